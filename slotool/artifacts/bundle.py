@@ -1,0 +1,205 @@
+"""Write a bundle so that it is whole or absent; open one only if every byte is as it was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from slotool import __version__
+from slotool.errors import AlreadyExistsError, ArtifactError
+from slotool.machine import machine_facts
+
+MANIFEST = "manifest.json"
+FORMAT = "slotool-artifact"
+FORMAT_VERSION = 1
+
+
+class SavableTable(Protocol):
+    def save(self, path: Path) -> None: ...
+
+
+class ArtifactWriter:
+    """The inside of a bundle being written; every file goes through one of its three methods."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.files: list[str] = []
+
+    def write_json(self, name: str, document: Any) -> None:
+        self._new(name).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+    def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
+        from safetensors.numpy import save_file
+
+        save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, self._new(name))
+
+    def write_table(self, name: str, table: SavableTable) -> None:
+        table.save(self._new(name))
+
+    def _new(self, name: str) -> Path:
+        if Path(name).name != name or name == MANIFEST or name in self.files:
+            raise ValueError(f"{name!r} cannot be a new file of a bundle")
+        self.files.append(name)
+        return self._folder / name
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A bundle whose files were all found as its manifest describes them."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def kind(self) -> str:
+        return self.manifest["kind"]
+
+    @property
+    def id(self) -> str:
+        """SHA-256 over the checksums of all files: equal content, equal id."""
+        sums = json.dumps({name: entry["sha256"] for name, entry in self.manifest["files"].items()}, sort_keys=True)
+        return hashlib.sha256(sums.encode()).hexdigest()
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.file(name).read_text())
+
+    def tensors(self, name: str) -> dict[str, np.ndarray]:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            return load_file(self.file(name))
+        except SafetensorError as error:
+            raise ArtifactError(f"{self.path}: {name} is not a safetensors file ({error})") from error
+
+    def file(self, name: str) -> Path:
+        """Path of a file of this bundle. Raises ``ArtifactError`` when the manifest does not list it."""
+        if name not in self.manifest["files"]:
+            raise ArtifactError(f"{self.path}: this {self.kind} artifact holds no {name}")
+        return self.path / name
+
+
+@contextmanager
+def create_artifact(
+    path: str | Path,
+    kind: str,
+    *,
+    config: Mapping[str, Any],
+    seed: int | None = None,
+    parents: Sequence[Artifact] = (),
+    force: bool = False,
+) -> Iterator[ArtifactWriter]:
+    """A bundle at ``path``, there only once the block has ended well; a crash leaves the old one or none.
+
+    ``config`` is the effective configuration, ``parents`` the bundles it was made from.
+    Raises ``AlreadyExistsError`` when ``path`` exists and ``force`` is not set.
+    """
+    path = Path(path)
+    refuse_existing(path, force)
+    if path.is_file():
+        raise AlreadyExistsError(f"{path} is a file; an artifact is a folder, choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        writer = ArtifactWriter(staging)
+        yield writer
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "kind": kind,
+            "slotool_version": __version__,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": dict(config),
+            "seed": seed,
+            "parents": [{"name": parent.name, "kind": parent.kind, "id": parent.id} for parent in parents],
+            "machine": machine_facts(),
+            "files": {name: _entry(staging / name) for name in sorted(writer.files)},
+        }
+        with (staging / MANIFEST).open("w") as file:
+            file.write(json.dumps(manifest, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _swap_in(staging, path)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None) -> Artifact:
+    """The bundle at ``path``, verified file by file.
+
+    Raises ``ArtifactError`` when it is missing, torn, altered, of a newer format, or not of (one of) ``kind``.
+    """
+    path = Path(path)
+    manifest = _read_manifest(path)
+    wanted = [kind] if isinstance(kind, str) else kind
+    if wanted and manifest["kind"] not in wanted:
+        raise ArtifactError(f"{path}: this is a {manifest['kind']} artifact, expected {' or '.join(wanted)}")
+    for name, entry in manifest["files"].items():
+        if Path(name).name != name:
+            raise ArtifactError(f"{path}: its manifest names a file outside the bundle: {name!r}")
+        if not (path / name).is_file():
+            raise ArtifactError(f"{path}: {name} is missing; the artifact is incomplete")
+        if _entry(path / name) != entry:
+            raise ArtifactError(f"{path}: {name} is not what was written (its checksum differs)")
+    return Artifact(path, manifest)
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether ``path`` is a folder with a manifest; says nothing of its health."""
+    return (path / MANIFEST).is_file()
+
+
+def refuse_existing(path: Path, force: bool) -> None:
+    """Raises ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it."""
+    if path.exists() and not force:
+        raise AlreadyExistsError(f"{path} exists already")
+    if path.is_dir() and any(path.iterdir()) and not is_artifact(path):
+        raise AlreadyExistsError(f"{path} is a folder that slotool did not write; choose another name")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.is_dir():
+        raise ArtifactError(f"{path}: no such artifact folder")
+    if not is_artifact(path):
+        raise ArtifactError(f"{path}: no {MANIFEST} in it; not an artifact, or one whose writing was cut short")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        whole = isinstance(manifest["kind"], str) and isinstance(manifest["files"], dict)
+        version = manifest["format_version"] if manifest["format"] == FORMAT and whole else None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: its {MANIFEST} cannot be read") from error
+    if version != FORMAT_VERSION:
+        raise ArtifactError(f"{path}: artifact format {version}, but this slotool reads format {FORMAT_VERSION}")
+    return manifest
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": path.stat().st_size}
+
+
+def _swap_in(staging: Path, path: Path) -> None:
+    if not path.exists():
+        os.rename(staging, path)
+        return
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    os.rename(path, old)
+    os.rename(staging, path)
+    shutil.rmtree(old)

@@ -1,0 +1,54 @@
+"""The entry point: wires the subcommands, and is the one place where an error becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from slotool import __version__
+from slotool.cli import doctor
+from slotool.cli.failures import report_failure
+
+app = typer.Typer(
+    name="slotool",
+    help="Know how fast a network runs, predict how fast one would run, and serve it so that its promises hold.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# In the order one walks the road.
+for command in (doctor,):
+    command.register(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"slotool {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Know how fast a network runs, predict how fast one would run, and serve it so that its promises hold."""
+
+
+def main() -> None:
+    """Run the command line; every way out has a documented exit code and no traceback."""
+    try:
+        app()
+    except SystemExit:
+        raise
+    except BrokenPipeError:
+        # The reader of our stdout is gone (``slotool … | head``): nothing is left to say, and nobody to say it to.
+        sys.stderr.close()
+        sys.exit(0)
+    except BaseException as error:
+        sys.exit(report_failure(error))

@@ -1,0 +1,93 @@
+"""``slotool doctor``: what this machine is, what is installed, and what stands in the way of good numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from slotool.cli.options import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+def doctor(json: Json = False) -> None:
+    """Print machine, versions, devices, thread and governor facts, and what is missing.
+
+    Exit code 1 when something that slotool needs is missing.
+
+    Example: slotool doctor --json
+    """
+    from slotool.cli.output import Output, table
+    from slotool.machine import machine_facts, machine_id
+
+    facts = machine_facts()
+    devices, threads = _devices(), _threads()
+    findings = _findings(facts)
+    missing = [f"{name} is not installed" for name, version in facts["libraries"].items() if version is None]
+    document = {
+        "ok": not missing,
+        "machine_id": machine_id(),
+        "machine": facts,
+        "devices": devices,
+        "threads": threads,
+        "advice": findings,
+        "missing": missing,
+    }
+    libraries = facts["libraries"].items()
+    shown = {
+        "machine id": machine_id(),
+        "cpu": facts["cpu"],
+        "cores given": f"{facts['cores_given']} of {facts['cores']}",
+        "memory": f"{facts['memory_bytes'] / 2**30:.1f} GiB",
+        "governor": facts["governor"] or "not visible",
+        "system": f"{facts['system']}, {facts['architecture']}, Python {facts['python']}",
+        "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
+        "devices": ", ".join(devices),
+        "threads": ", ".join(f"{name} {count}" for name, count in threads.items()),
+    }
+    remarks = [f"advice: {text}" for text in findings] + [f"missing: {text}" for text in missing]
+    Output(as_json=json).result("doctor", document, table("This machine", ["fact", "value"], list(shown.items())),
+                                *(remarks or ["nothing is missing"]))  # fmt: skip
+    if missing:
+        raise typer.Exit(1)
+
+
+def _devices() -> list[str]:
+    """``cpu`` and every CUDA device torch can use."""
+    try:
+        import torch
+    except ImportError:
+        return ["cpu"]
+    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
+
+
+def _threads() -> dict[str, int]:
+    """Threads each numerical library would use if nobody set them."""
+    from threadpoolctl import threadpool_info
+
+    counts = {f"{pool['user_api']} ({pool['internal_api']})": int(pool["num_threads"]) for pool in threadpool_info()}
+    try:
+        import torch
+    except ImportError:
+        return counts
+    return {"torch": torch.get_num_threads(), **counts}
+
+
+def _findings(facts: dict[str, Any]) -> list[str]:
+    """Facts that make latencies noisy or models fail, as advice."""
+    import os
+
+    advice = []
+    if facts["governor"] not in (None, "performance"):
+        advice.append(f"the CPU governor is {facts['governor']}; 'performance' gives steadier latencies")
+    if facts["cpu_quota"] is not None and facts["cpu_quota"] < facts["cores_given"]:
+        advice.append(f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
+                      "throttling will show as outliers")  # fmt: skip
+    if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
+        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on a quiet machine")
+    if facts["cores_given"] < 2:
+        advice.append("one core only: co-located measurements share it, and a load test disturbs the server")
+    return advice

@@ -1,0 +1,85 @@
+"""From an exception to an exit code, a sentence and, where one helps, the next thing to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+
+from slotool.errors import (
+    AlreadyExistsError,
+    ArtifactError,
+    InputError,
+    PromiseBroken,
+    RunError,
+    SlotoolError,
+    TimedOut,
+)
+
+INTERRUPTED = 130
+DEBUG_VARIABLE = "SLOTOOL_DEBUG"
+
+
+@dataclass(frozen=True)
+class Failure:
+    exit_code: int
+    hint: str = ""
+
+
+# First match wins, so the more special class stands above its base.
+_FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
+    (AlreadyExistsError, Failure(2, "add --force to replace it")),
+    (ArtifactError, Failure(2, "make it again with the command that wrote it")),
+    (InputError, Failure(2)),
+    (PromiseBroken, Failure(1)),
+    (TimedOut, Failure(124)),
+    (RunError, Failure(3)),
+    (SlotoolError, Failure(3)),
+    (KeyboardInterrupt, Failure(INTERRUPTED)),
+    (MemoryError, Failure(3, "use a smaller model, batch or table, or a machine with more memory")),
+)
+
+_SYSTEM_SENTENCES = {
+    errno.ENOSPC: ("no space left on the disk", "free some space and run the same command again"),
+    errno.EDQUOT: ("the disk quota is used up", "free some space and run the same command again"),
+    errno.EACCES: ("permission denied", ""),
+    errno.EPERM: ("operation not permitted", ""),
+    errno.EADDRINUSE: ("the address is in use", "choose another --port, or 0 for any free one"),
+    errno.ENOENT: ("no such file or folder", ""),
+    errno.EISDIR: ("this is a folder, a file was expected", ""),
+    errno.ENOTDIR: ("this is a file, a folder was expected", ""),
+    errno.EROFS: ("the file system is read-only", ""),
+}
+
+
+def report_failure(error: BaseException) -> int:
+    """Print one sentence for ``error`` on stderr and return the exit code. A stack trace only with SLOTOOL_DEBUG=1."""
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exception(error)
+    sentence, failure = _explain(error)
+    print(f"slotool: {sentence}" + (f"; {failure.hint}" if failure.hint else ""), file=sys.stderr)
+    return failure.exit_code
+
+
+def _explain(error: BaseException) -> tuple[str, Failure]:
+    for kind, failure in _FAILURES:
+        if isinstance(error, kind):
+            return _sentence(error), failure
+    if isinstance(error, OSError) and error.errno in _SYSTEM_SENTENCES:
+        sentence, hint = _SYSTEM_SENTENCES[error.errno]
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{sentence}", Failure(3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2, hint)
+    if isinstance(error, ModuleNotFoundError):
+        return f"this needs the Python package {error.name}, which is not installed", Failure(3)
+    hint = f"this is a fault of slotool; {DEBUG_VARIABLE}=1 shows where"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", Failure(3, hint)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; what was finished is kept"
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return str(error)

@@ -1,0 +1,53 @@
+"""Options that several subcommands share, so that they mean and read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and warnings.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Compute threads.", show_default="all cores given")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write the result.")]
+DataName = Annotated[
+    str,
+    typer.Option(
+        "--data", help="digits, fashion-mnist, or auto: Fashion-MNIST when $SLOTOOL_DATA_DIR holds it, else digits."
+    ),
+]
+
+
+def cores_given(threads: int | None) -> int:
+    """``threads``, or as many as this process has cores. More than that is a usage error."""
+    import os
+
+    available = len(os.sched_getaffinity(0))
+    if threads is not None and threads > available:
+        raise typer.BadParameter(f"{threads} threads, but only {available} cores are given to this process")
+    return threads or available
+
+
+def parse_numbers(text: str, option: str) -> list[float]:
+    """``0:0.1:0.001`` (start:stop:step, stop included) and comma lists, also mixed: ``1,2,5:20:5``."""
+    numbers: list[float] = []
+    for part in text.split(","):
+        pieces = part.strip().split(":")
+        try:
+            values = [float(piece) for piece in pieces]
+        except ValueError:
+            raise typer.BadParameter(f"{part!r} is neither a number nor start:stop:step", param_hint=option) from None
+        if len(values) == 1:
+            numbers += values
+        elif len(values) == 3 and values[2] > 0 and values[1] >= values[0]:
+            start, stop, step = values
+            count = int((stop - start) / step + 1e-9) + 1
+            numbers += [round(start + i * step, 12) for i in range(count)]
+        else:
+            raise typer.BadParameter(f"{part!r} is not start:stop:step with step > 0", param_hint=option)
+    return numbers

@@ -1,0 +1,125 @@
+"""The one output object: data on stdout, progress and remarks on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+DOCUMENT_VERSION = 1
+
+
+class Progress(Protocol):
+    """What a long job calls: ``advance`` per finished item, ``say`` to change the line's text."""
+
+    def advance(self, steps: int = 1) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+class Output:
+    """Results for a person (tables) or, with ``--json``, for a machine (one document with a schema name)."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False):
+        self.as_json = as_json
+        self.quiet = quiet
+        self._stdout = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._stderr = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+    def result(self, command: str, document: Mapping[str, Any], *human: Table | str) -> None:
+        """End a command: print ``document`` as JSON, or what a person reads instead."""
+        if self.as_json:
+            body = {"schema": f"slotool/{command}", "schema_version": DOCUMENT_VERSION, **document}
+            print(json.dumps(_plain(body), allow_nan=False))
+        elif not self.quiet:
+            for part in human:
+                self._stdout.print(part, markup=False) if isinstance(part, str) else self._stdout.print(part)
+
+    def note(self, text: str) -> None:
+        """A remark on stderr."""
+        if not self.quiet:
+            self._stderr.print(text, markup=False, style="dim")
+
+    def warn(self, text: str) -> None:
+        """A remark that should not be missed, on stderr."""
+        self._stderr.print(f"warning: {text}", markup=False, style="yellow")
+
+    @contextmanager
+    def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
+        """A bar with ETA on stderr when it is a terminal; one line at the start when it is not."""
+        if self.quiet or self.as_json or not self._stderr.is_terminal:
+            self.note(text if total is None else f"{text} ({total})")
+            yield _Silent()
+            return
+        from rich import progress as bars
+
+        columns = (
+            bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn(),
+        )  # fmt: skip
+        with bars.Progress(*columns, console=self._stderr, transient=True) as live:
+            yield _Bar(live, live.add_task(text, total=total))
+
+
+class _Silent:
+    def advance(self, steps: int = 1) -> None:
+        """Nothing to show."""
+
+    def say(self, text: str) -> None:
+        """Nothing to show."""
+
+
+class _Bar:
+    def __init__(self, live: Any, task: Any):
+        self._live, self._task = live, task
+
+    def advance(self, steps: int = 1) -> None:
+        self._live.advance(self._task, steps)
+
+    def say(self, text: str) -> None:
+        self._live.update(self._task, description=text)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A rich table; cells that are numbers are right-aligned by their column's first row."""
+    built = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for i, name in enumerate(columns):
+        numeric = bool(rows) and isinstance(rows[0][i], int | float)
+        built.add_column(name, justify="right" if numeric else "left")
+    for row in rows:
+        built.add_row(*(number(cell) if isinstance(cell, float) else str(cell) for cell in row))
+    return built
+
+
+def number(value: float) -> str:
+    """Four significant digits, without exponent where a person would not use one."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """``1.234 ms``, ``56.7 µs``, ``2.3 s``: the unit a person would choose."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars and arrays as JSON's own types; NaN and infinities as null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,78 @@
+"""The one idea: a trained service with several operating points, whatever turns its dial."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from slotool.artifacts import Artifact, open_artifact
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+
+class ElasticModel(ABC):
+    """A classifier that can answer at any of its ``points``.
+
+    ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
+    ``classes``: number of classes. ``name``: what tables call the subject.
+    """
+
+    name: str
+    input_shape: tuple[int, ...]
+    classes: int
+    points: tuple[OperatingPoint, ...]
+
+    @abstractmethod
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        """Class scores (logits) at ``point``.
+
+        ``x``: float32 [batch, *input_shape]; returns float32 [batch, classes]. A class that was not computed scores
+        −inf. Raises ``InputError`` for a point the model does not have.
+        """
+
+    def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float] | None:
+        """What this very input may expect of each point, for a model that can tell (``x``: [1, *input_shape]).
+
+        None, the default, means that points differ only on average.
+        """
+        return None
+
+    @property
+    def full(self) -> OperatingPoint:
+        """The most accurate point."""
+        return self.points[-1]
+
+    def require(self, point: OperatingPoint) -> None:
+        """Raises ``InputError`` when ``point`` is none of ``points``."""
+        if point not in self.points:
+            raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
+
+
+def confidence(logits: np.ndarray) -> np.ndarray:
+    """Largest softmax probability per row: float64 [batch] from float [batch, classes]; −inf scores count for nothing."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return 1.0 / np.exp(shifted).sum(axis=1)
+
+
+def load_model(source: str | Artifact) -> ElasticModel:
+    """The model of an artifact, whatever its kind. Raises ``ArtifactError`` when the bundle is damaged or no model."""
+    artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS))
+    return _LOADERS[artifact.kind](artifact)
+
+
+def _family(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.family import Family
+
+    return Family.load(artifact)
+
+
+def _slo_nn(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.activators.slo_nn import SloNN
+
+    return SloNN.load(artifact)
+
+
+# A single network is a family of one: the same artifact form, the same class.
+_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {"network": _family, "family": _family, "slo-nn": _slo_nn}

@@ -1,0 +1,74 @@
+"""The exception tree. The library raises; only the command line turns an error into a sentence and an exit code.
+
+::
+
+    SlotoolError
+    ├── InputError              what was given cannot be used (exit 2)
+    │   ├── TableError          a latency, outcome or request table; names file, row and column
+    │   ├── ArtifactError       a bundle that is torn, altered, of another kind or version
+    │   ├── DataError           a data set that is missing, corrupt or misshapen
+    │   ├── GraphError          an operator graph or model that cannot be read or built
+    │   └── AlreadyExistsError  the output is there already
+    ├── RunError                the work itself failed (exit 3)
+    │   └── WorkerError         a measuring or serving process died, hung or answered nonsense
+    ├── PromiseBroken           the run is fine, its verdict is not: an SLO missed, a tolerance violated (exit 1)
+    └── TimedOut                the time allowed ran out (exit 124)
+"""
+
+__all__ = [
+    "AlreadyExistsError",
+    "ArtifactError",
+    "DataError",
+    "GraphError",
+    "InputError",
+    "PromiseBroken",
+    "RunError",
+    "SlotoolError",
+    "TableError",
+    "TimedOut",
+    "WorkerError",
+]
+
+
+class SlotoolError(Exception):
+    """Base of every error slotool raises on purpose; ``str(error)`` is one sentence for a person."""
+
+
+class InputError(SlotoolError):
+    """What was given cannot be used."""
+
+
+class TableError(InputError):
+    """A table file breaks its schema."""
+
+
+class ArtifactError(InputError):
+    """A bundle on disk cannot be trusted or is not what was asked for."""
+
+
+class DataError(InputError):
+    """A data set cannot be read."""
+
+
+class GraphError(InputError):
+    """An operator graph, or the model it should come from, cannot be read or built."""
+
+
+class AlreadyExistsError(InputError):
+    """The output exists and nobody said to replace it."""
+
+
+class RunError(SlotoolError):
+    """The work failed for a reason that lies outside the input."""
+
+
+class WorkerError(RunError):
+    """A worker process died, hung or broke its protocol."""
+
+
+class PromiseBroken(SlotoolError):
+    """A measured promise (deadline, accuracy, tolerance) does not hold."""
+
+
+class TimedOut(SlotoolError):
+    """The time allowed for a job ran out."""

@@ -1,0 +1,6 @@
+"""Operator graphs: the common language of generators, captured models, profiles and predictors."""
+
+from slotool.graphs.graph import GraphBuilder, Operator, OperatorGraph
+from slotool.graphs.operators import OPERATORS, Effect
+
+__all__ = ["OPERATORS", "Effect", "GraphBuilder", "Operator", "OperatorGraph"]

@@ -1,0 +1,80 @@
+"""Facts of the machine we run on: what a manifest records, what a latency is worth nothing without."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_LIBRARIES = ("numpy", "torch", "tensorflow", "keras", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
+
+
+@lru_cache(maxsize=1)
+def machine_facts() -> dict[str, Any]:
+    """CPU model, cores given to this process, memory, container limits, governor, system and library versions.
+
+    Everything is read from the system, none of the libraries is imported. Unknown facts are None.
+    """
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_given": len(os.sched_getaffinity(0)),
+        "cpu_quota": _cpu_quota(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_limit_bytes": _memory_limit(),
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "turbo": _turbo(),
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+    }
+
+
+def machine_id() -> str:
+    """Twelve hexadecimal digits that change when a fact that latency depends on does."""
+    facts = {name: value for name, value in machine_facts().items() if name not in ("python", "libraries")}
+    facts["torch"] = machine_facts()["libraries"]["torch"]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _cpu_model() -> str | None:
+    for line in (_read("/proc/cpuinfo") or "").splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _cpu_quota() -> float | None:
+    """Cores' worth of CPU time the container may use, or None when unlimited."""
+    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    return None if quota == "max" or not period else int(quota) / int(period)
+
+
+def _memory_limit() -> int | None:
+    limit = _read("/sys/fs/cgroup/memory.max") or "max"
+    return None if limit == "max" else int(limit)
+
+
+def _turbo() -> bool | None:
+    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo")
+    return None if no_turbo is None else no_turbo == "0"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,121 @@
+"""Routing rules as readable JSON: which ensemble of service versions keeps which tolerance, and on what evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+RULES_SCHEMA = "slotool/rules"
+RULES_VERSION = 1
+OBJECTIVES = ("response-time", "cost")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tier of one objective.
+
+    ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
+    ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
+    two answers the more confident is returned). ``bound``: what the error degradation stays below with the rule
+    set's confidence; ``degradation``: the one observed on the table, as mean. ``certified`` is False where no cheaper
+    ensemble could be shown to keep the tolerance, so that the best version serves; ``note`` then says so.
+    """
+
+    id: str
+    objective: str
+    tolerance: float
+    point: OperatingPoint
+    degradation: float
+    bound: float
+    response_time_s: float
+    cost: float
+    certified: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """All tiers of a service. ``best_version`` is the one degradations are relative to."""
+
+    method: str
+    confidence: float
+    tolerance_kind: str
+    best_version: str
+    best_error: float
+    sample_size: int
+    table_sha256: str
+    rules: tuple[Rule, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def rule_for(self, tolerance: float, objective: str) -> Rule:
+        """The tier with the greatest tolerance not above the one asked for.
+
+        Raises ``InputError`` for an objective without tiers, or a tolerance below the strictest tier.
+        """
+        tiers = [rule for rule in self.rules if rule.objective == objective]
+        if not tiers:
+            offered = sorted({rule.objective for rule in self.rules})
+            raise InputError(f"no rules for objective {objective!r}; there are rules for {', '.join(offered)}")
+        allowed = [rule for rule in tiers if rule.tolerance <= tolerance + 1e-12]
+        if not allowed:
+            strictest = min(rule.tolerance for rule in tiers)
+            raise InputError(f"tolerance {tolerance:g} is stricter than the strictest tier, {strictest:g}")
+        return max(allowed, key=lambda rule: rule.tolerance)
+
+    @property
+    def versions(self) -> frozenset[str]:
+        """Every service version some rule may consult."""
+        dials = ("version", "first", "second")
+        return frozenset(str(rule.point.get(d)) for rule in self.rules for d in dials if rule.point.get(d) is not None)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form."""
+        rules = [asdict(rule) | {"point": rule.point.key} for rule in self.rules]
+        return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON file, atomically."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        try:
+            partial.write_text(json.dumps(self.document(), indent=1, allow_nan=False) + "\n")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RuleSet:
+        """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
+        try:
+            document = json.loads(Path(path).read_text())
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: no such file") from error
+        except (ValueError, OSError) as error:
+            raise InputError(f"{path}: not a JSON file") from error
+        if not isinstance(document, dict) or document.get("schema") != RULES_SCHEMA:
+            raise InputError(f"{path}: not a rule set (schema {RULES_SCHEMA})")
+        if document.get("schema_version") != RULES_VERSION:
+            raise InputError(f"{path}: rules schema version {document.get('schema_version')}, expected {RULES_VERSION}")
+        try:
+            rules = tuple(_rule(entry) for entry in _sequence(document["rules"]))
+            return cls(rules=rules, **{f.name: document[f.name] for f in fields(cls) if f.name != "rules"})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: a rule set with a field missing or unknown ({error})") from error
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    return Rule(**{**entry, "point": OperatingPoint.parse(entry["point"])})
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    if not isinstance(value, list) or not value:
+        raise TypeError("rules is not a list of rules")
+    return value

@@ -1,0 +1,19 @@
+"""The two tables in the middle, and the operating points they are keyed by."""
+
+from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
+from slotool.tables.outcomes import OUTCOME_SCHEMA, OutcomeTable
+from slotool.tables.points import FULL, OperatingPoint
+from slotool.tables.schema import Column, Rule, Schema, schema_name
+
+__all__ = [
+    "FULL",
+    "LATENCY_SCHEMA",
+    "OUTCOME_SCHEMA",
+    "Column",
+    "LatencyTable",
+    "OperatingPoint",
+    "OutcomeTable",
+    "Rule",
+    "Schema",
+    "schema_name",
+]

@@ -1,0 +1,111 @@
+"""The latency table: how long a subject took at an operating point, every raw sample kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import InputError, TableError
+from slotool.tables.points import OperatingPoint
+from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
+from slotool.tables.statistics import median_interval, tail_quantile
+
+LATENCY_SCHEMA = Schema(
+    "latency",
+    1,
+    (
+        Column("subject", "text", "what ran: a graph's id, or an artifact's name"),
+        Column("point", "text", "operating point key; 'full' for a model without a dial", default="full"),
+        Column("batch_size", "integer", "examples in one call", default=1, rule=POSITIVE),
+        Column("device", "text", "cpu or cuda:N", default="cpu"),
+        Column("backend", "text", "what executed it: torch, keras, numba …", default="unknown"),
+        Column("threads", "integer", "threads the backend was allowed", default=1, rule=POSITIVE),
+        Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
+        Column("co_runners", "text", "subjects running beside it, sorted, joined by '+'; empty when alone", default=""),
+        Column("machine", "text", "fingerprint id of the machine", default="unknown"),
+        Column("status", "text", "ok, or why there are no samples: failed, skipped, timeout", default="ok"),
+        Column("reason", "text", "one sentence when status is not ok", default=""),
+        Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
+        Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE),
+        Column("predicted", "flag", "true when a predictor wrote the row: samples_s holds its one estimate",
+               default=False),
+        Column("low_s", "number", "lower end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
+        Column("high_s", "number", "upper end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
+    ),
+)  # fmt: skip
+
+KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")
+
+
+class LatencyTable:
+    """Rows of ``LATENCY_SCHEMA``; statistics are views, computed when asked for.
+
+    Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). ``provenance`` says how it came to be.
+    """
+
+    schema = LATENCY_SCHEMA
+
+    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "latency table"):
+        self.rows = self.schema.validate(rows, source)
+        self.provenance = dict(provenance or {})
+        silent = (self.rows["status"] == "ok") & (self.rows["samples_s"].map(len) == 0)
+        if silent.any():
+            at = int(np.flatnonzero(silent.to_numpy())[0]) + 1
+            raise TableError(f"{source}: row {at}, column samples_s: no samples though its status is ok")
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> LatencyTable:
+        """A table of these rows; columns left out take their defaults."""
+        return cls(cls.schema.frame_of(rows), provenance)
+
+    @classmethod
+    def load(cls, path: str | Path) -> LatencyTable:
+        """Read Parquet or CSV. Raises ``TableError``."""
+        frame, provenance = cls.schema.load(Path(path))
+        return cls(frame, provenance, source=str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write Parquet, atomically."""
+        self.schema.save(self.rows, Path(path), self.provenance)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def where(self, **conditions: Any) -> LatencyTable:
+        """The rows whose columns have these values."""
+        keep = np.ones(len(self), dtype=bool)
+        for column, value in conditions.items():
+            keep &= (self.rows[column] == value).to_numpy()
+        return LatencyTable(self.rows[keep], self.provenance)
+
+    def statistics(self) -> pd.DataFrame:
+        """Per ``ok`` row: its key columns and n, median_s, low_s and high_s (95 % interval of the median), mad_s, p99_s.
+
+        ``p99_s`` is NaN below 662 samples, where no honest 99th percentile exists (see ``tail_quantile``).
+        """
+        ok = self.rows[self.rows["status"] == "ok"].reset_index(drop=True)
+        measured = pd.DataFrame([_statistics(samples) for samples in ok["samples_s"]], columns=_STATISTICS)
+        for bound in ("low_s", "high_s"):
+            measured[bound] = ok[bound].where(ok["predicted"], measured[bound])
+        return pd.concat([ok[[*KEY, "predicted"]], measured], axis=1)
+
+    def median_s(self, subject: str, point: OperatingPoint, **conditions: Any) -> float:
+        """Median seconds per call over all samples of the matching rows. Raises ``InputError`` when there are none."""
+        rows = self.where(subject=subject, point=point.key, status="ok", **conditions).rows
+        if rows.empty:
+            raise InputError(f"the latency table has no row of {subject} at {point}")
+        return float(np.median(np.concatenate(rows["samples_s"].tolist())))
+
+
+_STATISTICS = ["n", "median_s", "low_s", "high_s", "mad_s", "p99_s"]
+
+
+def _statistics(samples: np.ndarray) -> tuple[float, ...]:
+    median = float(np.median(samples))
+    low, high = median_interval(samples)
+    mad = float(np.median(np.abs(samples - median)))
+    return len(samples), median, low, high, mad, tail_quantile(samples, 0.99)

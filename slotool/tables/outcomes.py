@@ -1,0 +1,89 @@
+"""The outcome table: what each service version answered for each example, and what that took."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import TableError
+from slotool.tables.schema import FINITE, NOT_NEGATIVE, Column, Schema
+
+OUTCOME_SCHEMA = Schema(
+    "outcome",
+    1,
+    (
+        Column("example", "text", "the example's name or number"),
+        Column("version", "text", "service version, or operating point key"),
+        Column("error", "number", "0 or 1, or a continuous error such as WER", rule=NOT_NEGATIVE),
+        Column("confidence", "number", "the version's own confidence in its answer", rule=FINITE),
+        Column("latency_s", "number", "seconds the version took for this example", rule=NOT_NEGATIVE),
+        Column("cost", "number", "price of this answer; machine time in seconds unless told", optional=True,
+               rule=NOT_NEGATIVE),
+    ),
+)  # fmt: skip
+
+
+class OutcomeTable:
+    """Rows of ``OUTCOME_SCHEMA``: every version answered every example exactly once.
+
+    ``versions``: names in order of first appearance. ``matrix(column)``: float64 [examples, versions].
+    Raises ``TableError`` naming the first example and version that are missing or given twice.
+    """
+
+    schema = OUTCOME_SCHEMA
+
+    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "outcome table"):
+        self.rows = self.schema.validate(rows, source)
+        self.rows["cost"] = self.rows["cost"].fillna(self.rows["latency_s"])
+        self.provenance = dict(provenance or {})
+        self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
+        self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
+        self._check_complete(source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> OutcomeTable:
+        """Read Parquet or CSV (``example,version,error,confidence,latency_s[,cost]``). Raises ``TableError``."""
+        frame, provenance = cls.schema.load(Path(path))
+        return cls(frame, provenance, source=str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write Parquet, atomically."""
+        self.schema.save(self.rows, Path(path), self.provenance)
+
+    def matrix(self, column: str) -> np.ndarray:
+        """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``."""
+        values = np.empty((len(self.examples), len(self.versions)))
+        values[self._cells] = self.rows[column].to_numpy(dtype=np.float64)
+        return values
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the content (not of the file): what a rule generated from this table refers to."""
+        digest = hashlib.sha256()
+        for column in ("error", "confidence", "latency_s", "cost"):
+            digest.update(np.ascontiguousarray(self.matrix(column)).tobytes())
+        digest.update("\0".join([*self.examples, "", *self.versions]).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def _cells(self) -> tuple[np.ndarray, np.ndarray]:
+        at_example = {example: i for i, example in enumerate(self.examples)}
+        at_version = {version: i for i, version in enumerate(self.versions)}
+        return self.rows["example"].map(at_example).to_numpy(), self.rows["version"].map(at_version).to_numpy()
+
+    def _check_complete(self, source: str) -> None:
+        counts = np.zeros((len(self.examples), len(self.versions)), dtype=np.int64)
+        np.add.at(counts, self._cells, 1)
+        for wrong, what in ((counts == 0, "is missing"), (counts > 1, "appears more than once")):
+            if wrong.any():
+                example, version = (int(i) for i in np.argwhere(wrong)[0])
+                more = f" (and {int(wrong.sum()) - 1} more such cells)" if wrong.sum() > 1 else ""
+                raise TableError(
+                    f"{source}: example {self.examples[example]!r} of version {self.versions[version]!r} {what}{more}"
+                )

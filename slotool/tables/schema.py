@@ -1,0 +1,253 @@
+"""Declared columns, and one loader for Parquet and CSV whose errors name file, row and column."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from slotool.errors import TableError
+
+Kind = Literal["text", "integer", "number", "flag", "numbers"]
+
+_ARROW: dict[Kind, pa.DataType] = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "flag": pa.bool_(),
+    "numbers": pa.list_(pa.float64()),
+}
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+METADATA_KEY = b"slotool"
+LIST_SEPARATOR = ";"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What every value of a column must satisfy: ``holds`` maps the values to a mask, ``text`` says it in words."""
+
+    text: str
+    holds: Callable[[np.ndarray], np.ndarray]
+
+
+POSITIVE = Rule("must be greater than 0", lambda values: values > 0)
+NOT_NEGATIVE = Rule("must not be negative", lambda values: values >= 0)
+FINITE = Rule("must be a finite number", np.isfinite)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. ``default`` fills a column that a file leaves out; without one the column is required.
+
+    A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
+    written with ``;`` between the values.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: Any = None
+    optional: bool = False
+    rule: Rule | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is None and not self.optional
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A named, versioned set of columns. Extra columns in a file are kept as they are."""
+
+    name: str
+    version: int
+    columns: tuple[Column, ...]
+
+    def load(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+        """Rows and provenance of a Parquet or CSV file.
+
+        Raises ``TableError`` when the file is missing, empty, of another schema or version, or breaks a column.
+        """
+        if not path.is_file():
+            raise TableError(f"{path}: no such file")
+        if path.suffix == ".csv":
+            return self._load_csv(path), {}
+        return self._load_parquet(path)
+
+    def save(self, frame: pd.DataFrame, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write Parquet so that ``path`` is at every moment either the old file, the new one, or absent."""
+        frame = self.validate(frame, str(path))
+        extra = [pa.field(name, pa.array(frame[name]).type) for name in frame.columns if name not in self._names]
+        fields = [pa.field(column.name, _ARROW[column.kind]) for column in self.columns] + extra
+        header = {"schema": self.name, "schema_version": self.version, "provenance": dict(provenance or {})}
+        schema = pa.schema(fields, metadata={METADATA_KEY: json.dumps(header).encode()})
+        arrays = [pa.array(frame[field.name].tolist(), type=field.type, from_pandas=True) for field in fields]
+        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            pq.write_table(pa.Table.from_arrays(arrays, schema=schema), partial, compression="zstd")
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def validate(self, frame: pd.DataFrame, source: str, first_row: int = 1) -> pd.DataFrame:
+        """The rows with every declared column present, typed and checked, declared columns first.
+
+        ``first_row`` is the number errors give the first row. Raises ``TableError``.
+        """
+        missing = [column.name for column in self.columns if column.required and column.name not in frame]
+        if missing:
+            raise TableError(f"{source}: column {', '.join(missing)} is missing; this is no {self.name} table")
+        typed = {c.name: _typed(c, frame.get(c.name), len(frame), source, first_row) for c in self.columns}
+        extra = {name: frame[name].reset_index(drop=True) for name in frame.columns if name not in self._names}
+        return pd.DataFrame({**typed, **extra})
+
+    def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+        """Rows given as mappings; what a row leaves out takes the column's default, unknown keys are dropped."""
+        kept = list(rows)
+        cells = {c.name: pd.Series([row.get(c.name, c.default) for row in kept], dtype=object) for c in self.columns}
+        return self.validate(pd.DataFrame(cells), self.name)
+
+    @property
+    def _names(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.columns)
+
+    def _load_csv(self, path: Path) -> pd.DataFrame:
+        try:
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
+        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+            raise TableError(f"{path}: not a CSV table ({_one_line(error)})") from error
+        if frame.empty:
+            raise TableError(f"{path}: the table has no rows")
+        return self.validate(frame, str(path), first_row=2)
+
+    def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+        try:
+            table = pq.read_table(path)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
+        header = read_header(table.schema, path)
+        if header and header.get("schema") != self.name:
+            raise TableError(f"{path}: holds a {header.get('schema')} table, not a {self.name} table")
+        if header and header.get("schema_version") != self.version:
+            raise TableError(
+                f"{path}: {self.name} schema version {header.get('schema_version')}, "
+                f"but this slotool reads version {self.version}"
+            )
+        if table.num_rows == 0:
+            raise TableError(f"{path}: the table has no rows")
+        return self.validate(table.to_pandas(), str(path)), dict(header.get("provenance", {}))
+
+
+def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:
+    """What slotool wrote about a Parquet file: schema, schema_version, provenance; empty for a foreign file."""
+    raw = (schema.metadata or {}).get(METADATA_KEY)
+    if raw is None:
+        return {}
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise TableError(f"{path}: its slotool header is not JSON") from error
+    return header if isinstance(header, dict) else {}
+
+
+def schema_name(path: Path) -> str | None:
+    """Which slotool schema a Parquet file declares, or None. Raises ``TableError`` for an unreadable file."""
+    try:
+        return read_header(pq.read_schema(path), path).get("schema")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
+
+
+def _typed(column: Column, values: pd.Series | None, rows: int, source: str, first_row: int) -> pd.Series:
+    if values is None:
+        filler = np.nan if column.default is None and column.kind == "number" else column.default
+        values = pd.Series([filler] * rows, dtype=object)
+    series, bad = _CONVERT[column.kind](values.reset_index(drop=True))
+    problem = f"is not a {_IN_WORDS[column.kind]}"
+    if not bad.any() and column.kind == "number":
+        missing = series.isna().to_numpy()
+        bad, problem = (missing & (not column.optional)), "is missing or NaN"
+        if not bad.any() and column.rule is not None:
+            bad, problem = ~missing & ~column.rule.holds(series.fillna(1.0).to_numpy()), column.rule.text
+    elif not bad.any() and column.rule is not None and column.kind == "integer":
+        bad, problem = ~column.rule.holds(series.to_numpy()), column.rule.text
+    elif not bad.any() and column.rule is not None and column.kind == "numbers":
+        bad = np.array([not bool(np.all(column.rule.holds(np.asarray(v)))) for v in series], dtype=bool)
+        problem = column.rule.text
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        more = f" (and {int(bad.sum()) - 1} more rows)" if bad.sum() > 1 else ""
+        shown = repr(values.iloc[at])[:40]
+        raise TableError(f"{source}: row {at + first_row}, column {column.name}: {shown} {problem}{more}")
+    return series
+
+
+_IN_WORDS = {"integer": "whole number", "number": "number", "flag": "true or false", "numbers": "list of numbers",
+             "text": "text"}  # fmt: skip
+
+
+def _as_text(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    bad = values.isna().to_numpy(dtype=bool)
+    return values.map(_text_of), bad
+
+
+def _text_of(value: Any) -> str:
+    # An integer example number must read the same from CSV ("7") and from Parquet (7).
+    return value if isinstance(value, str) else f"{value}"
+
+
+def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    present = ~(values.isna() | values.astype(str).str.strip().str.lower().isin(["", "nan", "none"]))
+    numbers = pd.to_numeric(values.where(present), errors="coerce").astype(np.float64)
+    return numbers, (present & numbers.isna()).to_numpy(dtype=bool)
+
+
+def _as_integer(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    numbers = pd.to_numeric(values, errors="coerce").astype(np.float64)
+    bad = ~(np.isfinite(numbers.to_numpy()) & (numbers == np.floor(numbers)).to_numpy())
+    return numbers.where(~bad, 0).astype(np.int64), bad
+
+
+def _as_flag(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    read = [_FLAGS.get(str(value).strip().lower()) for value in values]
+    bad = np.array([value is None for value in read], dtype=bool)
+    return pd.Series([bool(value) for value in read], dtype=bool), bad
+
+
+def _as_numbers(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
+    read = [_list_of(value) for value in values]
+    bad = np.array([value is None for value in read], dtype=bool)
+    lists = pd.Series([np.empty(0) if value is None else value for value in read], dtype=object)
+    return lists, bad
+
+
+def _list_of(value: Any) -> np.ndarray | None:
+    if isinstance(value, str):
+        value = [part for part in value.split(LIST_SEPARATOR) if part.strip()]
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+    return numbers if numbers.ndim == 1 else None
+
+
+_CONVERT: dict[Kind, Callable[[pd.Series], tuple[pd.Series, np.ndarray]]] = {
+    "text": _as_text,
+    "integer": _as_integer,
+    "number": _as_number,
+    "flag": _as_flag,
+    "numbers": _as_numbers,
+}
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:160]

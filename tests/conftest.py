@@ -1,0 +1,59 @@
+"""What many tests share: the command line run in-process, and where optional real data lies."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ran: what it printed and how it ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document that ``--json`` prints."""
+        return json.loads(self.stdout)
+
+
+Slotool = Callable[..., Finished]
+
+
+@pytest.fixture
+def slotool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Slotool:
+    """``slotool("doctor", "--json")`` runs the real entry point in this process. No error may print a traceback."""
+    from slotool.cli import main
+
+    def run(*arguments: object) -> Finished:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["slotool", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err, printed.err
+        return Finished(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """``$SLOTOOL_DATA_DIR``; tests that need real data beyond digits skip without it."""
+    value = os.environ.get("SLOTOOL_DATA_DIR")
+    if not value:
+        pytest.skip("SLOTOOL_DATA_DIR is not set: no Fashion-MNIST or traces to test with")
+    return Path(value)
