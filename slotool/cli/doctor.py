@@ -49,8 +49,12 @@ def doctor(json: Json = False) -> None:
         "threads": ", ".join(f"{name} {count}" for name, count in threads.items()),
     }
     remarks = [f"advice: {text}" for text in findings] + [f"missing: {text}" for text in missing]
-    Output(as_json=json).result("doctor", document, table("This machine", ["fact", "value"], list(shown.items())),
-                                *(remarks or ["nothing is missing"]))  # fmt: skip
+    Output(as_json=json).result(
+        "doctor",
+        document,
+        table("This machine", ["fact", "value"], list(shown.items())),
+        *(remarks or ["nothing is missing"]),
+    )
     if missing:
         raise typer.Exit(1)
 
@@ -84,8 +88,10 @@ def _findings(facts: dict[str, Any]) -> list[str]:
     if facts["governor"] not in (None, "performance"):
         advice.append(f"the CPU governor is {facts['governor']}; 'performance' gives steadier latencies")
     if facts["cpu_quota"] is not None and facts["cpu_quota"] < facts["cores_given"]:
-        advice.append(f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
-                      "throttling will show as outliers")  # fmt: skip
+        advice.append(
+            f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
+            "throttling will show as outliers"
+        )
     if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
         advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on a quiet machine")
     if facts["cores_given"] < 2:

@@ -60,9 +60,13 @@ class Output:
         from rich import progress as bars
 
         columns = (
-            bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn(),
-            bars.TimeElapsedColumn(), bars.TextColumn("left"), bars.TimeRemainingColumn(),
-        )  # fmt: skip
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("left"),
+            bars.TimeRemainingColumn(),
+        )
         with bars.Progress(*columns, console=self._stderr, transient=True) as live:
             yield _Bar(live, live.add_task(text, total=total))
 

@@ -13,8 +13,17 @@ from slotool.data.dataset import Dataset, Split
 from slotool.errors import DataError
 
 FASHION_MNIST_LABELS = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 VALIDATION_IMAGES = 5_000
 _UNSIGNED_BYTE = 0x08
 

@@ -105,8 +105,11 @@ class OperatorGraph:
         for position, entry in enumerate(document["operators"]):
             if not isinstance(entry, Mapping) or not isinstance(entry.get("op"), str):
                 raise GraphError(f"operator {position}: expected an object with an op")
-            stated = Effect(tuple(entry["shape"]), int(entry.get("weights", 0)), int(entry.get("flops", 0))) \
-                if "shape" in entry else None  # fmt: skip
+            stated = (
+                Effect(tuple(entry["shape"]), int(entry.get("weights", 0)), int(entry.get("flops", 0)))
+                if "shape" in entry
+                else None
+            )
             name = str(entry.get("name", f"{entry['op'].lower()}_{position}"))
             builder.add(entry["op"], entry.get("inputs", ()), name=name, stated=stated, **entry.get("attributes", {}))
         return builder.graph()

@@ -41,9 +41,7 @@ class GraphModule(nn.Module):
             self.layers[operator.name.replace(".", "_")] = layer
             self._steps.append((operator.name, operator.inputs, layer, _activation(operator)))
         order = [operator.name for operator in graph.operators]
-        self._is_chain = all(
-            inputs == (before,) for before, (_, inputs, _, _) in zip(order, self._steps, strict=False)
-        )
+        self._is_chain = all(inputs == (before,) for before, (_, inputs, _, _) in zip(order, self._steps, strict=False))
 
     def forward(self, x: Tensor) -> Tensor:
         if self._is_chain:
@@ -128,7 +126,9 @@ def _batch_norm(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.
     return kind(inputs[0][0], device=device)
 
 
-def _padding(mode: str, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int]) -> tuple[int, ...]:
+def _padding(
+    mode: str, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int]
+) -> tuple[int, int, int, int]:
     """(left, right, top, bottom) zeros; 'same' puts the odd one at the end, as Keras does."""
     if mode == "valid":
         return (0, 0, 0, 0)
@@ -138,7 +138,8 @@ def _padding(mode: str, size: tuple[int, int], kernel: tuple[int, int], stride: 
     for n, k, s in zip(reversed(size), reversed(kernel), reversed(stride), strict=True):
         total = max((-(-n // s) - 1) * s + k - n, 0)
         around += [total // 2, total - total // 2]
-    return tuple(around)
+    left, right, top, bottom = around
+    return left, right, top, bottom
 
 
 _LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {

@@ -31,12 +31,13 @@ LATENCY_SCHEMA = Schema(
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
         Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE),
-        Column("predicted", "flag", "true when a predictor wrote the row: samples_s holds its one estimate",
-               default=False),
+        Column(
+            "predicted", "flag", "true when a predictor wrote the row: samples_s holds its one estimate", default=False
+        ),
         Column("low_s", "number", "lower end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
     ),
-)  # fmt: skip
+)
 
 KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")
 
@@ -83,7 +84,7 @@ class LatencyTable:
         return LatencyTable(self.rows[keep], self.provenance)
 
     def statistics(self) -> pd.DataFrame:
-        """Per ``ok`` row: its key columns and n, median_s, low_s and high_s (95 % interval of the median), mad_s, p99_s.
+        """Per ``ok`` row: its key columns and n, median_s, low_s, high_s (95 % interval of the median), mad_s, p99_s.
 
         ``p99_s`` is NaN below 662 samples, where no honest 99th percentile exists (see ``tail_quantile``).
         """

@@ -23,10 +23,15 @@ OUTCOME_SCHEMA = Schema(
         Column("error", "number", "0 or 1, or a continuous error such as WER", rule=NOT_NEGATIVE),
         Column("confidence", "number", "the version's own confidence in its answer", rule=FINITE),
         Column("latency_s", "number", "seconds the version took for this example", rule=NOT_NEGATIVE),
-        Column("cost", "number", "price of this answer; machine time in seconds unless told", optional=True,
-               rule=NOT_NEGATIVE),
+        Column(
+            "cost",
+            "number",
+            "price of this answer; machine time in seconds unless told",
+            optional=True,
+            rule=NOT_NEGATIVE,
+        ),
     ),
-)  # fmt: skip
+)
 
 
 class OutcomeTable:

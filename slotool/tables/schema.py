@@ -191,8 +191,13 @@ def _typed(column: Column, values: pd.Series | None, rows: int, source: str, fir
     return series
 
 
-_IN_WORDS = {"integer": "whole number", "number": "number", "flag": "true or false", "numbers": "list of numbers",
-             "text": "text"}  # fmt: skip
+_IN_WORDS = {
+    "integer": "whole number",
+    "number": "number",
+    "flag": "true or false",
+    "numbers": "list of numbers",
+    "text": "text",
+}
 
 
 def _as_text(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
