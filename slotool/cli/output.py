@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 DOCUMENT_VERSION = 1
+_NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
 
 
 class Progress(Protocol):
@@ -91,13 +93,14 @@ class _Bar:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A rich table; cells that are numbers are right-aligned by their column's first row."""
+    """A rich table; a column is right-aligned when every cell of it begins like a number."""
+    texts = [[number(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     built = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for i, name in enumerate(columns):
-        numeric = bool(rows) and isinstance(rows[0][i], int | float)
+        numeric = bool(texts) and all(_NUMBER.match(row[i]) for row in texts)
         built.add_column(name, justify="right" if numeric else "left")
-    for row in rows:
-        built.add_row(*(number(cell) if isinstance(cell, float) else str(cell) for cell in row))
+    for row in texts:
+        built.add_row(*row)
     return built
 
 

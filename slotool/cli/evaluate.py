@@ -1,0 +1,108 @@
+"""``slotool evaluate``: an elastic model's outcome table, every example at every operating point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json, Out, cores_given
+
+TARGETS = "0.8,0.9,0.95,0.97,0.99"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(evaluate)
+
+
+def evaluate(
+    artifact: Annotated[Path, typer.Argument(help="A network, family or SLO-NN.")],
+    out: Out,
+    data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    split: Annotated[str, typer.Option("--split", help="test or validation.")] = "test",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed calls per example and point.")] = 3,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many examples.")] = None,
+    targets: Annotated[
+        str, typer.Option("--targets", help="Accuracy targets to sweep, for a model that can choose per input.")
+    ] = TARGETS,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Answer every held-out example at every operating point and write the outcome table.
+
+    Example: slotool evaluate slo-nn -o outcomes.parquet --split test
+    """
+    import torch
+
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.options import parse_numbers
+    from slotool.cli.output import Output
+    from slotool.data import load_dataset
+    from slotool.data.dataset import Split
+    from slotool.elastic import evaluation, load_model
+    from slotool.machine import machine_id
+
+    if split not in ("test", "validation"):
+        raise typer.BadParameter(f"{split!r} is neither test nor validation", param_hint="--split")
+    wanted = parse_numbers(targets, "--targets")
+    refuse_existing(out, force)
+    torch.set_num_threads(cores_given(threads))
+    opened = open_artifact(artifact)
+    model = load_model(opened)
+    dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
+    chosen: Split = getattr(dataset, split)
+    chosen = Split(chosen.x[:limit], chosen.y[:limit])
+    output = Output(as_json=json)
+    provenance: dict[str, Any] = {
+        "subject": model.name,
+        "kind": opened.kind,
+        "artifact_id": opened.id,
+        "data": dataset.name,
+        "split": split,
+        "threads": threads,
+        "machine": machine_id(),
+    }
+    with output.progress(f"evaluating {model.name} on {dataset.name}", total=len(chosen)) as progress:
+        outcomes = evaluation.evaluate(model, chosen, repeats=repeats, provenance=provenance, progress=progress.advance)
+    outcomes.save(out)
+    sweep = evaluation.accuracy_by_target(model, chosen, wanted, outcomes)
+    _report(output, provenance, evaluation.summary(outcomes), sweep, len(chosen), out)
+
+
+def _report(output: Any, provenance: dict[str, Any], rows: list[Any], sweep: list[Any], n: int, out: Path) -> None:
+    from slotool.cli.output import duration, table
+
+    title = f"{provenance['subject']} on {n:,} {provenance['split']} examples of {provenance['data']}"
+    points = table(
+        title,
+        ["point", "accuracy", "± SE", "confidence", "median latency", "mean latency"],
+        [
+            [
+                r["version"],
+                f"{r['accuracy']:.4f}",
+                f"{r['standard_error']:.4f}",
+                f"{r['confidence']:.3f}",
+                duration(r["median_latency_s"]),
+                duration(r["mean_latency_s"]),
+            ]
+            for r in rows
+        ],
+    )
+    shown: list[Any] = [points]
+    if sweep:
+        cells = [
+            [f"{r['target']:.3f}", f"{r['met_share']:.3f}", f"{r['accuracy']:.4f}", duration(r["latency_s"])]
+            for r in sweep
+        ]
+        shown.append(
+            table(
+                "Accuracy-constrained, latency-optimised: the cheapest point each input needs",
+                ["target", "share it can be met for", "accuracy reached", "mean latency"],
+                cells,
+            )
+        )
+    document = {**provenance, "examples": n, "outcomes": str(out), "points": rows, "accuracy_targets": sweep}
+    output.result("evaluate", document, *shown, f"wrote {out}")

@@ -1,0 +1,98 @@
+"""A family: separately trained networks of growing cost, one operating point each; a lone network is a family of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.model import ElasticModel
+from slotool.errors import ArtifactError, GraphError, InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.torch_module import GraphModule
+from slotool.tables import FULL, OperatingPoint
+
+VERSIONS_FILE = "versions.json"
+WEIGHTS_FILE = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Version:
+    """One trained network. ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training."""
+
+    name: str
+    module: GraphModule
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> OperatorGraph:
+        return self.module.graph
+
+
+class Family(ElasticModel):
+    """Versions of one classifier, cheapest (fewest FLOPs) first.
+
+    Points are ``version=<name>``; a family of one has the single point ``full``.
+    Raises ``InputError`` when the versions do not share input and output shapes.
+    """
+
+    def __init__(self, name: str, versions: Sequence[Version]):
+        if not versions:
+            raise InputError(f"{name}: a family needs at least one version")
+        self.name = name
+        self.versions = tuple(sorted(versions, key=lambda version: version.graph.flops))
+        shapes = {(version.graph.input_shape, version.graph.output_shape) for version in self.versions}
+        if len(shapes) > 1 or len(self.versions[0].graph.output_shape) != 1:
+            raise InputError(f"{name}: versions must share one input shape and one list of classes, not {shapes}")
+        self.input_shape = self.versions[0].graph.input_shape
+        self.classes = self.versions[0].graph.output_shape[0]
+        alone = len(self.versions) == 1
+        self._at = {FULL if alone else OperatingPoint.of(version=v.name): v.module.eval() for v in self.versions}
+        self.points = tuple(self._at)
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        self.require(point)
+        with torch.inference_mode():
+            return self._at[point](torch.from_numpy(x)).numpy()
+
+    def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
+        """Write the artifact: kind ``network`` for one version, ``family`` for several."""
+        kind = "network" if len(self.versions) == 1 else "family"
+        with create_artifact(path, kind, config=config, seed=seed, force=force) as bundle:
+            bundle.write_json(VERSIONS_FILE, [_version_document(version) for version in self.versions])
+            bundle.write_tensors(
+                WEIGHTS_FILE,
+                {
+                    f"{version.name}/{name}": tensor.numpy()
+                    for version in self.versions
+                    for name, tensor in version.module.state_dict().items()
+                },
+            )
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> Family:
+        """Read it back. Raises ``ArtifactError`` when weights and graphs do not belong together."""
+        tensors = artifact.tensors(WEIGHTS_FILE)
+        return cls(artifact.name, [_load_version(artifact, e, tensors) for e in artifact.json(VERSIONS_FILE)])
+
+
+def _version_document(version: Version) -> dict[str, Any]:
+    graph = version.graph
+    cost = {"parameters": graph.weights, "flops": graph.flops}
+    return {"name": version.name, **cost, "scores": dict(version.scores), "graph": graph.document()}
+
+
+def _load_version(artifact: Artifact, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Version:
+    prefix = f"{entry['name']}/"
+    state = {name.removeprefix(prefix): torch.from_numpy(t) for name, t in tensors.items() if name.startswith(prefix)}
+    try:
+        module = GraphModule(OperatorGraph.from_document(entry["graph"]), device="meta")
+        module.load_state_dict(state, strict=True, assign=True)
+    except (GraphError, RuntimeError) as error:
+        raise ArtifactError(f"{artifact.path}: weights of {entry['name']} do not fit its graph") from error
+    return Version(entry["name"], module, entry["scores"])
