@@ -34,8 +34,8 @@ def _median_rank(n: int, confidence: float) -> int:
         below += math.exp(log_choose + log_half_n)
         if below > allowed:
             break
-        rank = successes + 1
-    return min(rank, max((n - 1) // 2, 0))
+        rank = successes
+    return rank
 
 
 def tail_quantile(samples: np.ndarray, quantile: float) -> float:

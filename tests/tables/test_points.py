@@ -1,0 +1,42 @@
+"""Operating points: one canonical text per setting of the dials."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.tables import FULL, OperatingPoint
+
+names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+texts = st.from_regex(r"[A-Za-z][A-Za-z0-9._:/-]{0,8}", fullmatch=True).filter(lambda t: not _reads_as_number(t))
+values = st.one_of(st.integers(-1000, 1000), st.floats(0.001, 1.0).map(lambda v: float(f"{v:.6g}")), texts)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@given(st.dictionaries(names, values, max_size=4))
+def test_key_and_parse_are_inverse(settings: dict[str, int | float | str]) -> None:
+    point = OperatingPoint.of(settings)
+    assert OperatingPoint.parse(point.key) == point
+
+
+def test_order_of_settings_does_not_matter() -> None:
+    assert OperatingPoint.of(width=0.5, depth=2) == OperatingPoint.of(depth=2, width=0.5)
+    assert OperatingPoint.of(width=0.5, depth=2).key == "depth=2,width=0.5"
+
+
+def test_the_full_model_has_no_settings() -> None:
+    assert OperatingPoint.parse("full") == FULL
+    assert FULL.key == "full"
+
+
+@pytest.mark.parametrize("text", ["", "k", "k=", "=1", "K=1", "k=a b", "k=1,,j=2"])
+def test_what_is_no_point_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="operating point"):
+        OperatingPoint.parse(text)
