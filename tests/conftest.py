@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# Machines differ and are shared: no test may fail for being slow, and CI must not fail at random.
+settings.register_profile("slotool", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("slotool")
 
 
 @dataclass(frozen=True)

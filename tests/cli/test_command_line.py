@@ -1,0 +1,152 @@
+"""The conventions every subcommand keeps: exit codes, streams, sentences, start-up."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slotool import __version__, errors
+from slotool.cli.failures import report_failure
+from slotool.cli.options import parse_numbers
+
+HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "plotly", "rich"}
+
+
+def test_version_and_help(slotool) -> None:
+    assert slotool("--version").stdout == f"slotool {__version__}\n"
+    shown = slotool("--help")
+    assert shown.exit_code == 0
+    assert "doctor" in shown.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from slotool.cli.app import app; print(*sorted(m for m in sys.modules if '.' not in m))"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert not loaded & HEAVY
+
+
+def test_every_command_has_help_with_an_example(slotool) -> None:
+    import typer
+
+    from slotool.cli.app import app
+
+    def leaves(group, path):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from leaves(command, (*path, name))
+            else:
+                yield (*path, name), command
+
+    found = list(leaves(typer.main.get_command(app), ()))
+    assert len(found) >= 10
+    for path, command in found:
+        assert f"slotool {' '.join(path)}" in (command.help or ""), f"{path} shows no example of itself"
+        assert slotool(*path, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("doctor", "--nonsense"), ("train", "mlp")])
+def test_usage_errors_exit_2(slotool, arguments: tuple[str, ...]) -> None:
+    finished = slotool(*arguments)
+    assert finished.exit_code == 2
+    assert finished.stdout == ""
+    assert finished.stderr
+
+
+def test_doctor_prints_one_json_document(slotool) -> None:
+    finished = slotool("doctor", "--json")
+    document = finished.document
+    assert finished.exit_code == (0 if document["ok"] else 1)
+    assert document["schema"] == "slotool/doctor"
+    assert document["machine"]["cores_given"] == len(os.sched_getaffinity(0))
+    assert "cpu" in document["devices"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (errors.TableError("t.csv: row 3"), 2, "t.csv: row 3"),
+        (errors.AlreadyExistsError("out exists already"), 2, "--force"),
+        (errors.PromiseBroken("SLO missed"), 1, "SLO missed"),
+        (errors.TimedOut("took too long"), 124, "took too long"),
+        (errors.WorkerError("the worker died"), 3, "the worker died"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError(), 3, "out of memory"),
+        (OSError(errno.ENOSPC, "x", "big.parquet"), 3, "big.parquet: no space left on the disk"),
+        (OSError(errno.EADDRINUSE, "x"), 2, "--port"),
+        (PermissionError(errno.EACCES, "x", "/secret"), 2, "/secret: permission denied"),
+        (ModuleNotFoundError("x", name="tensorflow"), 3, "tensorflow, which is not installed"),
+        (ZeroDivisionError("division by zero"), 3, "a fault of slotool"),
+    ],
+)
+def test_every_error_is_one_sentence_and_a_code(error, code, sentence, capsys) -> None:
+    assert report_failure(error) == code
+    printed = capsys.readouterr().err
+    assert sentence in printed
+    assert printed.count("\n") == 1
+
+
+def test_the_exception_tree_is_complete_and_drawn() -> None:
+    tree = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+    assert tree == set(errors.__all__)
+    assert all(name in (errors.__doc__ or "") for name in tree)
+
+
+def test_ctrl_c_exits_130() -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "slotool", "train", "mlp", "--data", "digits", "--epochs", "100000", "-o", "never"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    assert "training" in running.stderr.readline()
+    time.sleep(0.2)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=30) == 130
+    assert "Traceback" not in running.stderr.read()
+    assert not Path("never").exists()
+
+
+def test_train_evaluate_transcript(slotool, tmp_path: Path) -> None:
+    mlp, table = tmp_path / "mlp", tmp_path / "outcomes.parquet"
+    trained = slotool("train", "mlp", "--data", "digits", "--epochs", 3, "--hidden", "16", "-o", mlp, "--json").document
+    again = slotool("train", "mlp", "--data", "digits", "-o", mlp)
+    assert again.exit_code == 2
+    assert "exists already; add --force" in again.stderr
+    finished = slotool("evaluate", mlp, "-o", table, "--json")
+    assert finished.exit_code == 0
+    point = finished.document["points"][0]
+    assert point["version"] == "full"
+    assert point["accuracy"] == pytest.approx(trained["versions"][0]["test_accuracy"])
+    assert "0." in slotool("evaluate", mlp, "-o", table, "--force", "--limit", 20).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("evaluate", "nowhere", "-o", "x"), "no such artifact folder"),
+        (("train", "mlp", "-o", "x", "--data", "mnist"), "no data set called 'mnist'"),
+        (("train", "mlp", "-o", "x", "--hidden", "0"), "a layer has at least 1 unit"),
+        (("train", "mlp", "-o", "x", "--hidden", "two"), "neither a number nor start:stop:step"),
+        (("train", "mlp", "-o", "x", "--threads", "4096"), "cores are given"),
+    ],
+)
+def test_bad_input_is_a_sentence(slotool, tmp_path, monkeypatch, arguments, sentence) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished = slotool(*arguments)
+    assert finished.exit_code == 2
+    assert sentence in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranges_and_lists() -> None:
+    assert parse_numbers("0:0.3:0.1", "x") == [0.0, 0.1, 0.2, 0.3]
+    assert parse_numbers("1,2,5:15:5", "x") == [1, 2, 5, 10, 15]

@@ -1,0 +1,100 @@
+"""Training, families and their evaluation, on real digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from slotool.testing.elastic import ElasticModelConformance
+
+from slotool.artifacts import open_artifact
+from slotool.data import Dataset, load_dataset
+from slotool.data.dataset import Split
+from slotool.elastic import confidence, load_model
+from slotool.elastic.evaluation import accuracy_by_target, evaluate, summary
+from slotool.elastic.family import Family, Version
+from slotool.elastic.training import accuracy, family_graphs, mlp, train_version
+from slotool.errors import ArtifactError, InputError
+from slotool.graphs.torch_module import GraphModule
+from slotool.tables import FULL, OperatingPoint
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load_dataset("digits")
+
+
+@pytest.fixture(scope="module")
+def family(digits: Dataset) -> Family:
+    graphs = family_graphs(digits)
+    return Family("digits", [train_version(name, graph, digits, epochs=8) for name, graph in graphs.items()])
+
+
+class TestFamily(ElasticModelConformance):
+    @pytest.fixture
+    def model(self, family: Family) -> Family:
+        return family
+
+
+def test_versions_learn_and_grow_in_cost(family: Family, digits: Dataset) -> None:
+    flops = [version.graph.flops for version in family.versions]
+    assert flops == sorted(flops)
+    assert [v.name for v in family.versions] == ["small", "medium", "large"]
+    scores = {version.name: version.scores for version in family.versions}
+    assert scores["medium"]["test_accuracy"] > 0.93
+    assert scores["small"]["test_accuracy"] < scores["large"]["test_accuracy"]
+    assert scores["large"]["test_accuracy"] == accuracy(family.versions[2].module, digits.test)
+
+
+def test_same_seed_same_weights(digits: Dataset) -> None:
+    first, second, other = (
+        train_version("mlp", mlp(digits, (8,)), digits, epochs=1, seed=seed).module.state_dict() for seed in (3, 3, 4)
+    )
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not all(np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_saved_and_loaded_it_answers_alike(family: Family, digits: Dataset, tmp_path: Path) -> None:
+    family.save(tmp_path / "digits", config={"data": "digits"}, seed=0)
+    loaded = load_model(open_artifact(tmp_path / "digits", "family"))
+    for point in family.points:
+        x = digits.test.x[:5]
+        assert np.array_equal(loaded.forward(x, point), family.forward(x, point))
+
+
+def test_one_version_alone_has_the_full_point_only(digits: Dataset, tmp_path: Path) -> None:
+    alone = Family("mlp", [Version("mlp", GraphModule(mlp(digits, (4,))))])
+    alone.save(tmp_path / "mlp", config={}, seed=0)
+    assert load_model(open_artifact(tmp_path / "mlp", "network")).points == (FULL,)
+
+
+def test_weights_of_another_graph_are_refused(digits: Dataset, tmp_path: Path) -> None:
+    from slotool.artifacts import create_artifact
+
+    with create_artifact(tmp_path / "mixed", "network", config={}) as bundle:
+        bundle.write_json("versions.json", [{"name": "a", "graph": mlp(digits, (4,)).document(), "scores": {}}])
+        bundle.write_tensors("weights.safetensors", {"a/layers.dense_2.weight": np.zeros((4, 4), np.float32)})
+    with pytest.raises(ArtifactError, match="do not fit its graph"):
+        load_model(open_artifact(tmp_path / "mixed"))
+
+
+def test_outcomes_agree_with_the_scores(family: Family, digits: Dataset) -> None:
+    outcomes = evaluate(family, digits.test, repeats=1)
+    assert outcomes.versions == ["small", "medium", "large"]
+    for version, row in zip(family.versions, summary(outcomes), strict=True):
+        assert row["accuracy"] == pytest.approx(version.scores["test_accuracy"])
+        assert 0 < row["median_latency_s"] < 1
+    logits = family.forward(digits.test.x, OperatingPoint.of(version="large"))
+    assert outcomes.matrix("confidence")[:, 2] == pytest.approx(confidence(logits), abs=1e-4)
+    assert accuracy_by_target(family, digits.test, [0.9], outcomes) == []
+
+
+def test_a_data_set_of_another_shape_is_refused(family: Family) -> None:
+    with pytest.raises(InputError, match="takes inputs"):
+        evaluate(family, Split(np.zeros((1, 1, 28, 28), np.float32), np.zeros(1, np.int64)))
+
+
+def test_confidence_is_the_largest_softmax_probability() -> None:
+    logits = np.array([[0.0, 0.0], [1000.0, 0.0], [2.0, -np.inf]], dtype=np.float32)
+    assert confidence(logits) == pytest.approx([0.5, 1.0, 1.0])
