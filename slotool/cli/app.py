@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slotool import __version__
-from slotool.cli import doctor
+from slotool.cli import doctor, evaluate, train
 from slotool.cli.failures import report_failure
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 # In the order one walks the road.
-for command in (doctor,):
+for command in (doctor, train, evaluate):
     command.register(app)
 
 
