@@ -1,0 +1,225 @@
+"""``slotool build-tables``: make a trained ReLU network SLO-aware, and say what each k costs and is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json, Out, Seed
+
+if TYPE_CHECKING:
+    from slotool.artifacts import Artifact
+    from slotool.cli.output import Output
+    from slotool.elastic.activators.build import Settings
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.family import Version
+
+QUERIES = 2_000
+LEAST_ENTROPY_BITS = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    app.command("build-tables")(build_tables)
+
+
+def build_tables(
+    network: Annotated[Path, typer.Argument(help="A network, or a family with --version.")],
+    out: Out,
+    data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    ranker: Annotated[
+        str, typer.Option("--ranker", help="freehash, centred-freehash, or auto: the best on validation data.")
+    ] = "auto",
+    tables: Annotated[int, typer.Option("--tables", min=1, help="Hash tables per layer (L).")] = 2,
+    bits: Annotated[
+        int | None, typer.Option("--bits", min=1, help="Bits per key (K).", show_default="as size and data allow")
+    ] = None,
+    k: Annotated[
+        str, typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.")
+    ] = "0.05,0.1,0.2,0.3,0.5,0.75",
+    version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Build Node Importance and Confidence tables for a trained ReLU MLP.
+
+    Tables are learnt on the training split and calibrated on the validation split; figures are of the test split.
+
+    Example: slotool build-tables mlp -o slo-nn --data digits
+    """
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.options import parse_numbers
+    from slotool.cli.output import Output
+    from slotool.data import load_dataset
+    from slotool.elastic.activators.build import Settings, build_best, steps
+    from slotool.elastic.activators.freehash import RANKERS
+    from slotool.elastic.activators.mlp import MLP
+    from slotool.elastic.family import Family
+
+    if ranker not in (*RANKERS, "auto"):
+        raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
+    shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0}))
+    settings = Settings(shares, tables, bits, seed)
+    refuse_existing(out, force)
+    parent = open_artifact(network, ("network", "family"))
+    source = _version(Family.load(parent), version)
+    state = {name: tensor.numpy() for name, tensor in source.module.state_dict().items()}
+    mlp = MLP.from_graph(source.graph, state)
+    dataset = load_dataset(data or parent.manifest["config"].get("data", "auto"))
+    output = Output(as_json=json)
+    rankers = tuple(RANKERS) if ranker == "auto" else (ranker,)
+    with output.progress(f"learning tables on {dataset.name}", total=len(rankers) * steps(mlp, settings)) as progress:
+        model, scores = build_best(out.name, mlp, dataset, rankers, settings, progress.advance)
+    _save(model, out, parent, source, dataset.name, settings, force)
+    _report(output, model, scores, source, dataset.test, dataset.name, out)
+
+
+def _version(family: Any, name: str | None) -> Version:
+    from slotool.errors import InputError
+
+    names = [version.name for version in family.versions]
+    if name is None and len(names) > 1:
+        raise typer.BadParameter(f"{family.name} has several versions: {', '.join(names)}", param_hint="--version")
+    if name is not None and name not in names:
+        raise InputError(f"{family.name} has no version {name!r}; it has {', '.join(names)}")
+    return family.versions[names.index(name) if name else 0]
+
+
+def _save(
+    model: SloNN, out: Path, parent: Artifact, source: Version, data: str, settings: Settings, force: bool
+) -> None:
+    nodes = model.activators[0].ranker.nodes
+    config = {
+        "data": data,
+        "version": source.name,
+        "ranker": model.ranker,
+        "tables": nodes.shape[0],
+        "bits": nodes.shape[1],
+        "k": list(model.shares),
+    }
+    model.save(out, config=config, seed=settings.seed, parents=(parent,), force=force)
+
+
+def _report(
+    output: Output, model: SloNN, scores: dict[str, float], source: Version, test: Any, data: str, out: Path
+) -> None:
+    from slotool.elastic.activators import assessment
+
+    answers = assessment.Answers.of(model, test)
+    latencies_us, torch_us = _latencies_us(model, source, test.x)
+    points = assessment.by_point(model, answers, latencies_us)
+    sweep = assessment.aclo_sweep(model, test, answers)
+    nodes = model.activators[0].ranker.nodes
+    entropy = {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()}
+    document = {
+        "artifact": str(out),
+        "data": data,
+        "examples": len(test),
+        "ranker": model.ranker,
+        "validation_accuracy_by_ranker": scores,
+        "tables": nodes.shape[0],
+        "bits": nodes.shape[1],
+        "bucket_entropy_bits": entropy,
+        "table_bytes": model.table_bytes,
+        "table_share": model.table_share,
+        "torch_us": torch_us,
+        "points": points,
+        "accuracy_targets": sweep,
+    }
+    _warn(output, model, entropy)
+    output.result("build-tables", document, *_human(document))
+
+
+def _latencies_us(model: SloNN, source: Version, x: Any) -> tuple[list[float], float]:
+    """Median µs per query of each point, and of the same network in PyTorch; one thread."""
+    from functools import partial
+
+    import torch
+
+    from slotool.elastic.activators.assessment import median_latencies_us
+
+    def torch_dense(query: Any) -> Any:
+        return source.module(torch.from_numpy(query)).numpy()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            points = [partial(model.forward, point=point) for point in model.points]
+            points_us = median_latencies_us(points, x, QUERIES)
+            # Apart, because it would leave cold caches to whichever point follows it.
+            torch_us = median_latencies_us([torch_dense], x, QUERIES)[0]
+    finally:
+        torch.set_num_threads(threads)
+    return points_us, torch_us
+
+
+def _warn(output: Output, model: SloNN, entropy: dict[str, float]) -> None:
+    from slotool.elastic.activators.build import TABLE_BYTES_SHARE
+
+    if model.table_share > TABLE_BYTES_SHARE:
+        output.warn(
+            f"the tables take {model.table_share:.1%} of the network's bytes; fewer --bits or --tables keep them "
+            f"under {TABLE_BYTES_SHARE:.0%}"
+        )
+    for layer, bits in entropy.items():
+        if bits < LEAST_ENTROPY_BITS:
+            output.warn(
+                f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
+                "--ranker centred-freehash or more --bits may"
+            )
+
+
+def _human(document: dict[str, Any]) -> list[Any]:
+    """What a person reads: why this ranker, the points, and the accuracy targets."""
+    from slotool.cli.output import table
+
+    scores = document["validation_accuracy_by_ranker"]
+    compared = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
+    why = "has the best" if len(scores) > 1 else "has a"
+    entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
+    points = table(
+        f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
+        ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "×"],
+        [
+            [
+                r["point"],
+                r["nodes"],
+                f"{r['accuracy']:.4f}",
+                f"{r['difference']:+.4f}",
+                f"{r['standard_error']:.4f}",
+                f"{r['static_accuracy']:.4f}",
+                f"{r['agreement']:.4f}",
+                f"{r['latency_us']:.2f}",
+                f"{r['speedup']:.2f}",
+            ]
+            for r in document["points"]
+        ],
+    )
+    targets = table(
+        "Accuracy-constrained, latency-optimised: k chosen per input, beside the best k fixed beforehand",
+        ["target", "mean k", "accuracy reached", "fixed k", "its accuracy"],
+        [
+            [
+                f"{r['target']:.4f}",
+                f"{r['mean_k']:.3f}",
+                f"{r['accuracy']:.4f}",
+                f"{r['fixed_k']:.2f}",
+                f"{r['fixed_accuracy']:.4f}",
+            ]
+            for r in document["accuracy_targets"]
+        ],
+    )
+    return [
+        f"ranker {document['ranker']}: {why} validation accuracy over the k grid ({compared})",
+        f"{document['tables']} tables of {document['bits']} bits; bucket entropy in bits: {entropy}",
+        f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
+        points,
+        "static: as many nodes, but the most popular ones for every input; agree: same class as full",
+        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
+        targets,
+        f"wrote {document['artifact']}",
+    ]

@@ -1,0 +1,209 @@
+"""``slotool demo``: the whole road on real data, each step the very subcommand a user would type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slotool.cli.options import DataName, Force, Json, Out, Seed
+
+Document = Mapping[str, Any]
+Figures = Mapping[str, str]
+
+RATE_PER_S = 150
+LOAD_SECONDS = 8
+DEADLINE_MS = 20
+READY_WITHIN_S = 60.0
+
+# A network of the user's own, whose latency is predicted without it ever running.
+OWN_NETWORK = '''"""Any function without arguments that returns a torch.nn.Module can be predicted."""
+
+from torch import nn
+
+
+def build() -> nn.Module:
+    layers = [nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10)]
+    return nn.Sequential(*layers)
+'''
+
+
+@dataclass(frozen=True)
+class Step:
+    """One subcommand. ``URL`` among its arguments becomes the address of a server that runs while it does.
+
+    ``figures`` picks from the step's JSON document what the closing table shows.
+    """
+
+    title: str
+    command: str
+    figures: Callable[[Document], Figures] = lambda document: {}
+
+    @property
+    def served(self) -> bool:
+        return " URL " in self.command
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(
+    out: Out = Path("demo-run"),
+    data: DataName = "auto",
+    networks: Annotated[int, typer.Option("--networks", min=240, help="Random networks to profile.")] = 360,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Walk the whole road: train, profile, predict, build, certify, serve under load, report.
+
+    Every step is a real subcommand, printed as it runs, and can be repeated by hand in the run folder.
+
+    Example: slotool demo --out demo-run
+    """
+    import time
+
+    from slotool.cli.output import Output, duration, table
+    from slotool.data import default_dataset
+
+    output = Output(as_json=json)
+    folder = _fresh_folder(out, force)
+    steps = road(default_dataset() if data == "auto" else data, networks, seed)
+    rows: list[list[str]] = []
+    taken_s: dict[str, float] = {}
+    started = time.perf_counter()
+    with output.progress("the whole road", total=len(steps)) as progress, ExitStack() as serving:
+        url = None
+        for number, step in enumerate(steps, 1):
+            if step.served and url is None:
+                url = serving.enter_context(_server(folder, output))
+            elif url is not None and not step.served:
+                serving.close()
+                url = None
+            command = step.command.replace("URL", url or "")
+            progress.say(f"{number}/{len(steps)} {step.title}")
+            output.note(f"{number:>2}/{len(steps)} {step.title}\n      $ slotool {command}")
+            began = time.perf_counter()
+            document = _run(folder, command)
+            taken_s[step.title] = time.perf_counter() - began
+            rows += [[step.title, name, value] for name, value in step.figures(document).items()]
+            progress.advance()
+    seconds = time.perf_counter() - started
+    document = {
+        "folder": str(out),
+        "seconds": seconds,
+        "steps_s": taken_s,
+        "figures": {f"{title}: {name}": value for title, name, value in rows},
+        "report": str(out / "report.html"),
+    }
+    closing = f"{len(steps)} steps in {duration(seconds)}; the plots are in {out / 'report.html'}"
+    output.result("demo", document, table("The whole road, measured", ["step", "figure", "value"], rows), closing)
+
+
+def road(data: str, networks: int, seed: int) -> Sequence[Step]:
+    """The steps in order, for a data set and a number of random networks to profile."""
+    mlps, cnns = networks * 5 // 6, networks - networks * 5 // 6
+    return (
+        Step("look at the machine", "doctor"),
+        Step("train a 112-112 MLP", f"train mlp -o mlp --data {data} --seed {seed}", _trained),
+        Step("train a family", f"train family -o family --data {data} --seed {seed}", _trained),
+        Step("draw random MLPs", f"generate mlp -o mlps.parquet --count {mlps} --seed {seed}"),
+        Step("draw random CNNs", f"generate cnn -o cnns.parquet --count {cnns} --seed {seed}"),
+        Step("profile them", "profile solo mlps.parquet cnns.parquet -o latency.parquet --max-seconds-per-item 0.1"),
+        Step(
+            "train latency predictors",
+            "train-predictor latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o predictor "
+            f"--depths 1,2,4,8 --seed {seed}",
+        ),
+        Step("predict a network never run", "predict predictor --torch own_network:build --input-shape 784"),
+        Step("build Node Activators", f"build-tables mlp -o slo-nn --data {data} --seed {seed}"),
+        Step("evaluate them over k", "evaluate slo-nn -o slo-nn-outcomes.parquet --limit 2000"),
+        Step("evaluate the family", "evaluate family -o family-outcomes.parquet --split validation"),
+        Step(
+            "certify routing rules",
+            "gen-rules family-outcomes.parquet -o rules.json --tolerances 0:0.1:0.01 --tolerance-kind absolute",
+        ),
+        Step("profile the models", "profile solo mlp family slo-nn -o models-latency.parquet --threads 1"),
+        Step(
+            "serve a tolerance tier",
+            f"loadtest URL --model family -o family-requests.parquet --data {data} --rate {RATE_PER_S} "
+            f"--duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS} --tolerance 0.05 --endpoint compute",
+        ),
+        Step(
+            "serve the SLO-NN",
+            f"loadtest URL --model slo-nn -o slo-nn-requests.parquet --data {data} --rate {RATE_PER_S} "
+            f"--duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS} --min-accuracy 0.9",
+        ),
+        Step("draw the report", "report . -o report.html"),
+    )
+
+
+def _trained(document: Document) -> Figures:
+    return {f"{v['version']}: test accuracy": f"{v['test_accuracy']:.4f}" for v in document["versions"]}
+
+
+def _fresh_folder(out: Path, force: bool) -> Path:
+    """An empty run folder with the user's own network in it. Only a folder that a demo made is ever replaced."""
+    import shutil
+
+    from slotool.errors import AlreadyExistsError
+
+    marker = out / "own_network.py"
+    if out.exists() and not (force and marker.is_file()):
+        raise AlreadyExistsError(f"{out} exists already" if marker.is_file() else f"{out} is not a demo's folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    marker.write_text(OWN_NETWORK)
+    return out
+
+
+def _run(folder: Path, command: str) -> Document:
+    """The JSON document a subcommand prints. Raises ``RunError`` with its last words when it fails."""
+    import json as json_module
+    import shlex
+    import subprocess
+    import sys
+
+    from slotool.errors import RunError
+
+    finished = subprocess.run(
+        [sys.executable, "-m", "slotool", *shlex.split(command), "--json"], cwd=folder, capture_output=True, text=True
+    )
+    if finished.returncode != 0:
+        words = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"the step 'slotool {command}' ended with exit code {finished.returncode}: {words}")
+    return json_module.loads(finished.stdout)
+
+
+@contextmanager
+def _server(folder: Path, output: Any) -> Iterator[str]:
+    """A real ``slotool serve`` on a free port; stopped by SIGTERM, as an operator would."""
+    import json as json_module
+    import subprocess
+    import sys
+
+    from slotool.errors import RunError
+
+    command = "serve family slo-nn --rules rules.json --latency models-latency.parquet --port 0"
+    output.note(f"      $ slotool {command} &")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "slotool", *command.split(), "--json"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None and server.stderr is not None
+    line = server.stdout.readline()
+    if not line:
+        raise RunError(f"the server did not start: {server.stderr.read().strip()}")
+    try:
+        yield json_module.loads(line)["url"]
+    finally:
+        server.terminate()
+        server.wait(timeout=READY_WITHIN_S)

@@ -1,0 +1,130 @@
+"""The network under a Node Activator: a chain of dense layers with ReLU between them, as NumPy arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.graph import Operator
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """``weights``: float32 [units, inputs], one contiguous row per node; ``bias``: float32 [units]."""
+
+    name: str
+    weights: np.ndarray
+    bias: np.ndarray
+
+    @property
+    def units(self) -> int:
+        return self.weights.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        return self.weights.shape[1]
+
+    def pre_activations(self, inputs: np.ndarray) -> np.ndarray:
+        """w·x + b of every node: float32 [batch, units] from [batch, inputs]."""
+        return inputs @ self.weights.T + self.bias
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Dense layers of which all but the last are followed by ReLU; the last gives the logits.
+
+    ``input_shape`` is that of one example, flattened before the first layer.
+    Raises ``InputError`` when there is no ReLU layer, shapes do not chain, or a weight is not a finite number.
+    """
+
+    input_shape: tuple[int, ...]
+    layers: tuple[DenseLayer, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.layers) < 2:
+            raise InputError("the network has no ReLU layer, so there is no node whose work could be spared")
+        width = int(np.prod(self.input_shape))
+        for layer in self.layers:
+            if layer.inputs != width or layer.bias.shape != (layer.units,):
+                raise InputError(
+                    f"operator {layer.name!r}: weights {layer.weights.shape} and bias {layer.bias.shape} "
+                    f"do not fit the {width} values that come in"
+                )
+            if not (np.isfinite(layer.weights).all() and np.isfinite(layer.bias).all()):
+                raise InputError(f"operator {layer.name!r}: a weight is NaN or infinite")
+            width = layer.units
+
+    @classmethod
+    def from_graph(cls, graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
+        """The network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
+
+        Raises ``InputError`` naming the operator that breaks the chain ``Flatten? → Dense(relu)… → Dense``.
+        """
+        layers = []
+        for operator in _dense_chain(graph):
+            prefix = f"layers.{operator.name.replace('.', '_')}"
+            weights = np.ascontiguousarray(parameters[f"{prefix}.weight"], dtype=np.float32)
+            bias = parameters.get(f"{prefix}.bias", np.zeros(len(weights)))
+            layers.append(DenseLayer(operator.name, weights, np.ascontiguousarray(bias, dtype=np.float32)))
+        return cls(tuple(graph.input_shape), tuple(layers))
+
+    @property
+    def classes(self) -> int:
+        return self.layers[-1].units
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights and biases."""
+        return sum(layer.weights.nbytes + layer.bias.nbytes for layer in self.layers)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over shapes and values of all weights: what tables are tied to."""
+        digest = hashlib.sha256()
+        for layer in self.layers:
+            digest.update(f"{layer.weights.shape}".encode())
+            digest.update(layer.weights.tobytes())
+            digest.update(layer.bias.tobytes())
+        return digest.hexdigest()
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """The whole network: float32 [batch, classes] from [batch, inputs]."""
+        for layer in self.layers[:-1]:
+            x = np.maximum(layer.pre_activations(x), 0.0)
+        return self.layers[-1].pre_activations(x)
+
+
+def _dense_chain(graph: OperatorGraph) -> Sequence[Operator]:
+    """The ``Dense`` operators of a chain with ReLU after all but the last; a ReLU may be an operator of its own."""
+    dense: list[Operator] = []
+    activations: list[str | None] = []
+    before = graph.operators[0]
+    for operator in graph.operators[1:]:
+        if operator.inputs != (before.name,):
+            raise _refusal(operator, "does not follow the operator before it, so the network is no chain")
+        if operator.op == "Dense":
+            if len(before.shape) != 1:
+                raise _refusal(operator, f"takes inputs of shape {before.shape}, which must be flattened first")
+            dense.append(operator)
+            activations.append(operator.attributes.get("activation"))
+        elif operator.op in ("ReLU", "Activation") and dense and activations[-1] is None:
+            activations[-1] = operator.attributes.get("activation", "relu")
+        elif operator.op != "Flatten" or dense:
+            raise _refusal(operator, f"is {operator.op}; Node Activators take Dense layers with ReLU")
+        before = operator
+    for operator, activation in list(zip(dense, activations, strict=True))[:-1]:
+        if activation != "relu":
+            raise _refusal(operator, f"has the activation {activation}; a node can be dropped only before ReLU")
+    if dense and activations[-1] is not None:
+        raise _refusal(dense[-1], f"ends the network with {activations[-1]}; it must give plain logits")
+    return dense
+
+
+def _refusal(operator: Operator, reason: str) -> InputError:
+    return InputError(f"operator {operator.name!r} {reason}")

@@ -1,0 +1,496 @@
+"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, LCAO, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.data import Dataset, load_dataset
+from slotool.data.dataset import Split
+from slotool.elastic import load_model
+from slotool.elastic.activators.activator import node_count
+from slotool.elastic.activators.assessment import Answers, by_point
+from slotool.elastic.activators.build import Settings, build, build_best, steps
+from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
+from slotool.elastic.activators.freehash import RANKERS, CentredFreeHash, FreeHash
+from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
+from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.ranker import bucket_entropy
+from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE, SloNN
+from slotool.elastic.family import Version
+from slotool.elastic.training import mlp as mlp_graph
+from slotool.elastic.training import small_cnn, train_version
+from slotool.errors import ArtifactError, InputError
+from slotool.graphs import GraphBuilder
+from slotool.graphs.torch_module import GraphModule
+from slotool.tables import FULL, OperatingPoint
+from slotool.testing.elastic import ElasticModelConformance
+
+SHARES = (0.1, 0.3, 0.5, 0.75)
+
+
+def mlp_of(version: Version) -> MLP:
+    return MLP.from_graph(version.graph, {name: t.numpy() for name, t in version.module.state_dict().items()})
+
+
+@lru_cache(maxsize=1)
+def digits() -> Dataset:
+    return load_dataset("digits")
+
+
+@lru_cache(maxsize=1)
+def trained() -> Version:
+    """The 112-112 network on digits, really trained; so small that a second thread only waits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train_version("mlp", mlp_graph(digits()), digits(), epochs=20)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=2)
+def digits_model(ranker: str = "centred-freehash") -> SloNN:
+    return build("digits", mlp_of(trained()), digits(), ranker, Settings(SHARES))
+
+
+@lru_cache(maxsize=8)
+def random_model(units: tuple[int, ...] = (24, 40, 16), classes: int = 5, tables: int = 3, bits: int = 3) -> SloNN:
+    """A network of random weights with tables of random inputs: exercises shapes that digits does not have."""
+    rng = np.random.default_rng(len(units) + classes)
+    widths = (12, *units, classes)
+    layers = [
+        DenseLayer(f"dense_{i}", rng.normal(size=(n, m)).astype(np.float32), rng.normal(size=n).astype(np.float32))
+        for i, (m, n) in enumerate(pairwise(widths))
+    ]
+    network = MLP((3, 2, 2), tuple(layers))
+    x = rng.normal(size=(600, 3, 2, 2)).astype(np.float32)
+    y = network.logits(x.reshape(len(x), -1)).argmax(axis=1)
+    parts = [Split(x[part], y[part]) for part in (slice(0, 400), slice(400, 500), slice(500, 600))]
+    data = Dataset("random", *parts, classes=classes, labels=tuple(map(str, range(classes))))
+    return build("random", network, data, "centred-freehash", Settings(SHARES, tables, bits))
+
+
+class TestDigitsModel(ElasticModelConformance):
+    @pytest.fixture
+    def model(self) -> SloNN:
+        return digits_model()
+
+    def plain(self, model: SloNN, x: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return trained().module(torch.from_numpy(x)).numpy()
+
+    def inputs(self, model: SloNN, n: int) -> np.ndarray:
+        return digits().test.x[:n]
+
+
+class TestRandomModel(ElasticModelConformance):
+    @pytest.fixture
+    def model(self) -> SloNN:
+        return random_model()
+
+    def plain(self, model: SloNN, x: np.ndarray) -> np.ndarray:
+        return model.mlp.logits(x.reshape(len(x), -1))
+
+
+class TestManyClasses(TestRandomModel):
+    """From 256 classes on the output layer has an activator too, and node numbers need 16 bits."""
+
+    @pytest.fixture
+    def model(self) -> SloNN:
+        return random_model((32,), 300, 2, 4)
+
+    def test_dropped_classes_score_minus_infinity(self, model: SloNN) -> None:
+        x = self.inputs(model, 3)
+        for share in SHARES:
+            computed = np.isfinite(model.forward(x, OperatingPoint.of(k=share))).sum(axis=1)
+            assert (computed == node_count(300, share)).all()
+        assert np.isfinite(model.forward(x, FULL)).all()
+
+
+# --- Algorithm 1 ---------------------------------------------------------------------------------------------------
+
+
+def test_algorithm_1_on_a_case_worked_by_hand() -> None:
+    """One table, two buckets: activations add up per bucket, nodes are ranked by the sums."""
+    scores = NodeScores(tables=1, buckets=2, units=3)
+    keys = np.array([[0], [0], [1]] * LEAST_IN_BUCKET)
+    activations = np.array([[1.0, 0.0, 5.0], [4.0, 2.0, 1.0], [0.0, 9.0, 2.0]] * LEAST_IN_BUCKET)
+    scores.add(keys, activations)
+    np.testing.assert_array_equal(scores.sums[0] / LEAST_IN_BUCKET, [[5, 2, 6], [0, 9, 2]])
+    lists = NodeLists.rank(scores, length=3)
+    assert lists.lists[lists.buckets_of(np.array([[0]]))[0, 0]].tolist() == [2, 0, 1]
+    assert lists.lists[lists.buckets_of(np.array([[1]]))[0, 0]].tolist() == [1, 2, 0]
+    assert lists.overall.tolist() == [1, 2, 0]  # sums over both: 5, 11, 8
+
+
+def test_a_thin_bucket_backs_off_to_the_overall_ranking() -> None:
+    scores = NodeScores(tables=1, buckets=2, units=3)
+    many = LEAST_IN_BUCKET
+    scores.add(np.zeros((many, 1), dtype=int), np.tile([1.0, 2.0, 3.0], (many, 1)))
+    scores.add(np.ones((many - 1, 1), dtype=int), np.tile([9.0, 0.0, 0.0], (many - 1, 1)))
+    lists = NodeLists.rank(scores, length=2)
+    assert lists.buckets_of(np.array([[0], [1]])).tolist() == [[1], [0]]
+    assert lists.lists[0].tolist() == lists.overall[:2].tolist() == [0, 2]
+
+
+def test_two_lists_are_interleaved_and_then_the_overall_ranking_follows() -> None:
+    lists = NodeLists(
+        slots=np.array([[1], [2]], dtype=np.uint16),
+        lists=np.array([[0, 1], [3, 1], [3, 2]], dtype=np.uint8),
+        overall=np.array([0, 1, 2, 3, 4], dtype=np.uint8),
+    )
+    order = lists.order(np.array([[0, 0]]))[0]
+    assert np.argsort(order).tolist() == [3, 1, 2, 0, 4]  # 3 (3) 1 2, then what is left of 0 1 2 3 4
+
+
+@given(seed=st.integers(0, 10_000), units=st.integers(2, 300), tables=st.integers(1, 4), length=st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_lists_hold_each_node_once_and_orders_are_total(seed: int, units: int, tables: int, length: int) -> None:
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 4, size=(60, tables))
+    scores = NodeScores(tables, 4, units)
+    scores.add(keys, rng.random((60, units)))
+    lists = NodeLists.rank(scores, length)
+    assert all(len(set(row)) == len(row) == min(length, units) for row in lists.lists.tolist())
+    assert sorted(lists.overall.tolist()) == list(range(units))
+    order = lists.order(keys)
+    assert all(len(set(row)) == units for row in order.tolist())
+
+
+# --- FreeHash ------------------------------------------------------------------------------------------------------
+
+
+def test_freehash_is_the_sign_of_the_nodes_own_pre_activation() -> None:
+    ranker = FreeHash(np.array([[2, 0], [1, 2]]), np.zeros((2, 2)))
+    keys = ranker.keys(np.array([[1.0, -1.0, 3.0], [-1.0, 2.0, -0.5], [0.5, 0.5, -3.0]], dtype=np.float32))
+    assert keys.tolist() == [[0b11, 0b10], [0b00, 0b01], [0b10, 0b01]]
+    assert ranker.computed_nodes.tolist() == [0, 1, 2]
+
+
+def test_freehash_draws_nodes_by_the_variance_of_their_activations() -> None:
+    rng = np.random.default_rng(0)
+    spread = np.array([0.0, 0.1, 3.0, 0.1, 3.0, 0.0], dtype=np.float32)
+    activations = rng.normal(size=(500, 6)).astype(np.float32) * spread
+    drawn = [FreeHash.fit(activations, activations, tables=1, bits=1, rng=np.random.default_rng(i)) for i in range(60)]
+    nodes = np.concatenate([ranker.nodes.ravel() for ranker in drawn])
+    assert np.isin(nodes, [2, 4]).mean() > 0.9
+    assert not np.isin(nodes, [0, 5]).any(), "a node that never varies tells nothing"
+
+
+def test_centring_gives_a_biased_layer_its_entropy_back() -> None:
+    rng = np.random.default_rng(0)
+    biased = (rng.normal(size=(2_000, 8)) + 10.0).astype(np.float32)
+    entropy = {}
+    for kind in (FreeHash, CentredFreeHash):
+        ranker = kind.fit(biased, biased, tables=2, bits=3, rng=np.random.default_rng(1))
+        entropy[kind.name] = bucket_entropy(ranker.keys(biased), ranker.buckets)
+    assert entropy["freehash"] == 0.0
+    assert entropy["centred-freehash"] > 2.9
+
+
+def test_more_bits_than_varying_nodes_are_refused() -> None:
+    activations = np.zeros((100, 4), dtype=np.float32)
+    activations[:, 1] = np.arange(100)
+    with pytest.raises(InputError, match="2 bits, but only 1 of the layer's 4 nodes"):
+        FreeHash.fit(activations, activations, tables=1, bits=2, rng=np.random.default_rng(0))
+
+
+# --- One answer, two implementations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranker", ["freehash", "centred-freehash"])
+def test_compiled_and_numpy_agree_at_every_point(ranker: str) -> None:
+    model, x = digits_model(ranker), digits().test.x
+    for point in model.points:
+        np.testing.assert_allclose(model.forward(x, point), model.forward_numpy(x, point), rtol=1e-4, atol=1e-4)
+
+
+@given(seed=st.integers(0, 10_000), zeros=st.sampled_from([0.0, 0.5, 0.95, 1.0]), n=st.integers(0, 4))
+@settings(max_examples=40, deadline=None)
+def test_compiled_and_numpy_agree_on_any_input(seed: int, zeros: float, n: int) -> None:
+    """Mostly zero inputs take the way by columns, dense ones the way by rows."""
+    rng = np.random.default_rng(seed)
+    for model in (random_model(), random_model((32,), 300, 2, 4), random_model((6,), 3, 4, 2)):
+        x = rng.normal(size=(n, *model.input_shape)).astype(np.float32)
+        x[rng.random(x.shape) < zeros] = 0.0
+        for point in model.points:
+            np.testing.assert_allclose(model.forward(x, point), model.forward_numpy(x, point), rtol=1e-3, atol=1e-3)
+
+
+def test_confidences_agree_between_compiled_and_numpy() -> None:
+    model, x = digits_model(), digits().test.x[:100]
+    compiled = np.stack([model.confidences(x[i : i + 1]) for i in range(len(x))])
+    np.testing.assert_allclose(compiled, model.estimates(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_point_computes_the_nodes_it_says() -> None:
+    model = digits_model()
+    activator, layer = model.activators[0], model.mlp.layers[0]
+    values = layer.pre_activations(digits().test.x.reshape(-1, 64))
+    for share in SHARES:
+        kept = activator.computed(values, node_count(layer.units, share))
+        assert (kept.sum(axis=1) == max(node_count(layer.units, share), len(activator.ranker.computed_nodes))).all()
+        assert kept[:, activator.ranker.computed_nodes].all(), "what the hash computed is reused"
+
+
+# --- Worth ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranker", ["freehash", "centred-freehash"])
+def test_most_nodes_keep_most_of_the_accuracy(ranker: str) -> None:
+    model, test = digits_model(ranker), digits().test
+    accuracy = [float((model.forward(test.x, point).argmax(axis=1) == test.y).mean()) for point in model.points]
+    assert accuracy[-1] > 0.94
+    assert accuracy[-2] > accuracy[-1] - 0.08, "three quarters of the nodes"
+    assert accuracy[0] < accuracy[1] < accuracy[2] < accuracy[3]
+
+
+def test_lists_per_bucket_beat_one_static_list() -> None:
+    model = digits_model()
+    rows = by_point(model, Answers.of(model, digits().test), [1.0] * len(model.points))
+    for row in rows[1:4]:
+        assert row["accuracy"] > row["static_accuracy"] + 0.05, row["point"]
+    assert rows[-1]["static_accuracy"] == rows[-1]["accuracy"]
+    assert [row["nodes"] for row in rows] == [22, 68, 112, 168, 224]
+
+
+def test_tables_take_less_than_a_tenth_of_the_network() -> None:
+    for ranker in ("freehash", "centred-freehash"):
+        model = digits_model(ranker)
+        assert 0 < model.table_bytes <= 0.10 * model.mlp.nbytes
+
+
+def test_same_seed_same_tables_and_another_seed_others() -> None:
+    network = mlp_of(trained())
+    nodes = [
+        build("m", network, digits(), "freehash", Settings((0.5,), seed=seed)).activators[0].ranker.nodes.tolist()
+        for seed in (3, 3, 4)
+    ]
+    assert nodes[0] == nodes[1] != nodes[2]
+
+
+def test_the_best_ranker_is_the_one_with_the_highest_validation_accuracy() -> None:
+    calls: list[None] = []
+    network, chosen = mlp_of(trained()), Settings((0.3, 0.5))
+    model, scores = build_best("m", network, digits(), list(RANKERS), chosen, lambda: calls.append(None))
+    assert model.ranker == max(scores, key=lambda name: scores[name])
+    assert scores[model.ranker] == pytest.approx(model.calibration.by_point[:-1].mean())
+    assert len(calls) == len(scores) * steps(network, chosen)
+
+
+# --- Choosing k ----------------------------------------------------------------------------------------------------
+
+
+def test_closeness_is_minus_the_cross_entropy_and_best_for_the_full_answer() -> None:
+    full = np.array([[2.0, 0.0, 0.0]])
+    p = np.exp(full[0]) / np.exp(full[0]).sum()
+    assert closeness(full, full)[0] == pytest.approx((p * np.log(p)).sum())
+    assert closeness(full, np.array([[0.0, 2.0, 0.0]]))[0] < closeness(full, full)[0]
+    assert np.isfinite(closeness(full, np.array([[2.0, -np.inf, -np.inf]]))).all()
+
+
+def test_confidence_tables_hold_means_per_bucket() -> None:
+    buckets = np.array([[1, 2], [1, 3], [2, 3]])
+    tables = ConfidenceTables.learn(buckets, rows=4, confidences=np.array([[-1.0], [-3.0], [-5.0]]))
+    np.testing.assert_allclose(tables.means[:, 0], [-3.0, -2.0, -3.0, -4.0])
+    np.testing.assert_allclose(tables.estimate(buckets[:1])[:, 0], [-2.5])
+
+
+def test_calibration_never_promises_more_for_a_lower_threshold() -> None:
+    rng = np.random.default_rng(0)
+    estimates = np.sort(rng.normal(size=(300, 3)), axis=1)
+    correct = rng.random((300, 4)) < (0.5 + 0.12 * np.arange(4))
+    calibration = Calibration.measure(estimates, correct)
+    assert (np.diff(calibration.accuracy) >= 0).all()
+    assert calibration.accuracy[-1] == pytest.approx(correct[:, -1].mean())
+    for threshold, accuracy in zip(calibration.thresholds, calibration.accuracy, strict=True):
+        reached = correct[np.arange(300), least_share(estimates, threshold)].mean()
+        assert reached >= accuracy - 1e-12
+
+
+def test_aclo_gives_the_least_k_that_is_expected_to_do() -> None:
+    model = digits_model()
+    for x in digits().test.x[:40, None]:
+        expected = model.expected_accuracy(x)
+        assert list(expected) == list(model.points)
+        for target in (0.0, 0.5, 0.8, 0.9, 0.95, expected[model.full], 0.9999):
+            enough = [point for point in model.points if expected[point] >= target]
+            assert model.aclo(x, target) == (enough[0] if enough else None)
+
+
+def test_aclo_keeps_its_promise_on_the_data_it_was_calibrated_with() -> None:
+    model, held_out = digits_model(), digits().validation
+    answers = np.stack([model.forward(held_out.x, point).argmax(axis=1) for point in model.points])
+    for target in (0.7, 0.85, 0.93):
+        chosen = [model.points.index(model.aclo(x, target) or FULL) for x in held_out.x[:, None]]
+        assert (answers[chosen, np.arange(len(held_out))] == held_out.y).mean() >= target - 1e-9
+        assert np.mean(chosen) < len(model.points) - 1, "not merely the full network"
+
+
+def test_accuracy_above_the_full_network_cannot_be_met() -> None:
+    model = digits_model()
+    assert model.aclo(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6) is None
+    with pytest.raises(InputError, match="accuracy target is not a number"):
+        model.aclo(digits().test.x[:1], float("nan"))
+
+
+def test_lcao_gives_the_greatest_k_in_time() -> None:
+    model = random_model()
+    latency_us = {point: 10.0 * (i + 1) for i, point in enumerate(model.points)}
+    assert model.lcao(1_000.0, 0.0, latency_us) == model.full
+    assert model.lcao(35.0, 5.0, latency_us) == model.points[2]  # 5 + 30 ≤ 35: the limit itself is in time
+    assert model.lcao(34.9, 5.0, latency_us) == model.points[1]
+    assert model.lcao(9.0, 0.0, latency_us) is None
+    assert model.lcao(1_000.0, 0.0, {model.points[1]: 20.0}) == model.points[1]
+
+
+# --- What is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_named_by_row(bad: float) -> None:
+    for model in (random_model(), digits_model()):
+        x = np.ones((3, *model.input_shape), dtype=np.float32)
+        x[2, 0, 0, 1] = bad
+        for point in model.points:
+            for forward in (model.forward, model.forward_numpy):
+                with pytest.raises(InputError, match="input 2 cannot be answered: it holds NaN or infinite"):
+                    forward(x, point)
+        with pytest.raises(InputError, match="NaN or infinite"):
+            model.confidences(x[2:])
+        assert np.isfinite(model.forward(x[:2], model.full)).all(), "a bad query leaves nothing behind"
+
+
+def test_a_wrong_shape_is_refused() -> None:
+    with pytest.raises(InputError, match=r"random takes inputs \[batch, 3, 2, 2\], not \[1, 12\]"):
+        random_model().forward(np.zeros((1, 12), dtype=np.float32), FULL)
+    with pytest.raises(InputError, match="one input at a time, not for 2"):
+        random_model().aclo(np.zeros((2, 3, 2, 2), dtype=np.float32), 0.5)
+
+
+def chain(*layers: tuple[str, dict[str, object]]) -> GraphModule:
+    builder = GraphBuilder()
+    last = builder.add("InputLayer", name="input", shape=[1, 4, 4])
+    for op, attributes in layers:
+        last = builder.add(op, last, **attributes)  # type: ignore[arg-type]
+    return GraphModule(builder.graph())
+
+
+def parameters(module: GraphModule) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("layers", "sentence"),
+    [
+        ([("Flatten", {}), ("Dense", {"units": 3})], "no ReLU layer"),
+        (
+            [("Flatten", {}), ("Dense", {"units": 4, "activation": "tanh", "name": "first"}), ("Dense", {"units": 3})],
+            "operator 'first' has the activation tanh",
+        ),
+        (
+            [
+                ("Flatten", {}),
+                ("Dense", {"units": 4, "activation": "relu"}),
+                ("Dense", {"units": 3}),
+                ("Softmax", {"name": "probabilities"}),
+            ],
+            "operator 'probabilities' is Softmax",
+        ),
+        (
+            [("Conv2D", {"filters": 2, "kernel": 3, "name": "conv"}), ("Flatten", {}), ("Dense", {"units": 3})],
+            "operator 'conv' is Conv2D",
+        ),
+        (
+            [("Dense", {"units": 4, "activation": "relu", "name": "unflattened"}), ("Dense", {"units": 3})],
+            "operator 'unflattened' takes inputs of shape",
+        ),
+    ],
+)
+def test_a_network_that_is_no_relu_chain_is_refused_by_operator(
+    layers: list[tuple[str, dict[str, object]]], sentence: str
+) -> None:
+    module = chain(*layers)
+    with pytest.raises(InputError, match=sentence):
+        MLP.from_graph(module.graph, parameters(module))
+
+
+def test_a_branch_is_refused() -> None:
+    builder = GraphBuilder()
+    start = builder.add("Flatten", builder.add("InputLayer", shape=[1, 4, 4]))
+    first = builder.add("Dense", start, units=3, activation="relu")
+    builder.add("Dense", start, units=3, name="shortcut")
+    assert first
+    module = GraphModule(builder.graph())
+    with pytest.raises(InputError, match="operator 'shortcut' does not follow the operator before it"):
+        MLP.from_graph(module.graph, parameters(module))
+
+
+def test_relu_may_be_an_operator_of_its_own_and_bias_may_lack() -> None:
+    module = chain(("Flatten", {}), ("Dense", {"units": 4, "bias": False}), ("ReLU", {}), ("Dense", {"units": 3}))
+    x = np.random.default_rng(0).normal(size=(6, 1, 4, 4)).astype(np.float32)
+    network = MLP.from_graph(module.graph, parameters(module))
+    with torch.inference_mode():
+        plain = module(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(network.logits(x.reshape(6, -1)), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_not_finite_are_refused_by_operator() -> None:
+    layers = mlp_of(trained()).layers
+    broken = replace(layers[1], weights=np.where(np.arange(112) == 3, np.nan, layers[1].weights).astype(np.float32))
+    with pytest.raises(InputError, match=f"operator '{layers[1].name}': a weight is NaN"):
+        MLP((1, 8, 8), (layers[0], broken, layers[2]))
+
+
+def test_too_little_data_other_data_and_bad_data_are_refused() -> None:
+    data, network = digits(), mlp_of(trained())
+    few = replace(data, train=Split(data.train.x[:20], data.train.y[:20]))
+    with pytest.raises(InputError, match="20 train examples are too few"):
+        build("m", network, few, "freehash", Settings())
+    poisoned = data.validation.x.copy()
+    poisoned[0, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="the validation examples hold NaN"):
+        build("m", network, replace(data, validation=Split(poisoned, data.validation.y)), "freehash", Settings())
+    with pytest.raises(InputError, match=r"the network takes inputs \(3, 2, 2\)"):
+        build("m", random_model().mlp, data, "freehash", Settings())
+
+
+@pytest.mark.parametrize("shares", [(), (0.0,), (1.0,), (1.5,), (0.5, 0.1), (0.5, 0.5), (float("nan"),)])
+def test_a_k_grid_must_be_ascending_fractions(shares: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="k must be fractions above 0 and below 1"):
+        Settings(shares)
+
+
+def test_tables_built_for_other_weights_are_refused(tmp_path: Path) -> None:
+    model = random_model()
+    model.save(tmp_path / "good", config={}, seed=0)
+    good = open_artifact(tmp_path / "good")
+    weights = good.tensors(WEIGHTS_FILE)
+    weights["dense_1.weight"] = weights["dense_1.weight"] + np.float32(1e-3)
+    for name, tensors, description in (
+        ("altered", weights, good.json(DESCRIPTION_FILE)),
+        ("torn", {}, good.json(DESCRIPTION_FILE)),
+        ("foreign", good.tensors(WEIGHTS_FILE), {**good.json(DESCRIPTION_FILE), "ranker": "astrology"}),
+    ):
+        with create_artifact(tmp_path / name, "slo-nn", config={}) as bundle:
+            bundle.write_json(DESCRIPTION_FILE, description)
+            bundle.write_tensors(WEIGHTS_FILE, tensors)
+            bundle.write_tensors(TABLES_FILE, good.tensors(TABLES_FILE))
+        with pytest.raises(ArtifactError, match="other weights" if name == "altered" else "do not belong together"):
+            load_model(open_artifact(tmp_path / name))
+
+
+def test_a_network_with_convolutions_is_refused() -> None:
+    graph = small_cnn(digits())
+    with pytest.raises(InputError, match="is Conv2D; Node Activators take Dense layers with ReLU"):
+        MLP.from_graph(graph, {})

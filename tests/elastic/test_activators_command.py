@@ -1,0 +1,102 @@
+"""``slotool build-tables`` end to end on real data, and the sentences it refuses with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from slotool.artifacts import open_artifact
+from slotool.data import load_dataset
+from slotool.elastic import load_model
+from slotool.elastic.family import Family, Version
+from slotool.elastic.training import mlp, small_cnn, train_version
+from slotool.graphs.torch_module import GraphModule
+
+Slotool = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ReLU network trained on digits, and a CNN, untrained, that Node Activators cannot take."""
+    data = load_dataset("digits")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a network that a second thread only waits
+    path = tmp_path_factory.mktemp("models") / "family"
+    versions = [
+        train_version("dense", mlp(data, (48, 32)), data, epochs=12),
+        Version("conv", GraphModule(small_cnn(data))),
+    ]
+    torch.set_num_threads(threads)
+    Family("family", versions).save(path, config={"data": "digits"}, seed=0)
+    return path
+
+
+def test_build_tables_end_to_end(slotool: Slotool, family: Path, tmp_path: Path) -> None:
+    out = tmp_path / "slo-nn"
+    command = ["build-tables", family, "-o", out, "--version", "dense", "--k", "0.25,0.5,0.75", "--json"]
+    done = slotool(*command)
+    assert done.exit_code == 0, done.stderr
+    document = done.document
+    assert document["schema"] == "slotool/build-tables"
+    assert [row["point"] for row in document["points"]] == ["k=0.25", "k=0.5", "k=0.75", "full"]
+    accuracy = [row["accuracy"] for row in document["points"]]
+    assert accuracy == sorted(accuracy)
+    assert accuracy[-1] > 0.9
+    assert document["points"][-1]["agreement"] == 1.0
+    assert all(row["latency_us"] > 0 for row in document["points"])
+    assert set(document["validation_accuracy_by_ranker"]) == {"freehash", "centred-freehash"}
+    scores = document["validation_accuracy_by_ranker"]
+    assert scores[document["ranker"]] == max(scores.values())
+    assert all(0 < row["mean_k"] <= 1 for row in document["accuracy_targets"])
+
+    artifact = open_artifact(out, "slo-nn")
+    assert artifact.manifest["parents"][0]["id"] == open_artifact(family).id
+    assert artifact.manifest["config"]["data"] == "digits"
+    assert [point.key for point in load_model(artifact).points] == [row["point"] for row in document["points"]]
+
+    again = slotool(*command)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def test_what_a_person_reads(slotool: Slotool, family: Path, tmp_path: Path) -> None:
+    done = slotool(
+        "build-tables", family, "-o", tmp_path / "s", "--version", "dense", "--ranker", "freehash", "--bits", "9"
+    )
+    assert done.exit_code == 0, done.stderr
+    for expected in ("ranker freehash", "bucket entropy", "of the network's", "PyTorch takes", "fixed k", "wrote "):
+        assert expected in done.stdout
+    assert "learning tables on digits" in done.stderr
+    assert "warning: the tables take" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--version", "conv"], "Conv2D; Node Activators take Dense layers with ReLU"),
+        (["--version", "nobody"], "has no version 'nobody'; it has dense, conv"),
+        ([], "several versions: dense, conv"),
+        (["--version", "dense", "--k", "0,0.5"], "k must be fractions above 0 and below 1"),
+        (["--version", "dense", "--k", "some"], "neither a number nor start:stop:step"),
+        (["--version", "dense", "--ranker", "guess"], "is none of auto, freehash, centred-freehash"),
+        (["--version", "dense", "--bits", "40"], "40 bits: both must be at least 1, and no more than 65,535 lists"),
+        (["--version", "dense", "--data", "nothing"], "no data set called 'nothing'"),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(
+    slotool: Slotool, family: Path, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = slotool("build-tables", family, "-o", tmp_path / "s", *arguments)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_missing_or_wrong_network_is_refused(slotool: Slotool, tmp_path: Path) -> None:
+    done = slotool("build-tables", tmp_path / "absent", "-o", tmp_path / "s")
+    assert done.exit_code == 2
+    assert "no such artifact folder" in done.stderr
