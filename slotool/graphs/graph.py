@@ -13,12 +13,18 @@ from typing import Any
 import networkx as nx
 
 from slotool.errors import GraphError
-from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, infer
+from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, resolve
+
+# Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
+MOST_KEPT = 16_384
+_MADE: dict[tuple[Any, ...], Operator] = {}
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One node. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops`` are per example."""
+    """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
+    are per example. ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody
+    changes them."""
 
     name: str
     op: str
@@ -41,6 +47,63 @@ class Operator:
     def weight_bytes(self) -> int:
         return BYTES_PER_VALUE * self.weights
 
+    @cached_property
+    def structure(self) -> str:
+        """All of it that makes two networks differ, but for names and edges, as text."""
+        return json.dumps([self.op, sorted(self.attributes.items()), self.shape, self.weights])
+
+    @cached_property
+    def text(self) -> str:
+        """Its JSON form as text: ``document()`` written compactly."""
+        return json.dumps(self.document(), separators=(",", ":"))
+
+    def document(self) -> dict[str, Any]:
+        """JSON form: a known operator by its attributes alone, an unknown one with what is known of it."""
+        document: dict[str, Any] = {"name": self.name, "op": self.op}
+        if self.inputs:
+            document["inputs"] = list(self.inputs)
+        if self.attributes:
+            attributes = self.attributes.items()
+            document["attributes"] = {key: list(v) if isinstance(v, tuple) else v for key, v in attributes}
+        if not self.known:
+            document |= {"shape": list(self.shape), "weights": self.weights, "flops": self.flops}
+        return document
+
+
+def make_operator(
+    name: str,
+    op: str,
+    inputs: tuple[str, ...],
+    shapes: Sequence[Shape],
+    attributes: Mapping[str, Any],
+    stated: Effect | None = None,
+) -> Operator:
+    """An operator on inputs of these ``shapes``: inferred when it is known, else as ``stated``.
+
+    Raises ``GraphError``, naming it, for shapes or attributes that do not fit, or an unknown one with nothing stated.
+    """
+    if op in OPERATORS:
+        # repr, unlike equality, tells 1 from True and 1.0.
+        key = (name, op, inputs, tuple(shapes), repr(attributes))
+        if key not in _MADE:
+            if len(_MADE) >= MOST_KEPT:
+                _MADE.clear()
+            _MADE[key] = _known_operator(name, op, inputs, shapes, attributes)
+        return _MADE[key]
+    if stated is None:
+        raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
+    return Operator(name, op, inputs, dict(attributes), stated.shape, stated.weights, stated.flops)
+
+
+def _known_operator(
+    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any]
+) -> Operator:
+    try:
+        kept, effect = resolve(op, attributes, shapes)
+    except GraphError as error:
+        raise GraphError(f"operator {name!r}: {error}") from error
+    return Operator(name, op, inputs, kept, effect.shape, effect.weights, effect.flops)
+
 
 @dataclass(frozen=True)
 class OperatorGraph:
@@ -56,11 +119,13 @@ class OperatorGraph:
     @cached_property
     def id(self) -> str:
         at = {operator.name: i for i, operator in enumerate(self.operators)}
-        structure = [
-            [o.op, sorted(o.attributes.items()), list(o.shape), o.weights, [at[name] for name in o.inputs]]
-            for o in self.operators
-        ]
-        return hashlib.sha256(json.dumps(structure, default=list).encode()).hexdigest()[:16]
+        lines = (f"{o.structure} {' '.join(str(at[name]) for name in o.inputs)}\n" for o in self.operators)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+
+    @property
+    def unknown(self) -> tuple[Operator, ...]:
+        """The operators that slotool does not know."""
+        return tuple(operator for operator in self.operators if not operator.known)
 
     @property
     def input_shape(self) -> Shape:
@@ -94,24 +159,22 @@ class OperatorGraph:
 
     def document(self) -> dict[str, Any]:
         """JSON form: known operators by attributes alone, unknown ones with what is known of them."""
-        return {"kind": self.kind, "operators": [_operator_document(o) for o in self.operators]}
+        return {"kind": self.kind, "operators": [operator.document() for operator in self.operators]}
+
+    @property
+    def text(self) -> str:
+        """``document()`` as compact JSON; cheap, for operators keep their own part of it."""
+        return f'{{"kind":{json.dumps(self.kind)},"operators":[{",".join(o.text for o in self.operators)}]}}'
 
     @classmethod
     def from_document(cls, document: Any) -> OperatorGraph:
         """Read the JSON form back, inferring shapes and costs again. Raises ``GraphError`` naming the operator."""
-        if not isinstance(document, Mapping) or not isinstance(document.get("operators"), Sequence):
+        entries = document.get("operators") if isinstance(document, Mapping) else None
+        if not isinstance(entries, list):
             raise GraphError("not an operator graph: expected an object with a list of operators")
         builder = GraphBuilder(str(document.get("kind", "graph")))
-        for position, entry in enumerate(document["operators"]):
-            if not isinstance(entry, Mapping) or not isinstance(entry.get("op"), str):
-                raise GraphError(f"operator {position}: expected an object with an op")
-            stated = (
-                Effect(tuple(entry["shape"]), int(entry.get("weights", 0)), int(entry.get("flops", 0)))
-                if "shape" in entry
-                else None
-            )
-            name = str(entry.get("name", f"{entry['op'].lower()}_{position}"))
-            builder.add(entry["op"], entry.get("inputs", ()), name=name, stated=stated, **entry.get("attributes", {}))
+        for position, entry in enumerate(entries):
+            _add_entry(builder, position, entry)
         return builder.graph()
 
 
@@ -137,33 +200,51 @@ class GraphBuilder:
         Raises ``GraphError`` for a name taken, an input that is not there, or shapes that do not fit.
         """
         sources = (inputs,) if isinstance(inputs, str) else tuple(inputs)
-        name = name or f"{op.lower()}_{len(self._operators)}"
+        return self.append(name or f"{op.lower()}_{len(self._operators)}", op, sources, attributes, stated)
+
+    def append(
+        self, name: str, op: str, inputs: tuple[str, ...], attributes: Mapping[str, Any], stated: Effect | None = None
+    ) -> str:
+        """``add`` for attributes that come as a mapping."""
         if name in self._operators:
             raise GraphError(f"operator {name!r} appears twice")
-        absent = [source for source in sources if source not in self._operators]
+        absent = [source for source in inputs if source not in self._operators]
         if absent:
             raise GraphError(f"operator {name!r} takes its input from {absent[0]!r}, which does not come before it")
-        if op not in OPERATORS and stated is None:
-            raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
-        shapes = [self._operators[source].shape for source in sources]
-        effect = infer(op, attributes, shapes) if op in OPERATORS else stated
-        assert effect is not None
-        self._operators[name] = Operator(name, op, sources, attributes, effect.shape, effect.weights, effect.flops)
+        shapes = [self._operators[source].shape for source in inputs]
+        self._operators[name] = make_operator(name, op, inputs, shapes, attributes, stated)
         return name
 
     def graph(self) -> OperatorGraph:
-        """The finished graph. Raises ``GraphError`` when it is empty."""
+        """The finished graph. Raises ``GraphError`` when it is empty or does not begin with an InputLayer."""
         if not self._operators:
             raise GraphError("the graph has no operators")
+        first = next(iter(self._operators.values()))
+        if first.op != "InputLayer":
+            raise GraphError(f"operator {first.name!r}: a graph begins with an InputLayer, not with {first.op}")
         return OperatorGraph(tuple(self._operators.values()), self._kind)
 
 
-def _operator_document(operator: Operator) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": operator.name, "op": operator.op}
-    if operator.inputs:
-        document["inputs"] = list(operator.inputs)
-    if operator.attributes:
-        document["attributes"] = dict(operator.attributes)
-    if not operator.known:
-        document |= {"shape": list(operator.shape), "weights": operator.weights, "flops": operator.flops}
-    return document
+def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
+    """Add one operator of a document, after checking that its parts are what they must be."""
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("op"), str):
+        raise GraphError(f"operator {position}: expected an object with an op")
+    name = entry.get("name", f"{entry['op'].lower()}_{position}")
+    inputs, attributes = entry.get("inputs", []), entry.get("attributes", {})
+    if not isinstance(name, str):
+        raise GraphError(f"operator {position}: its name is not text")
+    if not isinstance(inputs, list) or not all(isinstance(source, str) for source in inputs):
+        raise GraphError(f"operator {name!r}: inputs is not a list of names")
+    if not isinstance(attributes, Mapping):
+        raise GraphError(f"operator {name!r}: attributes is not an object")
+    stated = _stated(name, entry) if "shape" in entry else None
+    builder.append(name, entry["op"], tuple(inputs), attributes, stated)
+
+
+def _stated(name: str, entry: Mapping[str, Any]) -> Effect:
+    shape, weights, flops = entry["shape"], entry.get("weights", 0), entry.get("flops", 0)
+    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        raise GraphError(f"operator {name!r}: shape is not a list of sizes of at least 1")
+    if not all(type(cost) is int and cost >= 0 for cost in (weights, flops)):
+        raise GraphError(f"operator {name!r}: weights and flops are not whole numbers of at least 0")
+    return Effect(tuple(shape), weights, flops)

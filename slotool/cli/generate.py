@@ -1,0 +1,186 @@
+"""``slotool generate``: random operator graphs, streamed to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json, Out, Seed, parse_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from slotool.cli.output import Output
+    from slotool.graphs import OperatorGraph
+
+BYTES_PER_GB = 10**9
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many different networks.")]
+Depth = Annotated[str, typer.Option("--depth", help="Fewest:most hidden layers.")]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        "--max-memory-gb",
+        min=1e-6,
+        help="Skip networks whose weights and outputs take more.",
+        show_default="half of this machine's",
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Draw random networks as operator graphs.")
+    group.command("mlp")(generate_mlp)
+    group.command("cnn")(generate_cnn)
+    app.add_typer(group, name="generate")
+
+
+def generate_mlp(
+    out: Out,
+    count: Count = 1000,
+    depth: Depth = "3:10",
+    units: Annotated[str, typer.Option("--units", help="Least:greatest units per layer, as exponents of 2.")] = "0:14",
+    input_shape: Annotated[str, typer.Option("--input-shape", help="Features of one example.")] = "784",
+    max_memory_gb: Memory = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Draw different MLPs: 3 to 10 hidden layers of 2^0 to 2^14 units.
+
+    Example: slotool generate mlp -o mlps.parquet --count 1000
+    """
+    _generate("mlp", out, count, depth, units, "--units", input_shape, max_memory_gb, seed, force, json)
+
+
+def generate_cnn(
+    out: Out,
+    count: Count = 1000,
+    depth: Depth = "3:10",
+    channels: Annotated[
+        str, typer.Option("--channels", help="Least:greatest channels per layer, as exponents of 2.")
+    ] = "0:10",
+    input_shape: Annotated[str, typer.Option("--input-shape", help="channels,height,width.")] = "3,32,32",
+    max_memory_gb: Memory = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Draw different plain CNNs: 3 to 10 convolutions of 2^0 to 2^10 channels.
+
+    Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
+    """
+    _generate("cnn", out, count, depth, channels, "--channels", input_shape, max_memory_gb, seed, force, json)
+
+
+def _generate(
+    family: str,
+    out: Path,
+    count: int,
+    depth: str,
+    exponents: str,
+    exponents_option: str,
+    input_shape: str,
+    max_memory_gb: float | None,
+    seed: int,
+    force: bool,
+    json: bool,
+) -> None:
+    import time
+
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.output import Output
+    from slotool.graphs.generators import Bounds, RandomGraphs
+    from slotool.graphs.store import write_graphs
+
+    shape = tuple(int(size) for size in parse_numbers(input_shape, "--input-shape"))
+    if len(shape) != (1 if family == "mlp" else 3):
+        raise typer.BadParameter(f"{input_shape!r} does not fit a random {family}", param_hint="--input-shape")
+    bounds = Bounds(_range(depth, "--depth"), _range(exponents, exponents_option), shape)
+    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else _half_of_memory()
+    refuse_existing(out, force)
+    output = Output(as_json=json)
+    provenance = {
+        "family": family,
+        "seed": seed,
+        "count": count,
+        "depth": bounds.depth,
+        "exponents": bounds.exponents,
+        "input_shape": shape,
+        "max_memory_bytes": limit,
+    }
+    started = time.perf_counter()
+    graphs = RandomGraphs(family, count, seed, bounds, limit)
+    watched = _Watched(graphs)
+    with output.progress(f"drawing {family.upper()}s", total=count) as progress:
+        written = write_graphs(out, watched, provenance, progress.advance)
+    measured = {
+        "written": written,
+        "distinct_possible": bounds.distinct,
+        "skipped": graphs.skipped,
+        "weights_min": watched.weights[0],
+        "weights_max": watched.weights[1],
+        "flops_min": watched.flops[0],
+        "flops_max": watched.flops[1],
+        "seconds": time.perf_counter() - started,
+    }
+    _report(output, out, provenance, measured)
+
+
+def _report(output: Output, out: Path, provenance: dict[str, Any], measured: dict[str, Any]) -> None:
+    from slotool.cli.output import table
+
+    rows = [
+        ["networks written, no two alike", f"{measured['written']:,}"],
+        ["there are within the bounds", _many(measured["distinct_possible"])],
+        [f"skipped, over {provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB", f"{measured['skipped']:,}"],
+        ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
+        ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
+        ["networks per second", f"{measured['written'] / measured['seconds']:,.0f}"],
+    ]
+    title = f"Random {provenance['family'].upper()}s, seed {provenance['seed']}"
+    output.result(
+        "generate", {"out": str(out), **provenance, **measured}, table(title, ["fact", "value"], rows), f"wrote {out}"
+    )
+
+
+def _many(count: int) -> str:
+    return f"{count:,}" if count < 10**9 else f"{count:.2e}"
+
+
+def _half_of_memory() -> int:
+    """Half of what this process may use, in bytes."""
+    from slotool.machine import machine_facts
+
+    facts = machine_facts()
+    return min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"]) // 2
+
+
+class _Watched:
+    """Passes graphs on and remembers the ranges of their costs."""
+
+    def __init__(self, graphs: Iterable[OperatorGraph]):
+        self._graphs = graphs
+        self.weights, self.flops = (0, 0), (0, 0)
+
+    def __iter__(self) -> Iterator[OperatorGraph]:
+        for graph in self._graphs:
+            self.weights = _widened(self.weights, graph.weights)
+            self.flops = _widened(self.flops, graph.flops)
+            yield graph
+
+
+def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
+    return min(ends[0] or value, value), max(ends[1], value)
+
+
+def _range(text: str, option: str) -> tuple[int, int]:
+    """``3:10`` as (3, 10), ``5`` as (5, 5)."""
+    try:
+        ends = [int(end) for end in text.split(":")]
+    except ValueError:
+        ends = []
+    if len(ends) not in (1, 2):
+        raise typer.BadParameter(f"{text!r} is not least:greatest", param_hint=option)
+    return ends[0], ends[-1]

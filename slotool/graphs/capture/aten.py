@@ -1,0 +1,215 @@
+"""ATen calls, as torch.export writes them, in terms of our operators: one entry per call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.graphs.operators import Shape
+
+# What a call is: an operator and its attributes, or SAME when its output is its input, or None when we do not know.
+Translated = tuple[str, Mapping[str, Any]] | None
+SAME: Translated = ("", {})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ATen call. ``arguments`` by schema name, where a tensor is its whole shape; shapes without the batch.
+
+    ``inputs`` are the shapes of the tensors that depend on the network's input, in order.
+    """
+
+    arguments: Mapping[str, Any]
+    inputs: tuple[Shape, ...]
+    shape: Shape
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+
+def translate(name: str, call: Call) -> Translated:
+    """The operator that the ATen call ``name`` (without overload) is; in-place variants are the same operator."""
+    if name in ACTIVATIONS:
+        return "Activation", {"activation": ACTIVATIONS[name]}
+    known = CALLS.get(name) or CALLS.get(name.removesuffix("_"))
+    return None if known is None else known(call)
+
+
+def _linear(call: Call) -> Translated:
+    return "Dense", {"units": call["weight"][0], "bias": call["bias"] is not None}
+
+
+def _conv2d(call: Call) -> Translated:
+    filters, _, *kernel = call["weight"]
+    channels, groups = call.inputs[0][0], call["groups"]
+    attributes = {
+        "kernel": kernel,
+        "stride": _both(call["stride"]),
+        "padding": call["padding"] if isinstance(call["padding"], str) else _both(call["padding"]),
+        "dilation": _both(call["dilation"]),
+        "bias": call["bias"] is not None,
+    }
+    if 1 < groups == channels:
+        return "DepthwiseConv2D", {**attributes, "multiplier": filters // channels}
+    return "Conv2D", {**attributes, "filters": filters, "groups": groups}
+
+
+def _batch_norm(call: Call) -> Translated:
+    return "BatchNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+
+
+def _layer_norm(call: Call) -> Translated:
+    if len(call["normalized_shape"]) != 1 or len(call.inputs[0]) == 3:
+        return None
+    return "LayerNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+
+
+def _pool2d(op: str) -> Callable[[Call], Translated]:
+    def pool(call: Call) -> Translated:
+        kernel = _both(call["kernel_size"])
+        if call["dilation"] and _both(call["dilation"]) != [1, 1]:
+            return None
+        stride = _both(call["stride"]) if call["stride"] else kernel
+        return op, {"kernel": kernel, "stride": stride, "padding": _both(call["padding"])}
+
+    return pool
+
+
+def _adaptive_pool2d(kind: str) -> Callable[[Call], Translated]:
+    def pool(call: Call) -> Translated:
+        _, height, width = call.inputs[0]
+        _, rows, columns = call.shape
+        if (rows, columns) == (height, width):
+            return SAME
+        if (rows, columns) == (1, 1):
+            return f"Global{kind}Pooling2D", {"keepdims": True}
+        if height % rows or width % columns:
+            return None
+        return f"{kind}Pooling2D", {"kernel": [height // rows, width // columns]}
+
+    return pool
+
+
+def _reduction(kind: str) -> Callable[[Call], Translated]:
+    def reduction(call: Call) -> Translated:
+        axes = sorted(axis % 4 for axis in call["dim"] or ()) if len(call.inputs[0]) == 3 else []
+        return (f"Global{kind}Pooling2D", {"keepdims": bool(call["keepdim"])}) if axes == [2, 3] else None
+
+    return reduction
+
+
+def _reshape(call: Call) -> Translated:
+    if call.shape == call.inputs[0]:
+        return SAME
+    if math.prod(call.shape) != math.prod(call.inputs[0]):
+        return None
+    return ("Flatten", {}) if len(call.shape) == 1 else ("Reshape", {"shape": call.shape})
+
+
+def _combine(op: str) -> Callable[[Call], Translated]:
+    def combine(call: Call) -> Translated:
+        if len(call.inputs) == 2:
+            return op, {}
+        # A number or a constant tensor of one value; anything else has weights that we cannot place.
+        other = call["other"]
+        return ("Rescaling", {}) if isinstance(other, int | float) or math.prod(other or (2,)) == 1 else None
+
+    return combine
+
+
+def _rescale(call: Call) -> Translated:
+    return ("Rescaling", {}) if len(call.inputs) == 1 and isinstance(call["other"], int | float) else None
+
+
+def _concatenate(call: Call) -> Translated:
+    rank = len(call.shape) + 1
+    wanted = 1 if rank in (2, 4) else rank - 1
+    return ("Concatenate", {}) if (call["dim"] or 0) % rank == wanted else None
+
+
+def _softmax(call: Call) -> Translated:
+    rank = len(call.shape) + 1
+    return ("Softmax", {}) if call["dim"] % rank == (1 if rank == 4 else rank - 1) else None
+
+
+def _zero_pad(call: Call) -> Translated:
+    around = [*call["pad"], 0, 0, 0, 0][:4]
+    if len(call.shape) != 3 or len(call["pad"]) > 4 or call["value"] or call["mode"] not in (None, "constant"):
+        return None
+    left, right, top, bottom = around
+    return ("ZeroPadding2D", {"padding": [top, bottom, left, right]}) if any(around) else SAME
+
+
+def _hardtanh(call: Call) -> Translated:
+    bounds = call["min_val"], call["max_val"]
+    return ("Activation", {"activation": "relu6"}) if bounds == (0, 6) else None
+
+
+def _same(call: Call) -> Translated:
+    return SAME if len(call.inputs) == 1 and call.shape == call.inputs[0] else None
+
+
+def _both(value: Any) -> list[int]:
+    sizes = [value] if isinstance(value, int) else list(value or [0])
+    return sizes * 2 if len(sizes) == 1 else sizes
+
+
+ACTIVATIONS = {
+    name + suffix: activation
+    for suffix in ("", "_")
+    for name, activation in {
+        "relu": "relu",
+        "relu6": "relu6",
+        "leaky_relu": "leaky_relu",
+        "elu": "elu",
+        "selu": "selu",
+        "gelu": "gelu",
+        "silu": "silu",
+        "mish": "mish",
+        "softplus": "softplus",
+        "sigmoid": "sigmoid",
+        "tanh": "tanh",
+        "hardsigmoid": "hard_sigmoid",
+        "hardswish": "hard_silu",
+    }.items()
+}
+
+CALLS: dict[str, Callable[[Call], Translated]] = {
+    "linear": _linear,
+    "conv2d": _conv2d,
+    "batch_norm": _batch_norm,
+    "layer_norm": _layer_norm,
+    "max_pool2d": _pool2d("MaxPooling2D"),
+    "avg_pool2d": _pool2d("AveragePooling2D"),
+    "adaptive_avg_pool2d": _adaptive_pool2d("Average"),
+    "adaptive_max_pool2d": _adaptive_pool2d("Max"),
+    "mean": _reduction("Average"),
+    "amax": _reduction("Max"),
+    "flatten": _reshape,
+    "view": _reshape,
+    "reshape": _reshape,
+    "unflatten": _reshape,
+    "squeeze": _reshape,
+    "unsqueeze": _reshape,
+    "add": _combine("Add"),
+    "mul": _combine("Multiply"),
+    "sub": _rescale,
+    "div": _rescale,
+    "cat": _concatenate,
+    "softmax": _softmax,
+    "constant_pad_nd": _zero_pad,
+    "pad": _zero_pad,
+    "hardtanh": _hardtanh,
+    "dropout": _same,
+    "feature_dropout": _same,
+    "alpha_dropout": _same,
+    "feature_alpha_dropout": _same,
+    "contiguous": _same,
+    "clone": _same,
+    "detach": _same,
+    "alias": _same,
+    "to": _same,
+    "_to_copy": _same,
+}

@@ -1,0 +1,157 @@
+"""What every capture does alike: take a framework's layers, drop and fold what is none of its own, build the graph.
+
+The same network must give the same graph whichever framework it was written in. So layers that do nothing at inference
+are dropped, an activation that follows a layer with weights becomes its attribute, global pooling followed by a
+flatten becomes pooling that leaves no image, and operators stand in the order in which the outputs need them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slotool.errors import GraphError
+from slotool.graphs.graph import GraphBuilder, OperatorGraph
+from slotool.graphs.operators import Effect, Shape, resolve
+
+FOLDING = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
+GLOBAL_POOLING = ("GlobalAveragePooling2D", "GlobalMaxPooling2D")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One layer as a framework has it: what it might be called here, and what the framework itself says of it.
+
+    ``attributes`` None: all we know of it is its name. ``shape`` is without batch, channels first; ``weights`` None:
+    the framework does not say.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, Any] | None
+    shape: Shape
+    weights: int | None
+
+
+@dataclass
+class Drafts:
+    """Layers in the order in which they run. ``framework`` prefixes the operators that are kept by name alone."""
+
+    framework: str
+    layers: dict[str, Draft] = field(default_factory=dict)
+    # Layers dropped or folded, and which one's output each now is.
+    same: dict[str, str] = field(default_factory=dict)
+
+    def add(
+        self,
+        name: str,
+        op: str,
+        inputs: Iterable[str],
+        attributes: Mapping[str, Any] | None,
+        shape: Sequence[int],
+        weights: int | None = None,
+    ) -> str:
+        """Append a layer and return the name it got, ``name`` or one made from it that is free."""
+        unique, n = name, 1
+        while unique in self.layers or unique in self.same:
+            n += 1
+            unique = f"{name}_{n}"
+        sources = tuple(self.source(name) for name in inputs)
+        self.layers[unique] = Draft(unique, op, sources, attributes, tuple(shape), weights)
+        return unique
+
+    def add_activation(self, name: str, activation: str, inputs: Iterable[str], shape: Sequence[int]) -> str:
+        """Append an activation that is a layer of its own."""
+        op = {"relu": "ReLU", "softmax": "Softmax"}.get(activation, "Activation")
+        return self.add(name, op, inputs, {"activation": activation} if op == "Activation" else {}, shape)
+
+    def drop(self, name: str, source: str) -> str:
+        """Leave a layer out that passes ``source`` on unchanged, and return the name of what stands for it."""
+        self.same.setdefault(name, self.source(source))
+        return self.source(source)
+
+    def source(self, name: str) -> str:
+        """The layer whose output ``name`` is."""
+        while name in self.same:
+            name = self.same[name]
+        return name
+
+    def shape(self, name: str) -> Shape:
+        return self.layers[self.source(name)].shape
+
+    def graph(self, outputs: Sequence[str], kind: str) -> OperatorGraph:
+        """The operator graph that computes ``outputs``. Raises ``GraphError`` when they need no input."""
+        ends = [self.source(name) for name in outputs]
+        self._fold(ends)
+        builder = GraphBuilder(kind)
+        for name in self._order([self.source(name) for name in ends]):
+            self._build(builder, self.layers[name])
+        return builder.graph()
+
+    def _fold(self, outputs: Sequence[str]) -> None:
+        users = Counter(source for draft in self.layers.values() for source in draft.inputs) + Counter(outputs)
+        for name in list(self.layers):
+            draft = replace(self.layers[name], inputs=tuple(map(self.source, self.layers[name].inputs)))
+            self.layers[name] = draft
+            before = self.layers[draft.inputs[0]] if len(draft.inputs) == 1 else None
+            if before is None or users[before.name] != 1:
+                continue
+            merged = _with_activation(before, draft) or _without_image(before, draft)
+            if merged is not None:
+                self.layers[before.name] = merged
+                users[before.name] = users[name]
+                self.same[name] = before.name
+                del self.layers[name]
+
+    def _order(self, outputs: Sequence[str]) -> list[str]:
+        """Every layer after its inputs, first inputs first: an order that the structure alone decides."""
+        ordered: dict[str, None] = {}
+        stack = [(name, False) for name in reversed(outputs)]
+        while stack:
+            name, inputs_done = stack.pop()
+            if name in ordered:
+                continue
+            if inputs_done:
+                ordered[name] = None
+                continue
+            stack.append((name, True))
+            stack += [(source, False) for source in reversed(self.layers[name].inputs)]
+        return list(ordered)
+
+    def _build(self, builder: GraphBuilder, draft: Draft) -> None:
+        """As the known operator if that agrees with the framework on shape and weights, else by name alone."""
+        shapes = [self.layers[source].shape for source in draft.inputs]
+        op, attributes = draft.op, draft.attributes
+        if attributes is None or not _agrees(draft, attributes, shapes):
+            op, attributes = f"{self.framework}.{op}", {}
+        builder.append(draft.name, op, draft.inputs, attributes, Effect(draft.shape, draft.weights or 0))
+
+
+def _with_activation(before: Draft, draft: Draft) -> Draft | None:
+    """``before`` with the activation that ``draft`` is, if it can take one."""
+    if before.attributes is None or draft.attributes is None or before.shape != draft.shape:
+        return None
+    activation = {"ReLU": "relu", "Softmax": "softmax"}.get(draft.op, draft.attributes.get("activation"))
+    if draft.op not in ("ReLU", "Softmax", "Activation") or before.op not in FOLDING:
+        return None
+    if before.attributes.get("activation") is not None or (activation == "softmax" and before.op != "Dense"):
+        return None
+    return replace(before, attributes={**before.attributes, "activation": activation})
+
+
+def _without_image(before: Draft, draft: Draft) -> Draft | None:
+    """Global pooling ``before`` that leaves (channels,), if ``draft`` flattens its (channels, 1, 1)."""
+    if draft.op != "Flatten" or before.op not in GLOBAL_POOLING or not (before.attributes or {}).get("keepdims"):
+        return None
+    return replace(before, attributes={}, shape=draft.shape)
+
+
+def _agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]) -> bool:
+    try:
+        _, effect = resolve(draft.op, attributes, shapes)
+    except GraphError:
+        return False
+    return effect.shape == draft.shape and draft.weights in (None, effect.weights)

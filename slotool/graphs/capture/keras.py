@@ -1,0 +1,212 @@
+"""Keras models as operator graphs, layer by layer, nested models flattened, images turned to channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.operators import Shape
+
+if TYPE_CHECKING:
+    import keras
+
+Attributes = Mapping[str, Any]
+# What is there for training only, or passes its input on.
+DROPPED = (
+    "ActivityRegularization",
+    "AlphaDropout",
+    "Dropout",
+    "GaussianDropout",
+    "GaussianNoise",
+    "Identity",
+    "SpatialDropout1D",
+    "SpatialDropout2D",
+)
+
+
+def capture_keras(model: keras.Model) -> OperatorGraph:
+    """The graph of a Sequential or functional model.
+
+    Weights are counted as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that
+    slotool does not know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs: see
+    ``OperatorGraph.unknown``. Raises ``GraphError`` for a model that is not built, is a subclass with a ``call`` of
+    its own, or has a free axis besides the batch.
+    """
+    functional = getattr(model, "_functional", None) or model
+    if not hasattr(functional, "_nodes_by_depth"):
+        raise GraphError(f"{model.name} is neither a built Sequential nor a functional Keras model")
+    drafts = Drafts("keras")
+    walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
+    outputs = walk.run(functional, [], "")
+    return drafts.graph(outputs, "keras")
+
+
+class _Walk:
+    """Goes through a model's calls in the order in which Keras runs them."""
+
+    def __init__(self, drafts: Drafts, channels_last: bool):
+        self._drafts, self._channels_last = drafts, channels_last
+
+    def run(self, functional: Any, sources: Sequence[str], prefix: str) -> list[str]:
+        """Append the layers of a model; the names of its outputs. The outermost has no ``sources``."""
+        # Keras keeps a functional model's calls sorted by their distance from the output, farthest first.
+        by_depth = functional._nodes_by_depth
+        names: dict[int, str] = {}
+        for tensor, source in zip(functional.inputs, sources, strict=False):
+            names[id(tensor)] = source
+        for depth in sorted(by_depth, reverse=True):
+            for node in by_depth[depth]:
+                self._call(node, names, prefix)
+        return [names[id(tensor)] for tensor in functional.outputs]
+
+    def _call(self, node: Any, names: dict[int, str], prefix: str) -> None:
+        if all(id(tensor) in names for tensor in node.outputs):
+            return
+        layer, label = node.operation, prefix + node.operation.name
+        inputs = [names[id(tensor)] for tensor in node.input_tensors]
+        inner = getattr(layer, "_functional", None) or layer
+        if hasattr(inner, "_nodes_by_depth"):
+            made = self.run(inner, inputs, f"{label}.")
+        else:
+            made = [self._add(node, layer, label, inputs)] * len(node.outputs)
+        names.update(zip(map(id, node.outputs), made, strict=True))
+
+    def _add(self, node: Any, layer: Any, label: str, inputs: list[str]) -> str:
+        shape = self._shape(node.outputs[0], label)
+        shapes = tuple(self._drafts.shape(source) for source in inputs)
+        op, attributes = self._translated(layer, shapes, shape)
+        if attributes is not None:
+            unchanged = shapes == (shape,)
+            activation = attributes.get("activation") if op in ACTIVATION_LAYERS else None
+            if activation:
+                return self._drafts.add_activation(label, activation, inputs, shape)
+            if op in DROPPED or (unchanged and op in ("Activation", "Flatten", "Reshape")):
+                return self._drafts.drop(label, inputs[0])
+        weights = layer.count_params() if hasattr(layer, "count_params") else 0
+        return self._drafts.add(label, op, inputs, attributes, shape, weights)
+
+    def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
+        """Operator and attributes; of a layer that we do not know its class and None."""
+        op = type(layer).__name__
+        if not type(layer).__module__.startswith("keras."):
+            return op, None
+        if op in ("InputLayer", "Reshape"):
+            return op, {"shape": shape}
+        if op not in LAYERS or (op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0]))):
+            return op, None
+        attributes = LAYERS[op](layer)
+        if op == "Dense" and attributes and len(inputs[0]) == 3 and self._channels_last:
+            # On the channels of an image it is a convolution of one pixel.
+            kept = {name: value for name, value in attributes.items() if name != "units"}
+            return "Conv2D", {**kept, "filters": attributes["units"], "kernel": 1}
+        return op, attributes
+
+    def _on_channels(self, layer: Any, rank: int) -> bool:
+        """Whether it works along the channels of an image, or along the last axis of what is none."""
+        axis = layer.axis
+        if isinstance(axis, list | tuple):
+            axis = axis[0] if len(axis) == 1 else None
+        if axis is None:
+            return False
+        return axis % (rank + 1) == (1 if rank == 3 and not self._channels_last else rank)
+
+    def _shape(self, tensor: Any, label: str) -> Shape:
+        shape = tuple(tensor.shape)[1:]
+        if any(size is None for size in shape):
+            raise GraphError(f"layer {label!r} has a free axis in its shape {list(shape)}; give the model a fixed one")
+        return (shape[2], shape[0], shape[1]) if len(shape) == 3 and self._channels_last else shape
+
+
+def _layers(functional: Any) -> list[Any]:
+    found = []
+    for layer in functional.layers:
+        inner = getattr(layer, "_functional", None) or layer
+        found += _layers(inner) if hasattr(inner, "_nodes_by_depth") else [layer]
+    return found
+
+
+def _channels_first(layer: Any) -> bool:
+    return getattr(layer, "data_format", None) == "channels_first"
+
+
+def _activation(layer: Any) -> str | None:
+    """The name that Keras gives an activation, None for none."""
+    function = layer.activation
+    name = getattr(function, "__name__", type(function).__name__)
+    return None if name == "linear" else name
+
+
+def _trained(layer: Any) -> dict[str, Any]:
+    return {"bias": bool(layer.use_bias), "activation": _activation(layer)}
+
+
+def _window(layer: Any) -> dict[str, Any]:
+    return {
+        "kernel": tuple(layer.kernel_size),
+        "stride": tuple(layer.strides),
+        "padding": layer.padding,
+        "dilation": tuple(layer.dilation_rate),
+        **_trained(layer),
+    }
+
+
+def _pool(layer: Any) -> Attributes:
+    return {"kernel": tuple(layer.pool_size), "stride": tuple(layer.strides), "padding": layer.padding}
+
+
+def _around(value: Any) -> tuple[int, int, int, int]:
+    (top, bottom), (left, right) = value
+    return top, bottom, left, right
+
+
+def _norm(layer: Any) -> Attributes:
+    return {"scale": bool(layer.scale), "center": bool(layer.center)}
+
+
+def _relu(layer: Any) -> Attributes | None:
+    if layer.threshold or (layer.max_value not in (None, 6)):
+        return None
+    if layer.negative_slope:
+        return {"activation": "leaky_relu"} if layer.max_value is None else None
+    return {"activation": "relu" if layer.max_value is None else "relu6"}
+
+
+def _no_attributes(_: Any) -> Attributes:
+    return {}
+
+
+ALONG_AN_AXIS = ("BatchNormalization", "LayerNormalization", "Concatenate", "Softmax", "Normalization")
+ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
+LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
+    "Dense": lambda layer: {"units": layer.units, **_trained(layer)},
+    "Conv2D": lambda layer: {"filters": layer.filters, "groups": layer.groups, **_window(layer)},
+    "DepthwiseConv2D": lambda layer: {"multiplier": layer.depth_multiplier, **_window(layer)},
+    "SeparableConv2D": lambda layer: {
+        "filters": layer.filters,
+        "multiplier": layer.depth_multiplier,
+        **_window(layer),
+    },
+    "MaxPooling2D": _pool,
+    "AveragePooling2D": _pool,
+    "GlobalAveragePooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
+    "GlobalMaxPooling2D": lambda layer: {"keepdims": bool(layer.keepdims)},
+    "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
+    "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
+    "Flatten": _no_attributes,
+    "BatchNormalization": _norm,
+    "LayerNormalization": _norm,
+    "Normalization": lambda layer: {"fixed": layer.input_mean is not None},
+    "Rescaling": _no_attributes,
+    "Softmax": _no_attributes,
+    "Add": _no_attributes,
+    "Multiply": _no_attributes,
+    "Concatenate": _no_attributes,
+    **dict.fromkeys(DROPPED, _no_attributes),
+    "Activation": lambda layer: {"activation": _activation(layer)},
+    "ReLU": _relu,
+    "LeakyReLU": lambda _: {"activation": "leaky_relu"},
+    "ELU": lambda _: {"activation": "elu"},
+}

@@ -1,0 +1,151 @@
+"""Find the model that a person names: ``module:factory`` for torch, an application's name or a file for Keras."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError, RunError
+
+if TYPE_CHECKING:
+    import keras
+    from torch import nn
+
+# Of the applications that take images of any size: what most of the others take.
+APPLICATION_INPUT = (224, 224, 3)
+
+
+def load_torch(name: str) -> nn.Module:
+    """``module:factory``, the module from the current directory or installed; its code is run.
+
+    The factory is an ``nn.Module``, or what makes one when called without arguments (a class, a function).
+    Raises ``GraphError`` when module or factory are missing, fail, or give no ``nn.Module``.
+    """
+    from torch import nn
+
+    module_name, _, factory_name = name.partition(":")
+    if not module_name or not factory_name:
+        raise GraphError(f"{name!r} is not module:factory, such as nets:tiny")
+    with _current_directory_first():
+        made = _imported(module_name)
+        for part in factory_name.split("."):
+            if not hasattr(made, part):
+                raise GraphError(f"module {module_name} has no {factory_name}")
+            made = getattr(made, part)
+        if not isinstance(made, nn.Module):
+            made = _called(made, name)
+    if not isinstance(made, nn.Module):
+        raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}")
+    return made
+
+
+def load_keras(name: str) -> keras.Model:
+    """A network of ``keras.applications`` by its name, weights random (nothing is downloaded) on its
+    usual input, or a ``.keras`` file.
+
+    Files are read in Keras' safe mode, which runs no code of theirs. Raises ``GraphError`` for an unknown name or a
+    file that cannot be read, ``RunError`` when Keras or TensorFlow is not installed.
+    """
+    path = Path(name)
+    is_file = path.suffix in (".keras", ".h5", ".hdf5") or path.exists() or os.sep in name
+    if is_file and not path.is_file():
+        raise GraphError(f"{path}: no such file")
+    if is_file and path.suffix != ".keras":
+        raise GraphError(f"{path}: only .keras files are read; save the model anew with model.save('name.keras')")
+    if is_file and not zipfile.is_zipfile(path):
+        raise GraphError(f"{path}: not a model saved by Keras, or a torn one")
+    with _muted():
+        keras = _keras()
+        return _saved(keras, path) if is_file else _application(keras, name)
+
+
+def _keras() -> Any:
+    try:
+        import keras
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"Keras models need the package {error.name}, which is not installed; pip install tensorflow brings both"
+        ) from error
+    return keras
+
+
+def _application(keras: Any, name: str) -> keras.Model:
+    applications = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
+    if name not in applications:
+        raise GraphError(
+            f"{name!r} is neither a .keras file nor in keras.applications; there are {', '.join(sorted(applications))}"
+        )
+    model = applications[name](weights=None)
+    # Some leave the size of the image open; what they cost depends on it.
+    open_size = None in model.input_shape[1:]
+    return applications[name](weights=None, input_shape=APPLICATION_INPUT) if open_size else model
+
+
+def _saved(keras: Any, path: Path) -> keras.Model:
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:
+        # Keras raises whatever its layers do on a file that is torn, foreign or unsafe.
+        text = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
+        raise GraphError(f"{path}: Keras cannot read it ({text[:200]})") from error
+    if not isinstance(model, keras.Model):
+        raise GraphError(f"{path}: holds no model, but something of type {type(model).__name__}")
+    return model
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """TensorFlow's start-up remarks, which its C++ writes to the process's stderr, are not about the user's model."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _imported(name: str) -> Any:
+    try:
+        found = find_spec(name) is not None
+    except (ModuleNotFoundError, ValueError):
+        found = False
+    if not found:
+        raise GraphError(f"no module {name} in the current directory or installed")
+    return _guarded(lambda: importlib.import_module(name), f"importing {name}")
+
+
+def _called(factory: Any, name: str) -> Any:
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise GraphError(f"{name} is neither a torch.nn.Module nor a function making one, but of type {kind}")
+    return _guarded(factory, f"calling {name}()")
+
+
+def _guarded(run: Any, doing: str) -> Any:
+    """Run code of the user's; whatever it raises becomes one sentence."""
+    try:
+        return run()
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:200]
+        raise GraphError(f"{doing} failed: {type(error).__name__}: {text}") from error
+
+
+@contextmanager
+def _current_directory_first() -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before

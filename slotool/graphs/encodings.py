@@ -1,0 +1,102 @@
+"""Encodings: operator graphs as the fixed-width numbers that a learner takes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from slotool.errors import GraphError
+from slotool.graphs.graph import OperatorGraph
+
+
+class Encoding(ABC):
+    """What is fixed at training about how graphs become numbers. Immutable; its state is a JSON document."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        """The encoding that these graphs need. Raises ``GraphError`` when there are none."""
+
+    @abstractmethod
+    def transform(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """float32 [n, width]. Names of operators play no part. Raises ``GraphError`` for a graph it cannot hold."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """JSON document from which ``from_state`` makes an equal encoding."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, document: Mapping[str, Any]) -> Self:
+        """The encoding whose ``state`` this is."""
+
+
+@dataclass(frozen=True)
+class FlatEncoding(Encoding):
+    """The paper's: attribute list (one-hot operator type, number of weights) and adjacency matrix, flattened.
+
+    A row holds, padded with zeros to ``nodes`` operators in topological order: the one-hot types, node after node,
+    ``operator_types`` and one slot for every other type; the weight counts; the adjacency matrix, row = source.
+    Source: inference-latency-prediction, 3.1 and 4.1.
+    """
+
+    name: ClassVar[str] = "flat"
+
+    operator_types: tuple[str, ...]
+    nodes: int
+
+    @classmethod
+    def fit(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        if not graphs:
+            raise GraphError("no graphs to fit an encoding to")
+        types = {operator.op for graph in graphs for operator in graph.operators}
+        return cls(tuple(sorted(types)), max(len(graph.operators) for graph in graphs))
+
+    @property
+    def width(self) -> int:
+        return self.nodes * (len(self.operator_types) + 1) + self.nodes + self.nodes**2
+
+    @property
+    def weight_columns(self) -> slice:
+        """Where the weight counts lie in a row: what a learner wants to scale."""
+        start = self.nodes * (len(self.operator_types) + 1)
+        return slice(start, start + self.nodes)
+
+    def unknown(self, graph: OperatorGraph) -> tuple[str, ...]:
+        """The operator types of ``graph`` that share the slot of the unknown, sorted."""
+        return tuple(sorted({operator.op for operator in graph.operators} - set(self.operator_types)))
+
+    def transform(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        rows = np.zeros((len(graphs), self.width), dtype=np.float32)
+        slots = len(self.operator_types) + 1
+        slot = {op: i for i, op in enumerate(self.operator_types)}
+        weights_at, edges_at = self.weight_columns.start, self.weight_columns.stop
+        for row, graph in zip(rows, graphs, strict=True):
+            self._require_room(graph)
+            position = {operator.name: i for i, operator in enumerate(graph.operators)}
+            for i, operator in enumerate(graph.operators):
+                row[i * slots + slot.get(operator.op, slots - 1)] = 1
+                row[weights_at + i] = operator.weights
+                for source in operator.inputs:
+                    row[edges_at + position[source] * self.nodes + i] = 1
+        return rows
+
+    def state(self) -> dict[str, Any]:
+        return {"name": self.name, "operator_types": list(self.operator_types), "nodes": self.nodes}
+
+    @classmethod
+    def from_state(cls, document: Mapping[str, Any]) -> Self:
+        return cls(tuple(document["operator_types"]), int(document["nodes"]))
+
+    def _require_room(self, graph: OperatorGraph) -> None:
+        if len(graph.operators) > self.nodes:
+            raise GraphError(
+                f"graph {graph.id} has {len(graph.operators)} operators, "
+                f"but the encoding holds {self.nodes}, the most that a training graph had"
+            )

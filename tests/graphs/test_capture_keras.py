@@ -1,0 +1,155 @@
+"""Capture from Keras: the graph that the same network gives in torch, the weights that Keras counts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from slotool.errors import GraphError, RunError
+from slotool.graphs.capture import capture_keras, capture_torch, load_keras
+from slotool.graphs.torch_module import GraphModule
+
+
+@pytest.fixture(scope="module")
+def keras() -> Any:
+    pytest.importorskip("tensorflow", reason="Keras models need TensorFlow, which is not installed")
+    return pytest.importorskip("keras")
+
+
+def test_one_cnn_in_keras_and_in_torch_is_one_graph(keras: Any) -> None:
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            layers.Conv2D(8, 3, padding="same"),
+            layers.ReLU(),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(16, (3, 5), strides=2, use_bias=False, groups=2),
+            layers.BatchNormalization(),
+            layers.Activation("silu"),
+            layers.GlobalAveragePooling2D(),
+            layers.Dropout(0.5),
+            layers.Dense(12, activation="tanh"),
+            layers.Dense(10),
+            layers.Softmax(),
+        ]
+    )
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, (3, 5), stride=2, bias=False, groups=2),
+        nn.BatchNorm2d(16),
+        nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(16, 12),
+        nn.Tanh(),
+        nn.Linear(12, 10),
+        nn.Softmax(dim=1),
+    )
+    graph = capture_keras(model)
+    assert graph.id == capture_torch(module, (3, 16, 16)).id
+    assert not graph.unknown
+    assert graph.weights == model.count_params()
+    assert [o.op for o in graph.operators].count("ReLU") == 0
+
+
+def test_branches_nested_models_and_shared_activations(keras: Any) -> None:
+    layers = keras.layers
+    inner_input = keras.Input((8, 8, 4))
+    inner = keras.Model(inner_input, layers.Conv2D(4, 3, padding="same", activation="relu")(inner_input))
+    x = keras.Input((8, 8, 3))
+    stem = layers.Conv2D(4, 1)(x)
+    # The stem has two users, so its ReLU stays a layer of its own.
+    outer = layers.Add()([stem, inner(layers.ReLU()(stem))])
+    model = keras.Model(x, layers.Dense(5)(layers.Flatten()(outer)))
+
+    class Twin(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.conv = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1)
+            self.head = nn.Linear(256, 5)
+
+        def forward(self, x: Any) -> Any:
+            stem = self.stem(x)
+            return self.head((stem + self.conv(stem.relu()).relu()).flatten(1))
+
+    graph = capture_keras(model)
+    assert graph.id == capture_torch(Twin(), (3, 8, 8)).id
+    assert [o.op for o in graph.operators].count("ReLU") == 1
+    assert graph.weights == model.count_params()
+
+
+def test_unknown_layers_are_kept_by_name(keras: Any) -> None:
+    layers = keras.layers
+    x = keras.Input((6, 8))
+    y = layers.MultiHeadAttention(2, 4)(x, x)
+    model = keras.Model(x, layers.Dense(3)(layers.LSTM(4)(y)))
+    graph = capture_keras(model)
+    assert [(o.op, o.shape) for o in graph.unknown] == [("keras.MultiHeadAttention", (6, 8)), ("keras.LSTM", (4,))]
+    assert graph.weights == model.count_params()
+
+
+def test_a_layer_along_another_axis_is_not_mistaken(keras: Any) -> None:
+    x = keras.Input((6, 6, 6))
+    model = keras.Model(x, keras.layers.Softmax(axis=1)(keras.layers.BatchNormalization(axis=2)(x)))
+    assert [o.op for o in capture_keras(model).unknown] == ["keras.BatchNormalization", "keras.Softmax"]
+
+
+@pytest.mark.parametrize(("name", "gigaflops"), [("MobileNetV2", 0.60), ("EfficientNetB0", 0.78)])
+def test_applications_have_the_weights_keras_counts_and_published_flops(
+    keras: Any, name: str, gigaflops: float
+) -> None:
+    """Published multiply-adds (MobileNetV2: 300 M, EfficientNetB0: 0.39 B), twice; ours add what is not a product."""
+    model = load_keras(name)
+    graph = capture_keras(model)
+    assert graph.weights == model.count_params()
+    assert not graph.unknown
+    assert graph.flops / 1e9 == pytest.approx(gigaflops, rel=0.05)
+    rebuilt = GraphModule(graph, device="meta")
+    statistics = sum(b.numel() for n, b in rebuilt.named_buffers() if not n.endswith("num_batches_tracked"))
+    assert sum(p.numel() for p in rebuilt.parameters()) + statistics == model.count_params()
+
+
+def test_a_saved_model_is_read_and_bad_files_are_explained(keras: Any, tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.save(tmp_path / "net.keras")
+    assert capture_keras(load_keras(str(tmp_path / "net.keras"))).weights == 15
+    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save(tmp_path / "code.keras")
+    (tmp_path / "torn.keras").write_bytes((tmp_path / "net.keras").read_bytes()[:200])
+    (tmp_path / "net.h5").write_bytes(b"")
+    for name, sentence in {
+        "code.keras": "Keras cannot read it",
+        "torn.keras": "not a model saved by Keras, or a torn one",
+        "net.h5": "only .keras files are read",
+        "none.keras": "no such file",
+    }.items():
+        with pytest.raises(GraphError, match=sentence):
+            load_keras(str(tmp_path / name))
+    with pytest.raises(GraphError, match=r"neither a \.keras file nor in keras\.applications; there are ConvNeXt"):
+        load_keras("ResNet5000")
+
+
+def test_models_that_have_no_graph_are_explained(keras: Any) -> None:
+    class Subclassed(keras.Model):
+        def call(self, x: Any) -> Any:
+            return x
+
+    for model in (Subclassed(), keras.Sequential([keras.layers.Dense(3)])):
+        with pytest.raises(GraphError, match="neither a built Sequential nor a functional Keras model"):
+            capture_keras(model)
+    free = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3)])
+    with pytest.raises(GraphError, match="has a free axis in its shape"):
+        capture_keras(free)
+
+
+def test_without_keras_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(RunError, match="need the package keras, which is not installed; pip install tensorflow"):
+        load_keras("ResNet50")

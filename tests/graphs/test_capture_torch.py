@@ -1,0 +1,203 @@
+"""Capture from torch: the same network however it is written, what is unknown kept, what cannot be traced explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from graph_strategies import graphs
+from hypothesis import given, settings
+from torch import nn
+from torch.nn import functional
+
+from slotool.errors import GraphError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.capture import capture_torch, load_torch
+from slotool.graphs.generators import RandomGraphs
+from slotool.graphs.torch_module import GraphModule
+
+
+class Block(nn.Module):
+    """A residual block with squeeze and excitation, written with layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 5, padding=2, groups=8)
+        self.reduce, self.expand = nn.Linear(8, 2), nn.Linear(2, 8)
+        self.pool, self.drop, self.head = nn.AdaptiveAvgPool2d(1), nn.Dropout(), nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.relu6(self.norm(self.conv(functional.pad(x, (0, 1, 0, 1)))), inplace=True)
+        y = functional.silu(self.depthwise(x))
+        gate = torch.sigmoid(self.expand(torch.relu(self.reduce(y.mean((2, 3))))))
+        x = x + y * gate.view(-1, 8, 1, 1)
+        return functional.softmax(self.head(self.drop(self.pool(x).flatten(1))), dim=-1)
+
+
+def block_graph() -> OperatorGraph:
+    builder = GraphBuilder()
+    last = builder.add("InputLayer", shape=[3, 16, 16])
+    last = builder.add("Conv2D", builder.add("ZeroPadding2D", last, padding=(0, 1, 0, 1)),
+                       filters=8, kernel=3, stride=2, bias=False)  # fmt: skip
+    x = builder.add("Activation", builder.add("BatchNormalization", last), activation="relu6")
+    y = builder.add("DepthwiseConv2D", x, kernel=5, padding="same", activation="silu")
+    gate = builder.add("Dense", builder.add("GlobalAveragePooling2D", y), units=2, activation="relu")
+    gate = builder.add("Dense", gate, units=8, activation="sigmoid")
+    last = builder.add("Multiply", [y, builder.add("Reshape", gate, shape=[8, 1, 1])])
+    last = builder.add("GlobalAveragePooling2D", builder.add("Add", [x, last]))
+    builder.add("Dense", last, units=10, activation="softmax")
+    return builder.graph()
+
+
+def test_a_module_is_captured_as_the_graph_one_would_write() -> None:
+    graph = capture_torch(Block(), (3, 16, 16))
+    assert [o.op for o in graph.operators] == [o.op for o in block_graph().operators]
+    assert graph.id == block_graph().id
+    assert graph.kind == "torch"
+
+
+def test_the_fallback_along_fx_finds_the_same_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = torch.export.export, []
+
+    def refuse_the_whole(module: nn.Module, *args: object) -> object:
+        calls.append(type(module).__name__)
+        if isinstance(module, Block):
+            raise RuntimeError("not exportable")
+        return real(module, *args)
+
+    monkeypatch.setattr(torch.export, "export", refuse_the_whole)
+    assert capture_torch(Block(), (3, 16, 16)).id == block_graph().id
+    assert calls[0] == "Block"
+
+
+def test_random_networks_survive_torch_and_back() -> None:
+    for family in ("mlp", "cnn"):
+        for graph in RandomGraphs(family, 3, seed=1, max_memory_bytes=3_000_000):
+            assert capture_torch(GraphModule(graph), graph.input_shape).id == graph.id
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs())
+def test_a_captured_graph_has_the_weights_and_the_output_of_its_module(graph: OperatorGraph) -> None:
+    captured = capture_torch(GraphModule(graph), graph.input_shape)
+    assert captured.output_shape == graph.output_shape
+    # The counter that a Normalization keeps is not part of what torch runs.
+    counters = sum(o.op == "Normalization" for o in graph.operators)
+    assert captured.weights == graph.weights - counters
+    if not captured.unknown:
+        rebuilt = GraphModule(captured, device="meta")
+        original = sum(p.numel() for p in GraphModule(graph, device="meta").parameters())
+        assert sum(p.numel() for p in rebuilt.parameters()) == original
+
+
+class Strange(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(5, 8))
+        self.rnn = nn.LSTM(8, 4, batch_first=True)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, _ = self.rnn(x + self.position)
+        first, second = self.head(x).chunk(2, dim=-1)
+        return torch.cat([first, second], dim=-1).cumsum(1)
+
+
+def test_unknown_operators_are_kept_with_their_shapes_and_weights() -> None:
+    module = Strange()
+    graph = capture_torch(module, (5, 8))
+    assert graph.weights == sum(p.numel() for p in module.parameters())
+    unknown = {operator.op: operator for operator in graph.unknown}
+    assert {"torch.lstm", "torch.add", "torch.chunk", "torch.cumsum"} <= set(unknown)
+    assert unknown["torch.lstm"].shape == (5, 4)
+    assert unknown["torch.lstm"].flops == 0
+    assert graph.output_shape == (5, 4)
+    assert OperatorGraph.from_document(graph.document()).id == graph.id
+
+
+def test_capture_leaves_the_module_in_the_modes_it_was_in_and_prints_nothing(capfd) -> None:
+    module = Block()
+    module.norm.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    capture_torch(module, (3, 16, 16))
+    assert module.training
+    assert module.drop.training
+    assert not module.norm.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    with pytest.raises(GraphError):
+        capture_torch(Branching(), (3,))
+    assert capfd.readouterr() == ("", "")
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "sentence"),
+    [
+        (Branching(), (3,), "Branching cannot be traced on an input of [3] (batch of 2): torch.export: "),
+        (nn.Linear(3, 4), (5,), "Linear cannot run on an input of [5] (batch of 2): mat1 and mat2 shapes"),
+        (nn.Identity(), (5,), "Identity computes nothing from its input"),
+        (nn.Linear(3, 4), (0,), "has a size below 1"),
+        (nn.Linear(3, 4), (), "has a size below 1"),
+    ],
+)
+def test_what_cannot_be_captured_is_explained(module: nn.Module, shape: tuple[int, ...], sentence: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        capture_torch(module, shape)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+NETS = """
+from torch import nn
+def tiny():
+    return nn.Linear(8, 4)
+class Net(nn.Sequential):
+    pass
+made = nn.ReLU()
+number = 3
+def fails():
+    raise ValueError("no weights here")
+def text():
+    return "net"
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "capture_nets.py").write_text(NETS)
+    (tmp_path / "capture_broken.py").write_text("import not_a_package_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("nets")
+def test_a_factory_a_class_and_a_module_are_all_loaded() -> None:
+    kinds = [type(load_torch(f"capture_nets:{name}")).__name__ for name in ("tiny", "Net", "made", "nn.ReLU")]
+    assert kinds == ["Linear", "Net", "ReLU", "ReLU"]
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("capture_nets", "is not module:factory"),
+        (":tiny", "is not module:factory"),
+        ("capture_nix:tiny", "no module capture_nix in the current directory or installed"),
+        ("capture_nix.deep:tiny", "no module capture_nix.deep in the current directory or installed"),
+        ("capture_nets:nope", "module capture_nets has no nope"),
+        ("capture_nets:number", "neither a torch.nn.Module nor a function making one"),
+        ("capture_nets:text", "makes no torch.nn.Module, but something of type str"),
+        ("capture_nets:fails", "calling capture_nets:fails() failed: ValueError: no weights here"),
+        ("capture_broken:net", "importing capture_broken failed: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_what_names_no_module_is_explained(name: str, sentence: str) -> None:
+    with pytest.raises(GraphError) as caught:
+        load_torch(name)
+    assert sentence in str(caught.value)

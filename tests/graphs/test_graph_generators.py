@@ -1,0 +1,94 @@
+"""Random networks: as many as asked, no two alike, the same for the same seed, and an end when there are no more."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from slotool.errors import InputError
+from slotool.graphs.generators import MLP_BOUNDS, Bounds, RandomGraphs
+
+
+@pytest.mark.parametrize("family", ["mlp", "cnn"])
+def test_networks_are_different_and_within_the_papers_bounds(family: str) -> None:
+    graphs = list(RandomGraphs(family, 600, seed=1))
+    assert len({graph.id for graph in graphs}) == 600
+    assert {graph.kind for graph in graphs} == {family}
+    hidden = [
+        [o.shape[0] for o in graph.operators[:-1] if o.attributes.get("activation") == "relu"] for graph in graphs
+    ]
+    assert {len(sizes) for sizes in hidden} == set(range(3, 11))
+    greatest = 14 if family == "mlp" else 10
+    assert {size for sizes in hidden for size in sizes} == {2**e for e in range(greatest + 1)}
+    assert {graph.output_shape for graph in graphs} == {(10,)}
+
+
+def test_an_mlp_and_a_cnn_are_built_as_documented() -> None:
+    (mlp,) = RandomGraphs("mlp", 1, bounds=Bounds((1, 1), (3, 3), (784,)))
+    assert [o.op for o in mlp.operators] == ["InputLayer", "Dense", "Dense"]
+    assert mlp.weights == 784 * 8 + 8 + 8 * 10 + 10
+    (cnn,) = RandomGraphs("cnn", 1, bounds=Bounds((2, 2), (2, 2), (3, 32, 32)))
+    assert [o.op for o in cnn.operators] == ["InputLayer", "Conv2D", "Conv2D", "GlobalAveragePooling2D", "Dense"]
+    assert cnn.weights == (27 * 4 + 4) + (36 * 4 + 4) + (4 * 10 + 10)
+    assert cnn.operators[2].shape == (4, 32, 32)
+
+
+def test_same_seed_same_networks_and_a_longer_run_only_adds() -> None:
+    first = [graph.id for graph in RandomGraphs("mlp", 50, seed=3)]
+    assert [graph.id for graph in RandomGraphs("mlp", 80, seed=3)][:50] == first
+    assert [graph.id for graph in RandomGraphs("mlp", 50, seed=4)] != first
+
+
+def test_all_networks_within_the_bounds_can_be_had_but_not_one_more() -> None:
+    bounds = Bounds((1, 3), (0, 3), (5,))
+    assert bounds.distinct == 4 + 16 + 64
+    assert len({graph.id for graph in RandomGraphs("mlp", 84, bounds=bounds)}) == 84
+    with pytest.raises(InputError, match="85 networks asked for, but only 84 different ones"):
+        RandomGraphs("mlp", 85, bounds=bounds)
+
+
+def test_networks_over_the_memory_limit_are_passed_over_counted_and_replaced() -> None:
+    limit = 40_000_000
+    graphs = RandomGraphs("mlp", 100, seed=2, max_memory_bytes=limit)
+    kept = list(graphs)
+    assert len({graph.id for graph in kept}) == 100
+    assert max(graph.memory_bytes() for graph in kept) <= limit
+    everything = RandomGraphs("mlp", 100 + graphs.skipped, seed=2)
+    assert sum(graph.memory_bytes() > limit for graph in everything) == graphs.skipped > 0
+
+
+def test_a_memory_limit_that_leaves_too_few_ends_the_search() -> None:
+    bounds = Bounds((2, 2), (0, 3), (4,))
+    sizes = sorted(graph.memory_bytes() for graph in RandomGraphs("mlp", 16, bounds=bounds))
+    fitting = sum(size <= sizes[9] for size in sizes)
+    graphs = RandomGraphs("mlp", 16, bounds=bounds, max_memory_bytes=sizes[9])
+    with pytest.raises(InputError, match=f"found only {fitting} of 16 networks"):
+        list(graphs)
+    with pytest.raises(InputError, match="the smallest network within these bounds takes"):
+        RandomGraphs("mlp", 1, bounds=MLP_BOUNDS, max_memory_bytes=1000)
+
+
+def test_drawing_is_lazy() -> None:
+    assert len(list(islice(RandomGraphs("mlp", 10**9), 3))) == 3
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"depth": (0, 3), "exponents": (0, 3), "input_shape": (4,)},
+        {"depth": (5, 3), "exponents": (0, 3), "input_shape": (4,)},
+        {"depth": (1, 3), "exponents": (-1, 3), "input_shape": (4,)},
+        {"depth": (1, 3), "exponents": (0, 99), "input_shape": (4,)},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (0,)},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": ()},
+    ],
+)
+def test_bounds_that_hold_nothing_are_refused(bad: dict) -> None:
+    with pytest.raises(InputError):
+        Bounds(**bad)
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(InputError, match="there are mlp, cnn"):
+        RandomGraphs("rnn", 1)
