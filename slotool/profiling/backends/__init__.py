@@ -1,0 +1,41 @@
+"""What can execute a subject: one file per backend, imported only when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from slotool.errors import InputError
+from slotool.profiling.backends.base import Backend
+
+__all__ = ["BACKENDS", "Backend", "backend_class"]
+
+BACKENDS = {
+    "torch": "slotool.profiling.backends.torch_backend:TorchBackend",
+    "keras": "slotool.profiling.backends.keras_backend:KerasBackend",
+    "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
+}
+
+
+def backend_class(name: str) -> type[Backend]:
+    """The class of a backend: one of ``BACKENDS``, or one from elsewhere as ``package.module:Class``.
+
+    Raises ``InputError`` for an unknown name, or a backend whose library is not installed.
+    """
+    if name not in BACKENDS and ":" not in name:
+        raise InputError(f"backend {name!r} is unknown; known are {', '.join(BACKENDS)}")
+    chosen = _resolve(BACKENDS.get(name, name))
+    missing = chosen.missing()
+    if missing:
+        raise InputError(f"the {name} backend needs the Python package {missing}, which is not installed")
+    return chosen
+
+
+def _resolve(name: str) -> type[Backend]:
+    module, _, attribute = name.partition(":")
+    try:
+        chosen = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"backend {name!r} cannot be imported ({error})") from error
+    if not (isinstance(chosen, type) and issubclass(chosen, Backend)):
+        raise InputError(f"backend {name!r} is no subclass of slotool.profiling.backends.Backend")
+    return chosen

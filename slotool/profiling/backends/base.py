@@ -1,0 +1,83 @@
+"""The base class of everything that can execute a subject under the timer."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+
+# Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
+WEIGHT_SCALE = 0.02
+WEIGHT_BLOCK = 1 << 22
+
+
+class Backend(ABC):
+    """Executes subjects on one device. Made once per process; ``device`` is ``cpu`` or ``cuda:N``.
+
+    ``threads`` caps its compute threads and must be set before the first run (None leaves the library's setting);
+    ``seed`` fixes inputs and weights. Raises ``InputError`` when it does not offer the device.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[str]
+
+    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
+        self.device = device
+        self.seed = seed
+        if threads is not None:
+            self.set_threads(threads)
+        if device not in self.devices():
+            raise InputError(
+                f"the {self.name} backend has no device {device!r} here; it has {', '.join(self.devices())}"
+            )
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """The package it needs and that is not installed, or None."""
+        return None if find_spec(cls.needs) else cls.needs
+
+    @abstractmethod
+    def devices(self) -> tuple[str, ...]:
+        """Devices it can run on."""
+
+    @abstractmethod
+    def set_threads(self, threads: int) -> None:
+        """Cap compute threads; once per process, before anything ran. Raises ``InputError`` when it is too late."""
+
+    @abstractmethod
+    def threads(self) -> int:
+        """Compute threads it says it uses."""
+
+    def open(self, request: Mapping[str, Any]) -> Any:
+        """A subject from what the campaign says of it. Raises ``GraphError`` or ``InputError``."""
+        return OperatorGraph.from_document(json.loads(request["graph"]))
+
+    @abstractmethod
+    def prepare(self, subject: Any, batch_size: int) -> Callable[[], Any]:
+        """A call without arguments that runs one inference over a batch and returns when it is done.
+
+        Building, tracing and placing happen here, so that the second call on is steady state. Only the newest call
+        is valid: preparing another subject may reuse its memory. Raises ``GraphError`` for an operator it cannot run.
+        """
+
+    @abstractmethod
+    def array(self, output: Any) -> np.ndarray:
+        """What a call returned, as an array [batch, …] laid out like the graph's shapes (channels first)."""
+
+    def inputs(self, shape: tuple[int, ...], batch_size: int) -> np.ndarray:
+        """Normal values, float32 [batch, *shape], the same for the same seed and shape."""
+        return np.random.default_rng(self.seed).standard_normal((batch_size, *shape), dtype=np.float32)
+
+    @cached_property
+    def weight_block(self) -> np.ndarray:
+        """Small normal values, float32 [WEIGHT_BLOCK], that weights are filled with."""
+        block = np.random.default_rng(self.seed).standard_normal(WEIGHT_BLOCK, dtype=np.float32)
+        return block * np.float32(WEIGHT_SCALE)

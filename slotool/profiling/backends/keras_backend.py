@@ -1,0 +1,88 @@
+"""Operator graphs as Keras functional models on TensorFlow, run through a traced concrete function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.profiling.backends.base import Backend
+
+if TYPE_CHECKING:
+    import keras
+
+
+class KerasBackend(Backend):
+    """Traces the model once with a fixed batch, then calls the concrete function; never ``predict``.
+
+    Images run channels last, the only layout TensorFlow has on CPUs, so ``Flatten`` orders its values otherwise than
+    torch does; cost and shapes are the same.
+    """
+
+    name = "keras"
+    needs = "tensorflow"
+
+    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
+        super().__init__(device, threads, seed)
+        self._values = self.weight_block
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu",)
+
+    def set_threads(self, threads: int) -> None:
+        import tensorflow as tf
+
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        except RuntimeError as error:
+            raise InputError("TensorFlow has started already; its threads can be set only before") from error
+
+    def threads(self) -> int:
+        import tensorflow as tf
+
+        return tf.config.threading.get_intra_op_parallelism_threads()
+
+    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], Any]:
+        import keras
+        import tensorflow as tf
+
+        from slotool.profiling.backends.keras_model import functional_model
+
+        keras.backend.clear_session()
+        with tf.device("/CPU:0"):
+            model = functional_model(subject, self._weights)
+            x = tf.constant(_channels_last(self.inputs(subject.input_shape, batch_size)))
+            traced = tf.function(lambda batch: model(batch, training=False), autograph=False)
+            concrete = traced.get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
+        # The concrete function does not own the model's variables, so the call must keep the model.
+        return _Call(model, concrete, x)
+
+    def array(self, output: Any) -> np.ndarray:
+        values = output.numpy()
+        return np.moveaxis(values, -1, 1) if values.ndim == 4 else values
+
+    def _weights(self, shape: Sequence[int], dtype: Any = None) -> Any:
+        """An initializer: real values, for pages never written would all share one page of zeros."""
+        import tensorflow as tf
+
+        count = math.prod(shape)
+        if len(self._values) < count:
+            self._values = np.resize(self.weight_block, count)
+        return tf.constant(self._values[:count].reshape(tuple(shape)), dtype=dtype)
+
+
+def _channels_last(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
+
+
+class _Call:
+    def __init__(self, model: keras.Model, concrete: Callable[[Any], Any], x: Any):
+        self.model, self._concrete, self._x = model, concrete, x
+
+    def __call__(self) -> Any:
+        return self._concrete(self._x)

@@ -1,0 +1,136 @@
+"""The parent's handle on a measuring process: start it, ask it, notice when it dies or hangs, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from slotool.errors import InputError, WorkerError
+from slotool.profiling.timer import StoppingRule
+
+START_TIMEOUT_S = 180.0
+
+
+class WorkerHung(WorkerError):
+    """The worker gave no answer in the time allowed; it has been killed."""
+
+
+class WorkerProcess:
+    """A fresh ``slotool.profiling.worker`` with threads and affinity set and verified before it says hello.
+
+    ``hello``: pid, affinity, threads, pools and start_s as found in force. Use it as a context manager.
+    Raises ``WorkerError`` when it cannot start or the system denies what was asked; ``InputError`` when the backend
+    does not offer the device.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: str,
+        device: str,
+        threads: int,
+        affinity: Sequence[int],
+        rule: StoppingRule,
+        seed: int = 0,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ):
+        options = {
+            "backend": backend,
+            "device": device,
+            "threads": threads,
+            "affinity": list(affinity),
+            "rule": asdict(rule),
+            "seed": seed,
+            "parent": os.getpid(),
+        }
+        # A file, not a pipe: nobody has to drain it, and its end can be read after a death.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        # Its own session, so that Ctrl-C in the terminal reaches the parent alone.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "slotool.profiling.worker", json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._unread = b""
+        try:
+            self.hello = self._receive(start_timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        if "error" in self.hello:
+            self.kill()
+            kind = InputError if self.hello["input"] else WorkerError
+            raise kind(f"the measuring process did not start: {self.hello['error']}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Its answer. Raises ``WorkerHung`` after ``timeout_s`` seconds, ``WorkerError`` when it has died."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        except BrokenPipeError:
+            raise self._death() from None
+        return self._receive(timeout_s)
+
+    def kill(self) -> None:
+        """End it at once. Safe to call again."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> WorkerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        while b"\n" not in self._unread:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                self._process.kill()
+                self._process.wait()
+                raise WorkerHung(f"no answer within {timeout_s:g} s; the measuring process was killed")
+            received = os.read(descriptor, 1 << 16)
+            if not received:
+                raise self._death()
+            self._unread += received
+        line, _, self._unread = self._unread.partition(b"\n")
+        return json.loads(line)
+
+    def _death(self) -> WorkerError:
+        code = self._process.wait()
+        if code >= 0:
+            how = f"ended with exit code {code}"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}"
+            if code == -signal.SIGKILL:
+                how += " (as the system does when memory runs out)"
+        words = self._last_words()
+        return WorkerError(f"the measuring process {how}" + (f"; its last line: {words}" if words else ""))
+
+    def _last_words(self) -> str:
+        end = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, end - 4096))
+        lines = self._stderr.read().decode(errors="replace").split("\n")
+        return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,90 @@
+"""What a campaign measures: operator graphs and the operating points of model artifacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotool.artifacts import open_artifact
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.store import read_graphs
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One thing to measure, small enough to hold a campaign's worth of them.
+
+    ``name`` and ``point`` are the row's subject and point; ``content`` identifies what is behind the name (a graph's
+    or an artifact's id); ``request`` is what a backend's ``open`` takes. Sizes are in bytes, of one example.
+    """
+
+    name: str
+    content: str
+    request: Mapping[str, Any]
+    elastic: bool = False
+    point: str = "full"
+    weight_bytes: int = 0
+    output_bytes: int = 0
+    flops: int = 0
+    operators: int = 1
+
+    def memory_bytes(self, batch_size: int) -> int:
+        """Upper estimate of what running it takes."""
+        return self.weight_bytes + batch_size * self.output_bytes
+
+
+def graph_subject(graph: OperatorGraph) -> Subject:
+    """The subject of an operator graph; its name is the graph's id."""
+    return Subject(
+        name=graph.id,
+        content=graph.id,
+        request={"graph": json.dumps(graph.document())},
+        weight_bytes=4 * graph.weights,
+        output_bytes=graph.memory_bytes(1) - 4 * graph.weights,
+        flops=graph.flops,
+        operators=len(graph.operators),
+    )
+
+
+def artifact_subjects(path: str | Path) -> list[Subject]:
+    """One subject per operating point of a model artifact. Raises ``ArtifactError``."""
+    from slotool.elastic.model import load_model
+
+    artifact = open_artifact(path)
+    model = load_model(artifact)
+    weight_bytes = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
+    return [
+        Subject(
+            name=model.name,
+            content=artifact.id[:16],
+            request={"path": str(Path(path).resolve()), "point": point.key},
+            elastic=True,
+            point=point.key,
+            weight_bytes=weight_bytes,
+        )
+        for point in model.points
+    ]
+
+
+def read_subjects(paths: Sequence[Path]) -> Iterator[Subject]:
+    """The subjects of graph files and artifact folders, each once, in order.
+
+    Raises ``InputError`` when two different artifacts have one name.
+    """
+    seen: dict[tuple[str, str], str] = {}
+    for path in paths:
+        for subject in _read(path):
+            key = (subject.name, subject.point)
+            if key not in seen:
+                seen[key] = subject.content
+                yield subject
+            elif seen[key] != subject.content:
+                raise InputError(f"{path}: another input is called {subject.name} too; rename one of the folders")
+
+
+def _read(path: Path) -> Iterable[Subject]:
+    return artifact_subjects(path) if path.is_dir() else map(graph_subject, read_graphs(path))

@@ -1,0 +1,138 @@
+"""The measuring process: restricts itself first, imports the backend after, then answers one request per line.
+
+Started as ``python -m slotool.profiling.worker OPTIONS`` with OPTIONS a JSON object (see ``WorkerProcess``). Its first
+line says what it found in force; then each request line ``{"subject": …, "batch_size": n}`` gets one answer line. It
+ends when its standard input closes, and dies with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from slotool.profiling.backends import Backend
+
+# Nothing above may import numpy, torch or tensorflow: they read these when they are loaded.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    requests, answers = _take_over_streams()
+    _die_with_parent(int(options["parent"]))
+    try:
+        backend, hello = _start(options)
+    except Exception as error:
+        _say(answers, {"error": _sentence(error), "input": _is_input_error(error)})
+        return 1
+    _say(answers, hello)
+    for line in requests:
+        _say(answers, _serve(backend, json.loads(line), options))
+    return 0
+
+
+def _take_over_streams() -> tuple[TextIO, TextIO]:
+    """The pipes to the parent, moved away from 0 and 1, so that no library can read or write them."""
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def _die_with_parent(parent: int) -> None:
+    """Even inside a call that hangs: closing standard input alone would go unnoticed there."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+def _start(options: dict[str, Any]) -> tuple[Backend, dict[str, Any]]:
+    started, threads = time.perf_counter(), int(options["threads"])
+    os.sched_setaffinity(0, options["affinity"])
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if options["device"] == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from slotool.profiling.backends import backend_class
+
+    backend = backend_class(options["backend"])(options["device"], threads, options["seed"])
+    in_force = {"affinity": sorted(os.sched_getaffinity(0)), "threads": backend.threads(), "pools": _pools()}
+    _verify(options, in_force)
+    return backend, {"pid": os.getpid(), **in_force, "start_s": time.perf_counter() - started}
+
+
+def _pools() -> dict[str, int]:
+    """Threads of each OpenMP and BLAS pool in this process, as the loaded libraries report them."""
+    from threadpoolctl import threadpool_info
+
+    return {pool["prefix"]: int(pool["num_threads"]) for pool in threadpool_info()}
+
+
+def _verify(options: dict[str, Any], in_force: dict[str, Any]) -> None:
+    from slotool.errors import WorkerError
+
+    threads, affinity = int(options["threads"]), sorted(options["affinity"])
+    if in_force["affinity"] != affinity:
+        raise WorkerError(f"asked for the cores {affinity}, the system gave {in_force['affinity']}")
+    if in_force["threads"] != threads:
+        raise WorkerError(f"asked for {threads} threads, {options['backend']} uses {in_force['threads']}")
+    wide = {name: count for name, count in in_force["pools"].items() if count > threads}
+    if wide:
+        raise WorkerError(f"asked for {threads} threads, these pools have more: {wide}")
+
+
+def _serve(backend: Backend, request: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """A measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the next."""
+    from slotool.errors import SlotoolError
+    from slotool.profiling.timer import StoppingRule, measure
+
+    try:
+        call = backend.prepare(backend.open(request["subject"]), int(request["batch_size"]))
+        measured = measure(call, StoppingRule(**options["rule"]))
+    except Exception as error:
+        return {"status": "failed", "reason": _sentence(error), "healthy": isinstance(error, SlotoolError)}
+    return {
+        "status": "ok",
+        "first_call_s": measured.first_call_s,
+        "samples_s": [round(sample, 11) for sample in measured.samples_s.tolist()],
+        "calls_per_sample": measured.calls_per_sample,
+        "measured_at": time.time(),
+        "healthy": True,
+    }
+
+
+def _sentence(error: Exception) -> str:
+    from slotool.errors import SlotoolError
+
+    text = " ".join(str(error).split())[:300]
+    return text if isinstance(error, SlotoolError) else f"{type(error).__name__}: {text}"
+
+
+def _is_input_error(error: Exception) -> bool:
+    from slotool.errors import InputError
+
+    return isinstance(error, InputError)
+
+
+def _say(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

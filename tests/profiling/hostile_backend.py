@@ -1,0 +1,58 @@
+"""A backend for tests: what a subject does is its name. Loaded in a worker as ``hostile_backend:HostileBackend``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import GraphError
+from slotool.profiling.backends import Backend
+
+
+class HostileBackend(Backend):
+    """``die`` kills its process, ``die-once PATH`` only when PATH is not there yet, ``hang`` never returns,
+    ``break`` raises, ``odd`` raises a ``GraphError``, ``print`` writes over standard output; all else sleeps a
+    moment. Writes every run to the file it is given as ``log``."""
+
+    name = "hostile"
+    needs = "numpy"
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu",)
+
+    def set_threads(self, threads: int) -> None:
+        self._threads = threads
+
+    def threads(self) -> int:
+        return self._threads
+
+    def open(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return request
+
+    def prepare(self, subject: Mapping[str, Any], batch_size: int) -> Callable[[], np.ndarray]:
+        what = subject.get("does", "run")
+        if "log" in subject:
+            with open(subject["log"], "a") as log:
+                log.write(f"{subject['name']}\n")
+        if what == "die" or (what == "die-once" and not Path(subject["mark"]).exists()):
+            if what == "die-once":
+                Path(subject["mark"]).touch()
+            print("last words")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "break":
+            raise RuntimeError("out of luck")
+        if what == "odd":
+            raise GraphError("operator 'odd' is odd")
+        if what == "print":
+            print('{"status": "ok"}', flush=True)
+            os.system("echo noise")
+        return lambda: time.sleep(3600 if what == "hang" else 0.0005)
+
+    def array(self, output: Any) -> np.ndarray:
+        return np.zeros(1)
