@@ -34,7 +34,7 @@ def cores_given(threads: int | None) -> int:
 
 
 def parse_numbers(text: str, option: str) -> list[float]:
-    """``0:0.1:0.001`` (start:stop:step, stop included) and comma lists, also mixed: ``1,2,5:20:5``."""
+    """``0:0.1:0.001`` (start:stop:step, stop included; a step left out is 1) and comma lists, also mixed."""
     numbers: list[float] = []
     for part in text.split(","):
         pieces = part.strip().split(":")
@@ -42,6 +42,8 @@ def parse_numbers(text: str, option: str) -> list[float]:
             values = [float(piece) for piece in pieces]
         except ValueError:
             raise typer.BadParameter(f"{part!r} is neither a number nor start:stop:step", param_hint=option) from None
+        if len(values) == 2:
+            values.append(1.0)
         if len(values) == 1:
             numbers += values
         elif len(values) == 3 and values[2] > 0 and values[1] >= values[0]:

@@ -1,0 +1,68 @@
+"""What every latency predictor is: graphs and seconds in, seconds out, its state tensors and JSON."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+
+Tensors = Mapping[str, np.ndarray]
+Document = Mapping[str, Any]
+
+
+def require_labels(graphs: Sequence[OperatorGraph], latency_s: np.ndarray, which: str) -> None:
+    """Raises ``InputError`` unless the ``which`` set has a graph, and one positive number of seconds for each."""
+    if not len(graphs) == len(latency_s) > 0:
+        raise InputError(f"the {which} set has {len(graphs)} graphs and {len(latency_s)} latencies")
+    if not np.all(np.isfinite(latency_s) & (latency_s > 0)):
+        raise InputError(f"the {which} set has a latency that is not a positive number of seconds")
+
+
+class Predictor(ABC):
+    """Predicts the latency of networks it has not seen from those it was fitted to.
+
+    Made without arguments (options have defaults), then either ``fit`` or built by ``from_state``. It knows nothing
+    of intervals, training bounds or files: ``TrainedPredictor`` adds those to any predictor alike.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def fit_steps(self) -> int:
+        """How often ``fit`` calls ``progress``."""
+        return 1
+
+    @abstractmethod
+    def fit(
+        self,
+        graphs: Sequence[OperatorGraph],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[OperatorGraph],
+        dev_latency_s: np.ndarray,
+        *,
+        seed: int,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Learn from ``latency_s``, float64 seconds > 0 [n]; the dev set is for choices only, such as a depth.
+
+        Raises ``InputError`` for sets that ``require_labels`` refuses. Same data and seed, same predictor on the same
+        machine. ``progress`` is told what was finished.
+        """
+
+    @abstractmethod
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """float64 seconds [n], each finite and > 0. Raises ``GraphError`` for a graph it cannot take."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """All that was learnt: named tensors and a JSON document."""
+
+    @classmethod
+    @abstractmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        """The predictor whose ``state`` this is: it predicts the very same numbers."""

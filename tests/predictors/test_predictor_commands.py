@@ -1,0 +1,238 @@
+"""``train-predictor`` and ``predict`` as a person runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.artifacts import open_artifact
+from slotool.graphs.store import write_graphs
+from slotool.machine import machine_id
+from slotool.predictors.registry import PREDICTORS
+from slotool.predictors.scoring import PredictionsTable
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
+
+MLPS, CNNS = random_networks(200, seed=0), random_networks(60, seed=0, kind="cnn")
+TORCH_FACTORY = """
+from torch import nn
+
+def tiny():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    """A folder with graph files and a made-up latency table of them."""
+    folder = tmp_path_factory.mktemp("measured")
+    write_graphs(folder / "mlps.parquet", MLPS)
+    write_graphs(folder / "cnns.jsonl", CNNS)
+    both = MLPS + CNNS
+    samples = synthetic_latency_s(both)[:, None] * np.random.default_rng(0).lognormal(0, 0.05, (len(both), 5))
+    rows = [
+        {"subject": graph.id, "samples_s": seconds, "backend": "torch", "machine": machine_id()}
+        for graph, seconds in zip(both, samples, strict=True)
+    ]
+    LatencyTable.of(rows).save(folder / "latency.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def predictor(measured: Path, tmp_path_factory) -> Path:
+    """A trained predictor, by the command itself."""
+    import subprocess
+    import sys
+
+    out = tmp_path_factory.mktemp("predictor") / "p"
+    inputs = [measured / "latency.parquet", "--graphs", measured / "mlps.parquet", "--graphs", measured / "cnns.jsonl"]
+    command = [
+        sys.executable,
+        "-m",
+        "slotool",
+        "train-predictor",
+        *inputs,
+        "--depths",
+        "2",
+        "--model",
+        "linear",
+        "--out",
+        out,
+    ]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    return out
+
+
+def test_all_predictors_are_scored_on_one_held_out_set(slotool, measured: Path, predictor: Path, tmp_path) -> None:
+    inputs = ["--graphs", measured / "mlps.parquet", "--graphs", measured / "cnns.jsonl", "--depths", "2"]
+    finished = slotool("train-predictor", measured / "latency.parquet", *inputs, "-o", tmp_path / "p", "--json")
+    assert finished.exit_code == 0, finished.stderr
+    document = finished.document
+    assert document["schema"] == "slotool/train-predictor"
+    scores = document["predictors"]
+    assert list(scores) == list(PREDICTORS)
+    assert {each["n"] for each in scores.values()} == {document["rows"]["test"]} == {20}
+    assert {name: kind["n"] for name, kind in scores["dnn"]["by_kind"].items()} == {"cnn": 10, "mlp": 10}
+    assert document["chosen"] == min(scores, key=lambda name: scores[name]["dev_mae_s"])
+    table = PredictionsTable.load(open_artifact(tmp_path / "p").file("predictions.parquet"))
+    assert table.scores()["mae_s"] == scores[document["chosen"]]["mae_s"]
+    # The same data and seed gave the same in another process.
+    assert open_artifact(predictor).json("scores.json")["predictors"] == scores
+
+
+def test_a_person_reads_tables_and_what_was_left_out(slotool, measured: Path, tmp_path: Path) -> None:
+    some = MLPS[:190] + random_networks(5, seed=77)
+    write_graphs(tmp_path / "some.jsonl", some)
+    arguments = ["--graphs", tmp_path / "some.jsonl", "--model", "linear", "--depths", "1", "-o", tmp_path / "p"]
+    finished = slotool("train-predictor", measured / "latency.parquet", *arguments)
+    assert finished.exit_code == 0, finished.stderr
+    for text in ("MAE s", "label mean s", "MAPE", "90 % covers", "linear", "dnn", "kept linear: as asked"):
+        assert text in finished.stdout
+    assert max(map(len, finished.stdout.splitlines()[:14])) <= 80
+    assert "5 graphs have no label" in finished.stderr
+    assert "70 measured subjects are none of the graphs" in finished.stderr
+    again = slotool("train-predictor", measured / "latency.parquet", *arguments)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def _bad_table(folder: Path, text: str) -> Path:
+    (folder / "bad.csv").write_text(text)
+    return folder / "bad.csv"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("subject,samples_s\n", "no rows"),
+        ("", "not a CSV table"),
+        (f"subject,samples_s\n{MLPS[0].id},0.001;0.002\n", "too few labelled graphs to split (1 mlp)"),
+        (f"subject,samples_s\n{MLPS[0].id},-1\n", "row 2, column samples_s"),
+        (f"subject,samples_s\n{MLPS[0].id},0\n", "must be greater than 0"),
+        (f"subject,samples_s\n{MLPS[0].id},nan\n", "row 2, column samples_s"),
+        ("subject,samples_s\nsomething,1\n", "none of the 200 graphs has a label"),
+    ],
+)
+def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Path, text: str, sentence: str) -> None:
+    table = _bad_table(tmp_path, text)
+    finished = slotool("train-predictor", table, "--graphs", measured / "mlps.parquet", "-o", tmp_path / "p")
+    assert finished.exit_code == 2
+    assert sentence in finished.stderr
+    assert list(tmp_path.iterdir()) == [table]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--model", "oracle"], "none of auto, linear, dnn"),
+        (["--depths", "0"], "whole number of hidden layers"),
+        (["--depths", "1.5"], "whole number of hidden layers"),
+        (["--depths", "many"], "--depths"),
+        (["--threads", "64"], "no measured row"),
+        (["--graphs", "absent.jsonl"], "absent.jsonl: no such"),
+    ],
+)
+def test_options_that_cannot_be(slotool, measured: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    inputs = [measured / "latency.parquet", "--graphs", measured / "mlps.parquet"]
+    finished = slotool("train-predictor", *inputs, *arguments, "-o", tmp_path / "p")
+    assert finished.exit_code == 2
+    assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predict_many_and_write_them_as_a_latency_table(slotool, measured: Path, predictor: Path, tmp_path) -> None:
+    out = tmp_path / "predicted.parquet"
+    finished = slotool("predict", predictor, "--graph", measured / "mlps.parquet", "--out", out, "--json")
+    assert finished.exit_code == 0, finished.stderr
+    predictions = finished.document["predictions"]
+    assert [row["graph_id"] for row in predictions] == [graph.id for graph in MLPS]
+    assert all(row["low_s"] < row["latency_s"] < row["high_s"] for row in predictions)
+    table = LatencyTable.load(out)
+    assert table.rows["predicted"].all()
+    statistics = table.statistics()
+    assert statistics["median_s"].tolist() == [row["latency_s"] for row in predictions]
+    assert statistics["high_s"].tolist() == [row["high_s"] for row in predictions]
+    again = slotool("predict", predictor, "--graph", measured / "mlps.parquet", "--out", out)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def test_predict_says_for_which_machine_and_warns_outside_its_range(slotool, predictor: Path, tmp_path) -> None:
+    write_graphs(tmp_path / "strange.jsonl", [strange_network()])
+    finished = slotool("predict", predictor, "--graph", tmp_path / "strange.jsonl")
+    assert finished.exit_code == 0, finished.stderr
+    assert f"machine {machine_id()}" in " ".join(finished.stdout.split())
+    assert "inside" in finished.stdout
+    assert "operator type NeverSeen was never seen" in finished.stderr
+
+
+def test_predict_a_torch_module(slotool, predictor: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "tiny_nets.py").write_text(TORCH_FACTORY)
+    monkeypatch.chdir(tmp_path)
+    finished = slotool("predict", predictor, "--torch", "tiny_nets:tiny", "--input-shape", "8", "--json")
+    assert finished.exit_code == 0, finished.stderr
+    (row,) = finished.document["predictions"]
+    assert row["weights"] == 8 * 16 + 16 + 16 * 4 + 4
+    assert row["latency_s"] > 0
+
+
+def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("tensorflow")
+    layers = [keras.Input((8,)), keras.layers.Dense(16), keras.layers.Dense(4)]
+    keras.Sequential(layers).save(tmp_path / "tiny.keras")
+    finished = slotool("predict", predictor, "--keras", tmp_path / "tiny.keras", "--json")
+    assert finished.exit_code == 0, finished.stderr
+    (row,) = finished.document["predictions"]
+    assert row["weights"] == 8 * 16 + 16 + 16 * 4 + 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "give exactly one of"),
+        (["--graph", "a.jsonl", "--keras", "ResNet50"], "give exactly one of"),
+        (["--torch", "a:b"], "--torch and --input-shape go together"),
+        (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),
+        (["--graph", "absent.jsonl"], "absent.jsonl: no such"),
+    ],
+)
+def test_predict_needs_one_network(slotool, predictor: Path, arguments: list[str], sentence: str) -> None:
+    finished = slotool("predict", predictor, *arguments)
+    assert finished.exit_code == 2
+    assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+
+
+def test_a_network_too_large_and_an_altered_or_wrong_artifact_are_sentences(
+    slotool, predictor: Path, measured: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    from slotool.artifacts import create_artifact
+    from slotool.graphs import GraphBuilder
+
+    builder = GraphBuilder("mlp")
+    last = builder.add("InputLayer", shape=[4])
+    for _ in range(30):
+        last = builder.add("Dense", last, units=4)
+    write_graphs(tmp_path / "deep.jsonl", [builder.graph()])
+    out = tmp_path / "out.parquet"
+    finished = slotool("predict", predictor, "--graph", tmp_path / "deep.jsonl", "--out", out)
+    assert finished.exit_code == 2
+    assert "has 31 operators, but the encoding holds 6" in finished.stderr
+    assert not out.exists()
+
+    altered = shutil.copytree(predictor, tmp_path / "altered")
+    (altered / "predictor.json").write_text("{}")
+    with create_artifact(tmp_path / "family", "family", config={}) as writer:
+        writer.write_json("a.json", {})
+    for path, sentence in (
+        (altered, "predictor.json is not what was written"),
+        (tmp_path / "family", "this is a family artifact, expected predictor"),
+        (tmp_path / "nowhere", "no such artifact folder"),
+    ):
+        finished = slotool("predict", path, "--graph", measured / "mlps.parquet")
+        assert finished.exit_code == 2
+        assert sentence in finished.stderr

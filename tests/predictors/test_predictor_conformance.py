@@ -1,0 +1,98 @@
+"""Every predictor keeps the contract; then what each is meant to be good at."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LinearRegression
+
+from slotool.errors import GraphError, InputError
+from slotool.graphs.encodings import FlatEncoding
+from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.dnn import DnnPredictor
+from slotool.predictors.linear import LinearPredictor
+from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
+
+
+class TestLinear(PredictorConformance):
+    make = staticmethod(LinearPredictor)
+
+
+class TestAdditive(PredictorConformance):
+    make = staticmethod(AdditivePredictor)
+
+
+class TestDnn(PredictorConformance):
+    make = staticmethod(lambda: DnnPredictor([2]))
+
+
+GRAPHS = random_networks(300, seed=1)
+PARTS = (slice(0, 220), slice(220, 260), slice(260, 300))
+
+
+def fitted(predictor, latency_s):
+    train, dev, _ = PARTS
+    predictor.fit(GRAPHS[train], latency_s[train], GRAPHS[dev], latency_s[dev], seed=0)
+    return predictor
+
+
+def test_linear_recovers_a_latency_linear_in_the_weights() -> None:
+    truth = synthetic_latency_s(GRAPHS)
+    predicted = fitted(LinearPredictor(), truth).predict(GRAPHS[PARTS[2]])
+    # float32 encodings carry 24 bits of a weight count.
+    np.testing.assert_allclose(predicted, truth[PARTS[2]], rtol=1e-3)
+
+
+def test_linear_agrees_with_scikit_learn() -> None:
+    noisy = synthetic_latency_s(GRAPHS) * np.random.default_rng(0).lognormal(0, 0.3, len(GRAPHS))
+    ours = fitted(LinearPredictor(), noisy).predict(GRAPHS[PARTS[2]])
+    x = FlatEncoding.fit(GRAPHS).transform(GRAPHS).astype(np.float64)
+    deviation = x[PARTS[0]].std(axis=0)
+    x = x[:, deviation > 0] / deviation[deviation > 0]
+    reference = LinearRegression(tol=1e-6).fit(x[PARTS[0]], noisy[PARTS[0]]).predict(x[PARTS[2]])
+    np.testing.assert_allclose(ours, np.maximum(reference, noisy[PARTS[0]].min()), rtol=1e-6)
+
+
+def test_linear_is_floored_at_the_shortest_latency_it_was_shown() -> None:
+    # A convex label (made up): the line through it goes below zero for small networks.
+    convex = 1e-6 + synthetic_latency_s(GRAPHS) ** 2
+    predicted = fitted(LinearPredictor(), convex).predict(GRAPHS)
+    assert predicted.min() == convex[PARTS[0]].min()
+
+
+def test_dnn_beats_linear_on_a_nonlinear_made_up_label() -> None:
+    weights = np.array([graph.weights for graph in GRAPHS])
+    made_up = 1e-6 + 1e-9 * np.where(weights > 20_000, 4 * (weights - 20_000), 100 * np.sqrt(weights))
+    test = PARTS[2]
+    linear = np.abs(fitted(LinearPredictor(), made_up).predict(GRAPHS[test]) - made_up[test]).mean()
+    dnn = np.abs(fitted(DnnPredictor([2]), made_up).predict(GRAPHS[test]) - made_up[test]).mean()
+    assert dnn < 0.8 * linear
+
+
+def test_dnn_keeps_the_depth_of_lowest_dev_error_and_remembers_the_search() -> None:
+    predictor = fitted(DnnPredictor([1, 3]), synthetic_latency_s(GRAPHS))
+    best = min(predictor.search, key=lambda candidate: candidate.dev_mae_s)
+    assert predictor.depth == best.depth
+    assert {candidate.depth for candidate in predictor.search} == {1, 3}
+
+
+def test_a_depth_is_trained_alike_in_any_search() -> None:
+    truth = synthetic_latency_s(GRAPHS)
+    alone = fitted(DnnPredictor([1]), truth).search
+    among = fitted(DnnPredictor([1, 2]), truth).search
+    assert next(candidate for candidate in among if candidate.depth == 1) in alone
+
+
+def test_a_graph_larger_than_any_shown_is_a_sentence() -> None:
+    small = [graph for graph in GRAPHS if len(graph.operators) < 6]
+    predictor = LinearPredictor()
+    predictor.fit(small[20:], synthetic_latency_s(small[20:]), small[:20], synthetic_latency_s(small[:20]), seed=0)
+    large = next(graph for graph in GRAPHS if len(graph.operators) == 6)
+    with pytest.raises(GraphError, match=f"{large.id} has 6 operators, but the encoding holds 5"):
+        predictor.predict([large])
+
+
+def test_depths_that_are_none_are_refused() -> None:
+    for depths in ([], [0], [3, -1]):
+        with pytest.raises(InputError, match="at least"):
+            DnnPredictor(depths)

@@ -1,0 +1,205 @@
+"""Scores, intervals, training bounds, labels: what is the same for every predictor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.errors import ArtifactError, InputError, TableError
+from slotool.machine import machine_id
+from slotool.predictors.labels import join_labels
+from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.scoring import PredictionsTable, score
+from slotool.predictors.splits import paper_split
+from slotool.predictors.trained import TrainedPredictor, conformal_factor
+from slotool.predictors.training import train_and_score
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
+
+GRAPHS = random_networks(200, seed=5)
+
+
+def rows_of(graphs, seed: int = 0, **columns: object) -> list[dict[str, object]]:
+    noise = np.random.default_rng(seed).lognormal(0, 0.1, (len(graphs), 3))
+    samples = synthetic_latency_s(graphs)[:, None] * noise
+    return [{"subject": g.id, "samples_s": s, **columns} for g, s in zip(graphs, samples, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def run():
+    labelled = join_labels(LatencyTable.of(rows_of(GRAPHS, machine=machine_id())), GRAPHS)
+    return train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, 0))
+
+
+def test_scores_by_hand() -> None:
+    measured, predicted = np.array([1.0, 2.0, 4.0, 5.0]), np.array([1.04, 2.2, 3.0, 5.0])
+    scores = score(measured, predicted, predicted * 0.95, predicted * 1.05)
+    assert scores["mae_s"] == pytest.approx((0.04 + 0.2 + 1.0) / 4)
+    assert (scores["label_mean_s"], scores["label_std_s"]) == (3.0, pytest.approx(np.std(measured)))
+    assert scores["mae_over_mean"] == pytest.approx(0.31 / 3)
+    assert scores["mape"] == pytest.approx((0.04 + 0.1 + 0.25) / 4)
+    assert (scores["within_5_percent"], scores["within_10_percent"]) == (0.5, 0.5)
+    assert scores["interval_coverage"] == 0.5
+    assert scores["spearman"] == 1.0
+
+
+def test_rank_correlation_of_a_constant_is_none_not_nan() -> None:
+    same = np.ones(3)
+    assert score(np.arange(1.0, 4.0), same, same, same)["spearman"] is None
+
+
+def test_predictions_table_keeps_its_columns_and_refuses_a_latency_of_zero(tmp_path: Path) -> None:
+    row = {"graph_id": "a", "kind": "mlp", "measured_s": 1.0, "predicted_s": 2.0, "low_s": 1.5, "high_s": 3.0}
+    PredictionsTable.of([row], {"predictor": "linear"}).save(tmp_path / "p.parquet")
+    again = PredictionsTable.load(tmp_path / "p.parquet")
+    assert again.rows.iloc[0].to_dict() == row
+    assert again.provenance == {"predictor": "linear"}
+    with pytest.raises(TableError, match="row 1, column predicted_s"):
+        PredictionsTable.of([{**row, "predicted_s": 0.0}])
+
+
+def test_interval_covers_new_labels_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(3000):
+        noise = rng.lognormal(0, 0.4, 60)
+        factor = conformal_factor(noise[:40], np.ones(40))
+        covered.append(np.mean((noise[40:] <= factor) & (noise[40:] >= 1 / factor)))
+    assert 0.895 <= np.mean(covered) <= 0.91
+
+
+def test_interval_of_a_trained_predictor_covers_held_out_labels() -> None:
+    labelled = join_labels(LatencyTable.of(rows_of(GRAPHS)), GRAPHS)
+    covered = []
+    for seed in range(40):
+        run = train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, seed))
+        covered.append(run.held_out["linear"].scores()["interval_coverage"])
+    assert 0.85 <= np.mean(covered) <= 0.97
+
+
+class Peeking(LinearPredictor):
+    """Knows by heart every label it was shown, as a network chosen among many nearly does."""
+
+    def fit(self, graphs, latency_s, dev_graphs, dev_latency_s, **options) -> None:
+        super().fit(graphs, latency_s, dev_graphs, dev_latency_s, **options)
+        self.shown = {graph.id: seconds for graph, seconds in zip(dev_graphs, dev_latency_s, strict=True)}
+
+    def predict(self, graphs):
+        guessed = super().predict(graphs)
+        return np.array([self.shown.get(g.id, seconds) for g, seconds in zip(graphs, guessed, strict=True)])
+
+
+def test_interval_is_not_taken_from_labels_the_predictor_chose_by(run) -> None:
+    peeked = TrainedPredictor.train(Peeking(), run.labelled, run.split, seed=0)
+    assert peeked.interval_factor == run.trained["linear"].interval_factor > 1.01
+
+
+def test_interval_needs_nine_labels() -> None:
+    assert conformal_factor(np.full(9, 2.0), np.ones(9)) == pytest.approx(2.0)
+    with pytest.raises(InputError, match="8 dev labels are too few for a 90% interval"):
+        conformal_factor(np.ones(8), np.ones(8))
+
+
+def test_artifact_predicts_bit_identically(run, tmp_path: Path) -> None:
+    run.save(tmp_path / "p", config={}, seed=0)
+    trained, again = run.trained["linear"], TrainedPredictor.load(str(tmp_path / "p"))
+    new = random_networks(20, seed=9)
+    for before, after in zip(vars(trained.predict(new)).values(), vars(again.predict(new)).values(), strict=True):
+        assert np.array_equal(before, after)
+    assert again.bounds == trained.bounds
+    assert again.setting == trained.setting
+
+
+def test_artifact_holds_scores_that_its_predictions_give(run, tmp_path: Path) -> None:
+    run.save(tmp_path / "p", config={}, seed=0)
+    artifact = open_artifact(tmp_path / "p", "predictor")
+    table = PredictionsTable.load(artifact.file("predictions.parquet"))
+    scores = artifact.json("scores.json")
+    assert len(table) == scores["rows"]["test"] == 20
+    assert table.scores().items() <= scores["predictors"]["linear"].items()
+    assert sum(scores["rows"].values()) == len(GRAPHS)
+
+
+def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_path: Path) -> None:
+    for name, change, sentence in (
+        ("newer", {"version": 2}, "predictor version 2, but this slotool reads version 1"),
+        ("unknown", {"name": "oracle"}, "'oracle' is no predictor of this slotool"),
+    ):
+        run.save(tmp_path / "p", config={}, seed=0, force=True)
+        old = open_artifact(tmp_path / "p")
+        with create_artifact(tmp_path / name, "predictor", config={}) as writer:
+            writer.write_json("predictor.json", {**old.json("predictor.json"), **change})
+            writer.write_tensors("predictor.safetensors", old.tensors("predictor.safetensors"))
+        with pytest.raises(ArtifactError, match=sentence):
+            TrainedPredictor.load(str(tmp_path / name))
+
+
+def test_graphs_outside_the_training_range_are_told_apart(run) -> None:
+    trained = run.trained["linear"]
+    training, _ = run.labelled.take(run.split.train)
+    middle = sorted(training, key=lambda graph: graph.weights)[len(training) // 2]
+    assert trained.predict([middle]).outside == [None]
+    assert "operator type NeverSeen was never seen" in str(trained.predict([strange_network()]).outside[0])
+    small = trained.bounds.outside(middle, predicted_s=10.0)
+    assert small is not None
+    assert "10 predicted seconds, training had" in small
+
+
+def test_predicted_rows_are_marked_and_never_become_labels(run) -> None:
+    trained = run.trained["linear"]
+    table = trained.latency_table(GRAPHS, trained.predict(GRAPHS))
+    assert table.rows["predicted"].all()
+    assert (table.rows["low_s"] < table.rows["high_s"]).all()
+    assert set(table.rows["machine"]) == {machine_id()}
+    with pytest.raises(InputError, match="no measured row"):
+        join_labels(table, GRAPHS)
+
+
+def test_labels_are_medians_of_every_solo_row_of_a_graph() -> None:
+    one, other = GRAPHS[:2]
+    rows = [
+        {"subject": one.id, "samples_s": [1.0, 2.0]},
+        {"subject": one.id, "samples_s": [9.0]},
+        {"subject": one.id, "samples_s": [50.0], "co_runners": other.id},
+        {"subject": one.id, "samples_s": [50.0], "replicas": 2},
+        {"subject": one.id, "samples_s": [50.0], "point": "k=0.5"},
+        {"subject": other.id, "samples_s": [], "status": "failed"},
+        {"subject": "a trained model", "samples_s": [1.0], "backend": "elastic"},
+    ]
+    labelled = join_labels(LatencyTable.of(rows), [one, other, one])
+    assert labelled.latency_s.tolist() == [2.0]
+    assert (labelled.graphs_without_label, labelled.labels_without_graph) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("machine", ("a", "b")),
+        ("device", ("cpu", "cuda:0")),
+        ("backend", ("keras", "torch")),
+        ("threads", (1, 2)),
+        ("batch_size", (1, 8)),
+    ],
+)
+def test_several_settings_are_refused_until_one_is_picked(column: str, values: tuple[object, object]) -> None:
+    table = LatencyTable.of([row for value in values for row in rows_of(GRAPHS, **{column: value})])
+    option = column.replace("_", "-")
+    with pytest.raises(InputError, match=f"{values[0]}, {values[1]}: .* pick it with --{option}"):
+        join_labels(table, GRAPHS)
+    for value in values:
+        assert getattr(join_labels(table, GRAPHS, {column: value}).setting, column) == value
+    with pytest.raises(InputError, match=f"no measured row .*{column} 77"):
+        join_labels(table, GRAPHS, {column: 77})
+
+
+def test_a_label_without_end_is_refused() -> None:
+    with pytest.raises(TableError, match=f"{GRAPHS[0].id} is not a finite number"):
+        join_labels(LatencyTable.of([{"subject": GRAPHS[0].id, "samples_s": [np.inf]}]), GRAPHS)
+
+
+def test_documents_are_plain_json(run) -> None:
+    assert json.loads(json.dumps(run.scores(), allow_nan=False)) == run.scores()
