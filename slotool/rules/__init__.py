@@ -1,1 +1,37 @@
+"""Routing rules: which ensemble of service versions keeps which tolerance, and on what evidence."""
 
+from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator
+from slotool.rules.generator import METHODS, generate_rules
+from slotool.rules.policies import (
+    OSFA,
+    POLICIES,
+    Conc,
+    Replayed,
+    RoutingPolicy,
+    Seq,
+    consults_second,
+    from_point,
+    takes_second,
+)
+from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+
+__all__ = [
+    "METHODS",
+    "OBJECTIVES",
+    "OSFA",
+    "POLICIES",
+    "TOLERANCE_KINDS",
+    "Assessment",
+    "Conc",
+    "Problem",
+    "Replayed",
+    "RoutingPolicy",
+    "Rule",
+    "RuleGenerator",
+    "RuleSet",
+    "Seq",
+    "consults_second",
+    "from_point",
+    "generate_rules",
+    "takes_second",
+]

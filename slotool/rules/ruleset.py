@@ -24,8 +24,9 @@ class Rule:
     ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
     ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
     two answers the more confident is returned). ``bound``: what the error degradation stays below with the rule
-    set's confidence; ``degradation``: the one observed on the table, as mean. ``certified`` is False where no cheaper
-    ensemble could be shown to keep the tolerance, so that the best version serves; ``note`` then says so.
+    set's confidence; ``degradation``: the one observed on the table, as mean. ``certified``: ``point`` was proven to
+    keep the tolerance. It is False where no cheaper ensemble could be, so that the best version serves (degradation 0
+    by definition), and for methods without a proof; ``note`` then says so.
     """
 
     id: str

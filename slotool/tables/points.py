@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from slotool.errors import InputError
 
 Setting = int | float | str
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_TEXT = re.compile(r"[A-Za-z0-9._:/-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9._:/-]+")
+_TEXT = re.compile(r"[^()\n]+")
+_COMMA = re.compile(r",(?![^()]*\))")
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class OperatingPoint:
     """Dial settings, e.g. ``k=0.25``, ``version=small`` or ``depth=2,width=0.5``; no settings means the full model.
 
     ``settings``: dial name to number or plain text. Two points are equal when their settings are, whatever their
-    order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back.
+    order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back. A text
+    that would read as a number or as more dials stands in parentheses there: ``version=(k=0.25)``.
 
     Raises ``InputError`` for a name or a text value that the key could not carry.
     """
@@ -32,7 +36,7 @@ class OperatingPoint:
             if not _NAME.fullmatch(name):
                 raise InputError(f"operating point: {name!r} is not a dial name (lower-case letters, digits, _)")
             if isinstance(value, str) and not _TEXT.fullmatch(value):
-                raise InputError(f"operating point: {value!r} cannot be a value of {name} (letters, digits, . _ : / -)")
+                raise InputError(f"operating point: {value!r} cannot be a value of {name} (no parentheses)")
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting] | None = None, /, **more: Setting) -> OperatingPoint:
@@ -44,12 +48,12 @@ class OperatingPoint:
         """The point whose ``key`` this is. Raises ``InputError`` when it is none."""
         if key == "full":
             return cls()
-        pairs = [part.partition("=") for part in key.split(",")]
-        if any(not name or not equals or not value for name, equals, value in pairs):
+        pairs = [part.partition("=") for part in _COMMA.split(key)]
+        if any(not name or not equals or not _is_value(value) for name, equals, value in pairs):
             raise InputError(f"operating point: cannot read {key!r}; expected 'full' or 'dial=value,dial=value'")
         return cls(tuple((name, _number_or_text(value)) for name, _, value in pairs))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Canonical text: ``full``, or ``dial=value`` pairs in alphabetical order."""
         return ",".join(f"{name}={_plain(value)}" for name, value in self.settings) or "full"
@@ -66,10 +70,19 @@ FULL = OperatingPoint()
 
 
 def _plain(value: Setting) -> str:
-    return value if isinstance(value, str) else f"{value:.10g}"
+    if not isinstance(value, str):
+        return f"{value:.10g}"
+    return value if _PLAIN.fullmatch(value) and isinstance(_number_or_text(value), str) else f"({value})"
+
+
+def _is_value(text: str) -> bool:
+    in_parentheses = len(text) > 2 and text[0] == "(" and text[-1] == ")"
+    return in_parentheses or bool(_PLAIN.fullmatch(text)) or not isinstance(_number_or_text(text), str)
 
 
 def _number_or_text(value: str) -> Setting:
+    if value.startswith("("):
+        return value[1:-1]
     for kind in (int, float):
         try:
             return kind(value)

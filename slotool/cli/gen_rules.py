@@ -1,0 +1,185 @@
+"""``slotool gen-rules``: tolerance tiers from an outcome table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json, Out, Seed
+
+if TYPE_CHECKING:
+    from slotool.cli.output import Output
+    from slotool.rules import RuleSet
+    from slotool.tables import OutcomeTable
+
+
+def register(app: typer.Typer) -> None:
+    app.command("gen-rules")(gen_rules)
+
+
+def gen_rules(
+    outcomes: Annotated[
+        Path, typer.Argument(help="Outcome table: Parquet, or CSV example,version,error,confidence,latency_s[,cost].")
+    ],
+    out: Out,
+    tolerances: Annotated[
+        str, typer.Option("--tolerances", help="Tiers to offer: start:stop:step or a list.")
+    ] = "0:0.1:0.01",
+    objective: Annotated[str, typer.Option("--objective", help="response-time, cost or both.")] = "both",
+    confidence: Annotated[float, typer.Option("--confidence", help="That no tier exceeds its tolerance.")] = 0.999,
+    method: Annotated[
+        str,
+        typer.Option("--method", help="certified (proven), bootstrap (the paper's) or naive (best single version)."),
+    ] = "certified",
+    tolerance_kind: Annotated[
+        str,
+        typer.Option(
+            "--tolerance-kind",
+            help="relative: share of the best version's error; absolute: points of error (0.01 = 1 %).",
+        ),
+    ] = "relative",
+    policies: Annotated[str, typer.Option("--policies", help="Some of osfa,seq,conc.")] = "osfa,seq,conc",
+    thresholds: Annotated[int, typer.Option("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
+    max_error: Annotated[float, typer.Option("--max-error", help="What no error can exceed.")] = 1.0,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Find, per tolerance and objective, the cheapest ensemble of versions that keeps the promise.
+
+    Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.options import parse_numbers
+    from slotool.cli.output import Output
+    from slotool.rules import OBJECTIVES, generate_rules
+    from slotool.rules.generator import constant_versions
+    from slotool.tables import OutcomeTable
+
+    tiers = parse_numbers(tolerances, "--tolerances")
+    refuse_existing(out, force)
+    output = Output(as_json=json)
+    table = OutcomeTable.load(outcomes)
+    rules = generate_rules(
+        table,
+        tiers,
+        OBJECTIVES if objective == "both" else (objective,),
+        confidence,
+        method,
+        tolerance_kind,  # type: ignore[arg-type]  # checked there
+        policies=[name.strip() for name in policies.split(",")],
+        thresholds=thresholds,
+        max_error=max_error,
+        seed=seed,
+    )
+    rules.save(out)
+    for version in constant_versions(table):
+        output.warn(f"{version} has one constant confidence, so it never answers first")
+    _report(output, table, rules, out)
+
+
+def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path) -> None:
+    from dataclasses import asdict
+
+    from slotool.rules.analysis import category_shares, version_facts
+
+    facts, shares = version_facts(table), category_shares(table)
+    document: dict[str, Any] = {
+        "out": str(out),
+        "rules": rules.document(),
+        "versions": [asdict(fact) for fact in facts],
+        "categories": shares,
+    }
+    objectives = dict.fromkeys(rule.objective for rule in rules.rules)
+    tiers = [_tier_table(rules, objective) for objective in objectives]
+    split = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+    output.result(
+        "gen-rules",
+        document,
+        _version_table(facts, rules),
+        f"requests, from the fastest version to the slowest: {split}",
+        *tiers,
+        *_remarks(rules),
+        f"wrote {out}",
+    )
+
+
+def _version_table(facts: list[Any], rules: RuleSet) -> Any:
+    from slotool.cli.output import duration, number, table
+
+    cells = [
+        [
+            f.version + (" (best)" if f.version == rules.best_version else ""),
+            f"{f.error:.4f}",
+            duration(f.response_time_s),
+            number(f.cost),
+            f"{f.confidence:.3f}",
+            "yes" if f.pareto else "no",
+        ]
+        for f in facts
+    ]
+    title = f"Versions on {rules.sample_size:,} examples"
+    return table(title, ["version", "error", "response time", "cost", "confidence", "Pareto"], cells)
+
+
+def _tier_table(rules: RuleSet, objective: str) -> Any:
+    from itertools import groupby
+
+    from slotool.cli.output import duration, table
+    from slotool.rules import from_point
+
+    base_s, base_cost = rules.config["best_response_time_s"], rules.config["best_cost"]
+    tiers = [rule for rule in rules.rules if rule.objective == objective]
+    cells = []
+    for point, group in groupby(tiers, key=lambda rule: rule.point):
+        same = list(group)
+        rule, span = same[0], dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance)))
+        cells.append(
+            [
+                "–".join(span),
+                from_point(point).words,
+                _share(rule.bound),
+                _share(rule.degradation),
+                duration(rule.response_time_s),
+                _saving(rule.response_time_s, base_s),
+                _saving(rule.cost, base_cost),
+            ]
+        )
+    title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
+    columns = ["tier", "ensemble", "bound", "seen", "time", "saved", "cost saved"]
+    return table(title, columns, cells)
+
+
+def _promise(rules: RuleSet) -> str:
+    relative = rules.tolerance_kind == "relative"
+    kind = f"error in % relative to {rules.best_version}" if relative else f"points of error above {rules.best_version}"
+    return f"{kind}, confidence {rules.confidence:g}"
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.3g}"
+
+
+def _saving(value: float, base: float) -> str:
+    return f"{1.0 - value / base + 0.0:.0%}" if base > 0 else "–"
+
+
+def _remarks(rules: RuleSet) -> list[str]:
+    best = rules.best_version
+    if rules.method != "certified":
+        return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
+    alone = [rule for rule in rules.rules if not rule.certified]
+    if len(alone) < len(rules.rules):
+        return [f"where {best} serves alone, no cheaper ensemble was shown to keep the tolerance"] if alone else []
+    needed = rules.config["examples_for_first_saving"]
+    if needed is None:
+        return [
+            f"nothing saved: no cheaper ensemble keeps the widest tolerance even as observed, so {best} serves alone"
+        ]
+    more = needed - rules.sample_size
+    if more <= 0:
+        return [f"nothing certified, so {best} serves alone: more examples or a wider tolerance are needed"]
+    how = f"about {float(f'{more:.2g}'):,.0f} more examples"
+    return [f"nothing certified, so {best} serves alone: {how} would be needed for the widest tolerance"]

@@ -1,0 +1,50 @@
+"""What the versions of a service are like, one by one and request by request (tolerance-tiers, §III)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.tables import OutcomeTable
+
+CATEGORIES = ("unchanged", "improves", "degrades", "varies")
+
+
+@dataclass(frozen=True)
+class VersionFacts:
+    """Means over the table; ``pareto``: no other version is at least as accurate and as fast, and better in one."""
+
+    version: str
+    error: float
+    response_time_s: float
+    cost: float
+    confidence: float
+    pareto: bool
+
+
+def version_facts(outcomes: OutcomeTable) -> list[VersionFacts]:
+    """Facts of every version, fastest first."""
+    error, time_s, cost, sure = (
+        outcomes.matrix(column).mean(axis=0) for column in ("error", "latency_s", "cost", "confidence")
+    )
+    return [
+        VersionFacts(
+            outcomes.versions[v], float(error[v]), float(time_s[v]), float(cost[v]), float(sure[v]),
+            not bool(np.any((error <= error[v]) & (time_s <= time_s[v]) & ((error < error[v]) | (time_s < time_s[v])))),
+        )
+        for v in np.argsort(time_s, kind="stable")
+    ]  # fmt: skip
+
+
+def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
+    """Share of requests per category, versions ordered by mean latency (§III-C).
+
+    ``improves``: the error never rises from a faster to a slower version and falls at least once; ``degrades``: the
+    other way round; ``unchanged``: no version makes a difference; ``varies``: all else.
+    """
+    order = np.argsort(outcomes.matrix("latency_s").mean(axis=0), kind="stable")
+    steps = np.diff(outcomes.matrix("error")[:, order], axis=1)
+    rises, falls = (steps > 0).any(axis=1), (steps < 0).any(axis=1)
+    masks = (~rises & ~falls, falls & ~rises, rises & ~falls, rises & falls)
+    return {name: float(mask.mean()) for name, mask in zip(CATEGORIES, masks, strict=True)}

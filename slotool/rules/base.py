@@ -1,0 +1,89 @@
+"""What every way of making routing rules shares: the problem it is given and the assessment it gives back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from slotool.rules.candidates import Candidates
+from slotool.rules.policies import POLICIES
+from slotool.tables import OutcomeTable
+
+ToleranceKind = Literal["relative", "absolute"]
+TOLERANCE_KINDS: tuple[ToleranceKind, ...] = ("relative", "absolute")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An outcome table and what is asked of it, already checked.
+
+    ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
+    Errors lie in [0, ``max_error``].
+    """
+
+    outcomes: OutcomeTable
+    tolerances: Sequence[float]
+    tolerance_kind: ToleranceKind = "relative"
+    confidence: float = 0.999
+    policies: Sequence[str] = POLICIES
+    thresholds: int = 50
+    max_error: float = 1.0
+    seed: int = 0
+
+    @cached_property
+    def best(self) -> int:
+        """Index of the version with the lowest mean error; of several, the fastest one, then the first."""
+        return int(np.lexsort((self.outcomes.matrix("latency_s").mean(axis=0), self.version_errors))[0])
+
+    @cached_property
+    def version_errors(self) -> np.ndarray:
+        """Mean error of each version: float64 [versions]."""
+        return self.outcomes.matrix("error").mean(axis=0)
+
+    def candidates(self, rows: np.ndarray | None = None, policies: Sequence[str] | None = None) -> Candidates:
+        """All ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""
+        return Candidates(self.outcomes, self.best, policies or self.policies, self.thresholds, rows)
+
+    def degradation(self, error: np.ndarray, best_error: float) -> np.ndarray:
+        """How much worse than the best version, in the tolerance's kind; infinite where relative to no error at all."""
+        worse = error - best_error
+        if self.tolerance_kind == "absolute":
+            return worse
+        return worse / best_error if best_error > 0 else np.where(worse > 0, np.inf, 0.0)
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What a generator found out about each of ``candidates``.
+
+    ``bound``: float64 [candidates], what it holds the error degradation to stay below; infinite where it says nothing,
+    never above 0 for the best version alone. ``response_time_s`` and ``cost``: what it ranks by, expected or worst
+    case. ``config`` goes into the rule set, ``note`` to each rule.
+    """
+
+    candidates: Candidates
+    bound: np.ndarray
+    response_time_s: np.ndarray
+    cost: np.ndarray
+    config: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+class RuleGenerator(ABC):
+    """A way to bound the error degradation of ensembles from a table of outcomes.
+
+    ``name`` is what the command line calls it. ``proves``: whether its bounds hold together, for all candidates, with
+    probability ≥ confidence over the draw of the table.
+    """
+
+    name: ClassVar[str]
+    proves: ClassVar[bool] = False
+
+    @abstractmethod
+    def assess(self, problem: Problem) -> Assessment:
+        """Candidates and what is known of each. The same problem gives the same assessment."""

@@ -1,0 +1,170 @@
+"""From an outcome table to the rules of a service: per tolerance and objective the best ensemble that keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slotool.errors import InputError, TableError
+from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator, ToleranceKind
+from slotool.rules.bootstrap import Bootstrap
+from slotool.rules.certified import Certified
+from slotool.rules.naive import NaiveOSFA
+from slotool.rules.policies import PAIRS, POLICIES, Replayed
+from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
+from slotool.tables import OutcomeTable
+
+METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
+FEWEST_EXAMPLES = 20
+
+
+def generate_rules(
+    outcomes: OutcomeTable,
+    tolerances: Sequence[float],
+    objectives: Sequence[str] = OBJECTIVES,
+    confidence: float = 0.999,
+    method: str = "certified",
+    tolerance_kind: ToleranceKind = "relative",
+    *,
+    policies: Sequence[str] = POLICIES,
+    thresholds: int = 50,
+    max_error: float = 1.0,
+    seed: int = 0,
+) -> RuleSet:
+    """One rule per objective and tolerance: the least response time or cost among the ensembles shown to keep it.
+
+    ``tolerances`` are fractions of the best version's error (``relative``, the paper's) or points of error
+    (``absolute``). ``policies``: some of osfa, seq, conc. ``thresholds``: at most so many per ordered pair of
+    versions. ``max_error``: what no error can exceed. Raises ``TableError`` for a table that cannot be used,
+    ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
+    """
+    tiers = sorted(set(tolerances))
+    _check_settings(tiers, objectives, confidence, method, tolerance_kind, policies, thresholds, max_error)
+    _check_table(outcomes, policies, max_error)
+    problem = Problem(outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed)
+    generator = METHODS[method]()
+    assessment = generator.assess(problem)
+    means = assessment.candidates.means()
+    rules = [
+        _rule(generator, problem, assessment, means, objective, tolerance)
+        for objective in objectives
+        for tolerance in tiers
+    ]
+    best = assessment.candidates.best
+    config = {
+        "policies": list(policies),
+        "thresholds": thresholds,
+        "max_error": max_error,
+        "seed": seed,
+        "candidates": len(assessment.candidates),
+        "best_response_time_s": float(means.response_time_s[best]),
+        "best_cost": float(means.cost[best]),
+        **assessment.config,
+    }
+    return RuleSet(
+        method=method,
+        confidence=confidence,
+        tolerance_kind=tolerance_kind,
+        best_version=outcomes.versions[problem.best],
+        best_error=float(problem.version_errors[problem.best]),
+        sample_size=len(outcomes.examples),
+        table_sha256=outcomes.sha256,
+        rules=tuple(rules),
+        config=config,
+    )
+
+
+def constant_versions(outcomes: OutcomeTable) -> list[str]:
+    """Versions whose confidence is the same for every example: no threshold on it can tell requests apart."""
+    spread = np.ptp(outcomes.matrix("confidence"), axis=0)
+    return [version for version, width in zip(outcomes.versions, spread, strict=True) if width == 0]
+
+
+def _rule(
+    generator: RuleGenerator,
+    problem: Problem,
+    assessment: Assessment,
+    means: Replayed,
+    objective: str,
+    tolerance: float,
+) -> Rule:
+    best = assessment.candidates.best
+    ranking = assessment.response_time_s if objective == "response-time" else assessment.cost
+    kept = assessment.bound <= tolerance
+    chosen = int(np.argmin(np.where(kept, ranking, np.inf)))
+    if not ranking[chosen] < ranking[best]:
+        chosen = best
+    degradation = problem.degradation(means.error, float(means.error[best]))
+    return Rule(
+        id=f"{objective}-{tolerance:g}",
+        objective=objective,
+        tolerance=tolerance,
+        point=assessment.candidates.policy(chosen).point,
+        degradation=float(degradation[chosen]),
+        bound=float(assessment.bound[chosen]),
+        response_time_s=float(means.response_time_s[chosen]),
+        cost=float(means.cost[chosen]),
+        certified=generator.proves and chosen != best,
+        note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
+    )
+
+
+def _alone_note(ranking: np.ndarray, degradation: np.ndarray, best: int, tolerance: float) -> str:
+    cheaper = ranking < ranking[best]
+    if not cheaper.any():
+        return "the best version serves: no ensemble is cheaper"
+    if not (cheaper & (degradation <= tolerance)).any():
+        return "the best version serves: no cheaper ensemble keeps this tolerance even as observed"
+    return "the best version serves: no cheaper ensemble was shown to keep this tolerance"
+
+
+def _check_settings(
+    tiers: Sequence[float],
+    objectives: Sequence[str],
+    confidence: float,
+    method: str,
+    tolerance_kind: str,
+    policies: Sequence[str],
+    thresholds: int,
+    max_error: float,
+) -> None:
+    named: list[tuple[str, Sequence[str], Sequence[str]]] = [
+        ("method", [method], tuple(METHODS)),
+        ("tolerance kind", [tolerance_kind], TOLERANCE_KINDS),
+        ("policy", policies, POLICIES),
+        ("objective", objectives, OBJECTIVES),
+    ]
+    for what, given, known in named:
+        unknown = [name for name in given if name not in known]
+        if unknown or not given:
+            problem = f"no {what} {unknown[0]!r}" if unknown else f"no {what} given"
+            raise InputError(f"{problem}; there are {', '.join(known)}")
+    if not tiers or not all(0 <= tier < np.inf for tier in tiers):
+        raise InputError(f"tolerances must be numbers from 0 up, not {', '.join(f'{t:g}' for t in tiers) or 'none'}")
+    if not 0.5 < confidence < 1:
+        raise InputError(f"confidence {confidence:g} must lie between 0.5 and 1, both excluded")
+    if thresholds < 1:
+        raise InputError(f"{thresholds} thresholds; at least 1 is needed")
+    if not 0 < max_error < np.inf:
+        raise InputError(f"max error {max_error:g} must be greater than 0")
+
+
+def _check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:
+    if len(outcomes.versions) < 2:
+        raise TableError(f"the outcome table has only version {outcomes.versions[0]!r}; rules choose between several")
+    examples = len(outcomes.examples)
+    if examples < FEWEST_EXAMPLES:
+        raise TableError(f"the outcome table has {examples} examples; rules need at least {FEWEST_EXAMPLES}")
+    above = outcomes.rows[outcomes.rows["error"] > max_error]
+    if len(above):
+        row = above.iloc[0]
+        raise TableError(
+            f"error {row['error']:g} of version {row['version']!r} on example {row['example']!r} is above "
+            f"{max_error:g} (and {len(above) - 1} more); --max-error states what no error can exceed"
+        )
+    if set(policies) & set(PAIRS) and len(constant_versions(outcomes)) == len(outcomes.versions):
+        raise TableError(
+            "every version has one constant confidence, so no threshold can tell its requests apart; "
+            "--policies osfa needs no confidence"
+        )

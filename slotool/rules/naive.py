@@ -1,0 +1,20 @@
+"""Naive-OSFA: the single version that looks best on the whole table (tolerance-tiers, §V-B)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from slotool.rules.base import Assessment, Problem, RuleGenerator
+from slotool.rules.policies import OSFA
+
+
+class NaiveOSFA(RuleGenerator):
+    """Takes the degradation observed on the table for the truth; only single versions. There for comparison."""
+
+    name: ClassVar[str] = "naive"
+
+    def assess(self, problem: Problem) -> Assessment:
+        candidates = problem.candidates(policies=(OSFA.kind,))
+        means = candidates.means()
+        bound = problem.degradation(means.error, float(problem.version_errors.min()))
+        return Assessment(candidates, bound, means.response_time_s, means.cost, note="as observed, without a guarantee")

@@ -1,0 +1,116 @@
+"""``slotool gen-rules`` from Parquet and CSV to a rules file, and every way its input can be wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from slotool.rules import RuleSet
+from slotool.tables import OutcomeTable
+from slotool.testing.rules import family_outcomes
+
+COLUMNS = ["example", "version", "error", "confidence", "latency_s", "cost"]
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path) -> Path:
+    path = tmp_path / "outcomes.parquet"
+    family_outcomes(2000).save(path)
+    return path
+
+
+def test_it_writes_rules_and_tells_what_they_are(slotool, outcomes, tmp_path) -> None:
+    out = tmp_path / "rules.json"
+    done = slotool("gen-rules", outcomes, "-o", out, "--tolerance-kind", "absolute")
+    assert done.exit_code == 0, done.stderr
+    rules = RuleSet.load(out)
+    assert len(rules.rules) == 22
+    assert rules.table_sha256 == OutcomeTable.load(outcomes).sha256
+    for text in ("large (best)", "Tiers for the least response time", "Tiers for the least cost", "unchanged", "wrote"):
+        assert text in done.stdout
+
+
+def test_csv_in_gives_the_same_rules(slotool, outcomes, tmp_path) -> None:
+    csv = tmp_path / "outcomes.csv"
+    OutcomeTable.load(outcomes).rows[COLUMNS].to_csv(csv, index=False)
+    written = []
+    for source in (outcomes, csv):
+        out = tmp_path / f"{source.suffix[1:]}.json"
+        assert slotool("gen-rules", source, "-o", out, "--tolerances", "0.05,0.1", "--objective", "cost").exit_code == 0
+        written.append(RuleSet.load(out))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("method", ["certified", "bootstrap", "naive"])
+def test_json_carries_rules_versions_and_categories(slotool, outcomes, tmp_path, method) -> None:
+    done = slotool(
+        "gen-rules", outcomes, "-o", tmp_path / "r.json", "--json", "--method", method, "--tolerances", "0:0.1:0.05",
+        "--confidence", "0.95", "--thresholds", "5", "--policies", "osfa,seq", "--seed", "4",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert done.document["schema"] == "slotool/gen-rules"
+    assert [v["version"] for v in done.document["versions"]] == ["small", "medium", "large"]
+    assert sum(done.document["categories"].values()) == pytest.approx(1.0)
+    assert done.document["rules"] == RuleSet.load(tmp_path / "r.json").document()
+
+
+def test_it_says_how_many_more_examples_a_certificate_needs(slotool, tmp_path) -> None:
+    family_outcomes(300).save(tmp_path / "few.parquet")
+    options = ("--tolerance-kind", "absolute", "--tolerances", "0:0.03:0.01")
+    done = slotool("gen-rules", tmp_path / "few.parquet", "-o", tmp_path / "r.json", *options)
+    assert done.exit_code == 0
+    assert "more examples would be needed" in done.stdout
+    assert {rule.point.key for rule in RuleSet.load(tmp_path / "r.json").rules} == {"policy=osfa,version=large"}
+
+
+def test_a_version_of_constant_confidence_is_told(slotool, tmp_path) -> None:
+    rows = family_outcomes(200).rows
+    rows.loc[rows["version"] == "small", "confidence"] = 0.5
+    OutcomeTable(rows).save(tmp_path / "o.parquet")
+    done = slotool("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json")
+    assert done.exit_code == 0
+    assert "small has one constant confidence" in done.stderr
+
+
+def _table(**changes):
+    return lambda rows: rows.assign(**changes)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "sentence"),
+    [
+        (lambda rows: rows[1:], (), "example 'e0' of version 'small' is missing"),
+        (lambda rows: rows.iloc[[0, *range(len(rows))]], (), "example 'e0' of version 'small' appears more than once"),
+        (_table(confidence="nan"), (), "row 2, column confidence: 'nan' is missing or NaN"),
+        (_table(confidence=0.5), (), "constant confidence"),
+        (_table(error=1.5), (), "--max-error states"),
+        (_table(error=-1), (), "column error: '-1' must not be negative"),
+        (_table(version="one", example=range(90)), (), "only version 'one'"),
+        (lambda rows: rows[rows["example"] < "e2"], (), "rules need at least 20"),
+        (lambda rows: rows.drop(columns="confidence"), (), "column confidence is missing"),
+        (_table(), ("--tolerances", "-0.1"), "tolerances must be numbers from 0 up"),
+        (_table(), ("--tolerances", "0:0.1:0"), "start:stop:step"),
+        (_table(), ("--method", "guess"), "no method 'guess'"),
+        (_table(), ("--objective", "speed"), "no objective 'speed'"),
+        (_table(), ("--policies", "osfa,dance"), "no policy 'dance'"),
+        (_table(), ("--tolerance-kind", "some"), "no tolerance kind"),
+        (_table(), ("--confidence", "1"), "between 0.5 and 1"),
+        (_table(), ("--max-error", "0"), "greater than 0"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence_and_writes_nothing(slotool, tmp_path, spoil, options, sentence) -> None:
+    source, out = tmp_path / "o.csv", tmp_path / "rules.json"
+    spoil(family_outcomes(30).rows[COLUMNS]).to_csv(source, index=False)
+    done = slotool("gen-rules", source, "-o", out, *options)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+    assert not out.exists()
+
+
+def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) -> None:
+    missing = slotool("gen-rules", tmp_path / "none.parquet", "-o", tmp_path / "r.json")
+    assert (missing.exit_code, "no such file" in missing.stderr) == (2, True)
+    (tmp_path / "r.json").write_text("mine")
+    taken = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json")
+    assert (taken.exit_code, "add --force" in taken.stderr) == (2, True)
+    assert (tmp_path / "r.json").read_text() == "mine"
+    assert slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--force").exit_code == 0
