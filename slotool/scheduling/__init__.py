@@ -1,1 +1,26 @@
+"""EDF queue and policies: pure decision objects, no I/O, no clock of their own."""
 
+from slotool.scheduling.accuracy_constrained import AccuracyConstrained
+from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.first_applicable import FirstApplicable, by_demand
+from slotool.scheduling.fixed import FixedPoint
+from slotool.scheduling.latency_constrained import LatencyConstrained
+from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.query import Query
+from slotool.scheduling.space import ControlSpace
+from slotool.scheduling.tolerance_tiers import ToleranceTiers
+
+__all__ = [
+    "AccuracyConstrained",
+    "CannotMeet",
+    "ControlSpace",
+    "Decision",
+    "EdfQueue",
+    "FirstApplicable",
+    "FixedPoint",
+    "LatencyConstrained",
+    "Policy",
+    "Query",
+    "ToleranceTiers",
+    "by_demand",
+]

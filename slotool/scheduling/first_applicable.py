@@ -1,0 +1,36 @@
+"""Several policies in order: the first that has something to say decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slotool.rules.ruleset import RuleSet
+from slotool.scheduling.accuracy_constrained import AccuracyConstrained
+from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.fixed import FixedPoint
+from slotool.scheduling.latency_constrained import LatencyConstrained
+from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.space import ControlSpace
+from slotool.scheduling.tolerance_tiers import ToleranceTiers
+
+
+class FirstApplicable(Policy):
+    """Asks ``policies`` in turn; a refusal counts as something to say."""
+
+    def __init__(self, policies: Sequence[Policy]):
+        self._policies = tuple(policies)
+        self.points = tuple(dict.fromkeys(point for policy in self._policies for point in policy.points))
+
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
+        answers = (policy.decide(now_us, queue) for policy in self._policies)
+        return next((answer for answer in answers if answer is not None), None)
+
+
+def by_demand(space: ControlSpace, rules: RuleSet | None = None) -> FirstApplicable:
+    """What a server does by default: whatever the query asks for decides which policy answers.
+
+    A tolerance: its tier's rule, when there are ``rules``; a minimum accuracy: ACLO; a deadline: LCAO; nothing: the
+    full point. The first three also keep the deadline, as far as latencies are known.
+    """
+    tiers = [ToleranceTiers(rules, space)] if rules is not None else []
+    return FirstApplicable([*tiers, AccuracyConstrained(space), LatencyConstrained(space), FixedPoint(space)])

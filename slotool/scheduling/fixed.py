@@ -1,0 +1,30 @@
+"""One point for everyone: the service without a dial, and the last resort of the others."""
+
+from __future__ import annotations
+
+from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.space import ControlSpace
+from slotool.tables import OperatingPoint
+
+
+class FixedPoint(Policy):
+    """Always ``point`` (default: the last and greatest of the space); refuses a deadline it is known to miss.
+
+    Raises ``InputError`` when the space does not hold the point.
+    """
+
+    def __init__(self, space: ControlSpace, point: OperatingPoint | None = None):
+        self._space = space
+        self._point = space.points[-1] if point is None else space.require(point)
+        self._reason = "always this point" if point is not None else "nothing asked for: the most accurate point"
+        self.points = (self._point,)
+
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
+        query = queue.peek()
+        if query is None:
+            return None
+        slack_us = query.slack_us(now_us)
+        if not self._space.fits(self._point, query.examples, slack_us):
+            return CannotMeet(self._space.too_slow(self.points, query.examples, slack_us))
+        return Decision(self._point, query.examples, self._reason)

@@ -1,0 +1,48 @@
+"""The one interface of every scheduling policy, and what it can answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from slotool.scheduling.edf import EdfQueue
+from slotool.tables import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Serve the most urgent query at ``point``, ``batch_size`` examples in the call.
+
+    ``reason``: one clause for a person. ``rule``: id of the routing rule that led here, empty without one.
+    """
+
+    point: OperatingPoint
+    batch_size: int
+    reason: str
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CannotMeet:
+    """What the most urgent query asks for cannot be had; refuse it before any work is spent on it."""
+
+    reason: str
+
+
+class Policy(ABC):
+    """Chooses how the most urgent query is served.
+
+    ``points``: every operating point a decision may name. A policy reads no clock and changes nothing: the same
+    instant and queue give the same answer (superserve, §5: pluggable policies over the EDF queue and the profile).
+    """
+
+    points: tuple[OperatingPoint, ...]
+
+    @abstractmethod
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
+        """The answer for ``queue.peek()`` at the instant ``now_us``.
+
+        None: this policy has nothing to say, because the queue is empty or the query does not ask for what the policy
+        is about. ``CannotMeet``: it has, and no point will do. Where latencies are known, a ``Decision`` finishes
+        by the deadline if it is acted on at once.
+        """

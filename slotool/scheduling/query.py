@@ -1,0 +1,43 @@
+"""A query as a policy sees it: what it asks for and when it must be answered, without its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slotool.tables import OperatingPoint
+
+RESPONSE_TIME = "response-time"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One request on its way through the scheduler.
+
+    ``arrival_us`` and ``deadline_us`` are instants of one clock (any origin), in µs; no deadline is ``inf``.
+    ``tolerance``: error degradation accepted against the best version (tolerance-tiers, IV-A), ``objective``: what
+    to save at that tolerance. ``min_accuracy``: accuracy the answer may be expected to have (slo-aware, §2.2).
+    ``priority``: 1 first, then 2 …; 0, the default, after all of these (as in the Open Inference Protocol's servers).
+    ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
+    expect of each point; None when points differ only on average.
+    """
+
+    id: str
+    arrival_us: float
+    deadline_us: float = math.inf
+    tolerance: float | None = None
+    objective: str = RESPONSE_TIME
+    min_accuracy: float | None = None
+    priority: int = 0
+    examples: int = 1
+    expected_accuracy: Mapping[OperatingPoint, float] | None = None
+
+    def slack_us(self, now_us: float) -> float:
+        """µs left until the deadline; negative once it has passed, ``inf`` without one."""
+        return self.deadline_us - now_us
+
+    @property
+    def urgency(self) -> tuple[float, float, float]:
+        """What the queue sorts by, smallest first: deadline, then priority, then arrival."""
+        return self.deadline_us, self.priority or math.inf, self.arrival_us

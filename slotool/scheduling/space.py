@@ -1,0 +1,142 @@
+"""What a policy may choose from: operating points and batch sizes, with what is known of their latency and accuracy."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.evaluation import version_name
+from slotool.errors import InputError
+from slotool.rules.policies import PAIRS, from_point
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+
+# A deadline planned with the median would be missed by every second call.
+PLANNING_QUANTILE = 0.95
+
+
+class ControlSpace:
+    """Points, cheapest first, and T(point, batch size) in µs as far as it is known (superserve, §4.1 and A.3.1).
+
+    ``latency_us``: µs of a call by point and batch size. ``accuracy``: mean accuracy by point. Both may be partial or
+    empty: a policy then makes no promise it cannot check.
+    Raises ``InputError`` when there are no points, or a figure belongs to none of them.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[OperatingPoint],
+        latency_us: Mapping[tuple[OperatingPoint, int], float] | None = None,
+        accuracy: Mapping[OperatingPoint, float] | None = None,
+    ):
+        self.points = tuple(points)
+        self._latency_us = dict(latency_us or {})
+        self._accuracy = dict(accuracy or {})
+        if not self.points:
+            raise InputError("a control space needs at least one operating point")
+        strangers = ({point for point, _ in self._latency_us} | set(self._accuracy)) - set(self.points)
+        if strangers:
+            raise InputError(f"figures for {', '.join(sorted(map(str, strangers)))}, which is not among the points")
+        self._batch_sizes = {
+            point: sorted(batch for at, batch in self._latency_us if at == point) for point in self.points
+        }
+
+    @classmethod
+    def of_tables(
+        cls,
+        subject: str,
+        points: Sequence[OperatingPoint],
+        latency: LatencyTable | None = None,
+        outcomes: OutcomeTable | None = None,
+        *,
+        quantile: float = PLANNING_QUANTILE,
+        **conditions: Any,
+    ) -> ControlSpace:
+        """The space of ``subject`` from measured (or predicted) tables.
+
+        ``quantile`` of the samples stands for T, a predicted row's upper bound for a prediction. ``conditions``
+        narrow the latency rows, e.g. ``threads=1``; of several rows left for a point and batch the slowest counts.
+        Outcome versions are point keys or, for a family, plain version names.
+        """
+        return cls(
+            points,
+            {} if latency is None else _latencies_us(subject, points, latency, quantile, conditions),
+            {} if outcomes is None else _accuracies(points, outcomes),
+        )
+
+    def latency_us(self, point: OperatingPoint, batch_size: int = 1) -> float | None:
+        """µs of a call with ``batch_size`` examples, None when unknown.
+
+        That of the next larger batch that was profiled; beyond the largest, that one's in proportion. Both are upper
+        bounds, since latency grows with the batch, but less than in proportion (superserve, A.3.1, insight 1).
+        Of an ensemble (``Rule.point``) of this space's versions: the worst case, in which both are consulted.
+        """
+        if point.get("policy") is not None:
+            return self._worst_case_us(point, batch_size)
+        batches = self._batch_sizes.get(point)
+        if not batches:
+            return None
+        at = bisect_left(batches, batch_size)
+        if at < len(batches):
+            return self._latency_us[point, batches[at]]
+        return self._latency_us[point, batches[-1]] * batch_size / batches[-1]
+
+    def accuracy(self, point: OperatingPoint) -> float | None:
+        """Mean accuracy at ``point``, None when unknown."""
+        return self._accuracy.get(point)
+
+    def fits(self, point: OperatingPoint, batch_size: int, slack_us: float) -> bool:
+        """Whether ``slack_us`` is left at all, and the point is not known to take longer."""
+        return slack_us > 0 and (self.latency_us(point, batch_size) or 0.0) <= slack_us
+
+    def too_slow(self, points: Iterable[OperatingPoint], batch_size: int, slack_us: float) -> str:
+        """The sentence for when none of these points, whose latencies are known, fits."""
+        if slack_us <= 0:
+            return "the deadline has passed"
+        fastest_us = min(self.latency_us(point, batch_size) or 0.0 for point in points)
+        return f"the deadline would be missed: {fastest_us:.0f} µs are needed and {slack_us:.0f} µs are left"
+
+    def require(self, point: OperatingPoint) -> OperatingPoint:
+        """``point`` itself. Raises ``InputError`` when the space does not hold it."""
+        if point not in self.points:
+            raise InputError(f"no operating point {point}; there are {', '.join(map(str, self.points))}")
+        return point
+
+    def _worst_case_us(self, ensemble: OperatingPoint, batch_size: int) -> float | None:
+        policy = from_point(ensemble)
+        versions = {version_name(point): point for point in self.points}
+        times = [self.latency_us(versions[name], batch_size) for name in policy.versions if name in versions]
+        known = [time for time in times if time is not None]
+        if len(known) < len(policy.versions):
+            return None
+        if policy.kind not in PAIRS:
+            return known[0]
+        return float(PAIRS[policy.kind].times(np.array(known[0]), np.array(known[1]))[1])
+
+
+def _latencies_us(
+    subject: str, points: Sequence[OperatingPoint], table: LatencyTable, quantile: float, conditions: Mapping[str, Any]
+) -> dict[tuple[OperatingPoint, int], float]:
+    known: dict[tuple[OperatingPoint, int], float] = {}
+    for row in table.where(subject=subject, status="ok", **conditions).rows.to_dict("records"):
+        cell = OperatingPoint.parse(row["point"]), int(row["batch_size"])
+        if cell[0] in points:
+            known[cell] = max(known.get(cell, 0.0), 1e6 * _upper(row, quantile))
+    return known
+
+
+def _upper(row: Mapping[Any, Any], quantile: float) -> float:
+    """Seconds to plan with: a prediction's upper bound, else the quantile of the samples."""
+    if row["predicted"] and not math.isnan(row["high_s"]):
+        return float(row["high_s"])
+    return float(np.quantile(row["samples_s"], quantile))
+
+
+def _accuracies(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> dict[OperatingPoint, float]:
+    at = {name: i for i, name in enumerate(outcomes.versions)}
+    accuracy = 1.0 - outcomes.matrix("error").mean(axis=0)
+    found = {point: at.get(point.key, at.get(version_name(point))) for point in points}
+    return {point: float(accuracy[i]) for point, i in found.items() if i is not None}

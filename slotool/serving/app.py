@@ -1,0 +1,91 @@
+"""The application: front ends over one engine, and one place where a refusal becomes a response."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slotool import __version__
+from slotool.errors import InputError
+from slotool.serving.compute import Compute
+from slotool.serving.engine import InlineEngine, ServedModel
+from slotool.serving.frontend import FrontEnd, Limits, json_response
+from slotool.serving.metrics import CONTENT_TYPE, Metrics
+from slotool.serving.oip import OpenInference
+from slotool.serving.refusals import Refusal
+
+
+def create_app(
+    models: Mapping[str, ServedModel], *, limits: Limits | None = None, engine: InlineEngine | None = None
+) -> Starlette:
+    """The ASGI application that serves ``models`` by name.
+
+    Every model is run once at every point before this returns, so that an application that exists is warm.
+    ``engine``: by default an ``InlineEngine`` with metrics of its own.
+    Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
+    """
+    if not models:
+        raise InputError("there is no model to serve")
+    limits = limits or Limits()
+    engine = engine or InlineEngine(models, Metrics(), max_queue=limits.queue)
+    engine.warm()
+    front = FrontEnd(models, engine, limits)
+    pages = _Pages(front)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        engine.close()
+
+    return Starlette(
+        routes=[*OpenInference(front).routes, *Compute(front).routes, *pages.routes],
+        exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
+        lifespan=lifespan,
+    )
+
+
+class _Pages:
+    """Index, metrics, and what errors look like: ``{"error": sentence}``, as the Open Inference Protocol has it."""
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        self.routes = [Route("/", self.index), Route("/metrics", self.metrics)]
+
+    async def index(self, request: Request) -> Response:
+        models = {
+            name: {
+                "points": [point.key for point in served.model.points],
+                "input_shape": list(served.model.input_shape),
+                "classes": served.model.classes,
+                "tolerance_tiers": sorted({rule.tolerance for rule in served.rules.rules}) if served.rules else [],
+            }
+            for name, served in self._front.models.items()
+        }
+        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/metrics"]
+        return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._front.engine.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refusal)
+        models = self._front.models
+        only = next(iter(models)) if len(models) == 1 else ""
+        name = request.path_params.get("model") or request.headers.get("model", only)
+        self._front.engine.metrics.dropped(name if name in models else "", error.cause)
+        return json_response({"error": str(error)}, error.status)
+
+    async def not_served(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        sentence = {404: f"there is no page {request.url.path[:80]}", 405: f"{request.method} is not served here"}
+        document = {"error": sentence.get(error.status_code, error.detail)}
+        return json_response(document, error.status_code, error.headers)
+
+    async def broken(self, request: Request, error: Exception) -> Response:
+        return json_response({"error": f"a fault of slotool: {type(error).__name__}"}, 500)

@@ -1,0 +1,112 @@
+"""What a request asks for beyond its tensors, from Open Inference Protocol parameters or from HTTP headers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.rules.ruleset import OBJECTIVES
+from slotool.scheduling.query import RESPONSE_TIME
+from slotool.serving.refusals import bad_request
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+LONGEST_TIMEOUT_US = 1e12
+GREATEST_PRIORITY = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """``timeout_us``: µs from arrival to deadline, ``inf`` without one; the others as in ``Query``."""
+
+    timeout_us: float = math.inf
+    tolerance: float | None = None
+    objective: str = RESPONSE_TIME
+    min_accuracy: float | None = None
+    priority: int = 0
+
+
+NOTHING = Demands()
+
+
+def from_parameters(parameters: Mapping[str, Any]) -> Demands:
+    """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
+
+    Parameters of other names are none of our business. Raises ``Refusal`` (400) for a value that cannot be meant.
+    """
+    return _demands("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
+
+
+def from_headers(headers: Mapping[str, str]) -> Demands:
+    """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy`` and ``Priority``.
+
+    ``headers``: names in lower case. Raises ``Refusal`` (400) for a value that cannot be meant.
+    """
+    return _demands("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
+
+
+def _demands(
+    kind: str,
+    given: Mapping[str, Any],
+    timeout: str,
+    timeout_unit_us: float,
+    tolerance: str,
+    objective: str,
+    min_accuracy: str,
+    priority: str,
+) -> Demands:
+    if not any(name in given for name in (timeout, tolerance, objective, min_accuracy, priority)):
+        return NOTHING
+    longest = LONGEST_TIMEOUT_US / timeout_unit_us
+    asked = Demands(
+        timeout_us=(_number(kind, given, timeout, longest) or math.inf) * timeout_unit_us,
+        tolerance=_number(kind, given, tolerance, math.inf),
+        objective=_objective(kind, given, objective),
+        min_accuracy=_number(kind, given, min_accuracy, 1.0),
+        priority=_whole(kind, given, priority),
+    )
+    if asked.tolerance is not None and asked.min_accuracy is not None:
+        raise bad_request(f"{tolerance} and {min_accuracy} contradict each other: ask for one of them")
+    return asked
+
+
+def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> float | None:
+    """A finite number from 0 to ``most``, given as such or as text; None when absent."""
+    value = given.get(name)
+    if value is None:
+        return None
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
+        raise bad_request(f"{kind}{name}: {_shown(value)} is not a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and 0.0 <= number <= most):
+        upper = f" and {most:g}" if math.isfinite(most) else " and finite"
+        raise bad_request(f"{kind}{name}: {_shown(value)} is not between 0{upper}")
+    return number
+
+
+def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
+    number = _number(kind, given, name, GREATEST_PRIORITY) or 0.0
+    if number != int(number):
+        raise bad_request(f"{kind}{name}: {_shown(given[name])} is not a whole number")
+    return int(number)
+
+
+def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name, RESPONSE_TIME)
+    if value not in OBJECTIVES:
+        raise bad_request(f"{kind}{name}: {_shown(value)} is none of {', '.join(OBJECTIVES)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:
+        return "an integer of thousands of digits"
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,0 +1,137 @@
+"""What every HTTP front end needs: bodies read within limits, requests counted, refusals told as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive
+
+from slotool.serving import refusals
+from slotool.serving.demands import Demands
+from slotool.serving.engine import Answer, InlineEngine, ServedModel
+from slotool.serving.refusals import Refusal
+
+VERSION = "1"
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_WINDOW_BITS = {"gzip": 31, "deflate": 15}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
+    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused."""
+
+    body_bytes: int = 16 * 2**20
+    batch: int = 1_024
+    body_s: float = 30.0
+    queue: int = 1_000
+
+
+@dataclass(frozen=True)
+class FrontEnd:
+    """The served models, the engine that runs them, and what clients may send."""
+
+    models: Mapping[str, ServedModel]
+    engine: InlineEngine
+    limits: Limits
+
+    def model(self, name: str, version: str = VERSION) -> ServedModel:
+        """Raises ``Refusal`` (404) for a model or version that is not served."""
+        if name not in self.models:
+            raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
+        if version != VERSION:
+            raise refusals.not_found(f"model {name} has no version {version[:80]!r}; there is {VERSION}")
+        return self.models[name]
+
+    async def infer(
+        self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, receive: Receive
+    ) -> Answer:
+        """Have the engine answer, and count it. Raises ``Refusal``."""
+        if demands.tolerance is not None and served.rules is None:
+            raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+        answer = await self.engine.answer(served.name, x, demands, arrival_us, lambda: has_left(receive))
+        latency_us = answer.queue_us + answer.compute_us
+        point = answer.decision.point.key
+        self.engine.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
+        return answer
+
+    async def body(self, request: Request) -> bytes:
+        """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
+        length = request.headers.get("content-length")
+        if length is not None and length.isdigit() and int(length[:18]) > self.limits.body_bytes:
+            raise self._too_large()
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                body = await self._read(request)
+        except TimeoutError:
+            raise Refusal(408, "too-slow", f"the body did not arrive within {self.limits.body_s:g} s") from None
+        except ClientDisconnect:
+            raise refusals.client_gone() from None
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        return body if encoding == "identity" else self._decompressed(body, encoding)
+
+    async def _read(self, request: Request) -> bytes:
+        chunks, size = [], 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > self.limits.body_bytes:
+                raise self._too_large()
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _decompressed(self, body: bytes, encoding: str) -> bytes:
+        if encoding not in _WINDOW_BITS:
+            raise Refusal(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
+        inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
+        try:
+            plain = inflate.decompress(body, self.limits.body_bytes)
+        except zlib.error:
+            raise refusals.bad_request(f"the body is not {encoding} data") from None
+        if inflate.unconsumed_tail:
+            raise self._too_large()
+        if not inflate.eof:
+            raise refusals.bad_request(f"the {encoding} data is cut short")
+        return plain
+
+    def _too_large(self) -> Refusal:
+        return refusals.too_large(f"the body is longer than {self.limits.body_bytes} bytes")
+
+
+def has_left(receive: Receive) -> bool:
+    """Whether the client has closed the connection, asked without waiting and without a task.
+
+    Once the body is read, ``receive`` can only wait for the disconnect; one step of it shows whether that has come.
+    """
+    step = receive().__await__()
+    try:
+        next(step)
+    except StopIteration as received:
+        return bool(received.value["type"] == "http.disconnect")
+    step.close()  # type: ignore[attr-defined]
+    return False
+
+
+def json_response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """``document`` as strict JSON."""
+    return Response(_ENCODER.encode(document), status, headers, media_type="application/json")
+
+
+def explanation(answer: Answer) -> dict[str, str | float]:
+    """Why and how a request was answered as it was; infinite slack is left out, JSON has no infinity."""
+    decision = answer.decision
+    told: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}
+    if decision.rule:
+        told["rule"] = decision.rule
+    told |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    if answer.slack_us != float("inf"):
+        told["slack_us"] = round(answer.slack_us, 1)
+    told["confidence"] = float(answer.scored.confidence.min())
+    return told

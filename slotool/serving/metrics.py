@@ -1,0 +1,65 @@
+"""What the server counts, in a Prometheus registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+# 100 µs to 10 s in steps of about 1.8: microsecond models and queues of seconds in one histogram.
+BUCKETS_S = tuple(round(1e-4 * 10 ** (i / 4), 7) for i in range(21))
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Metrics:
+    """Requests by outcome, their latency, the mix of operating points, and drops by cause.
+
+    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Refusal``.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "slotool_requests", "Requests by outcome", ["model", "outcome"], registry=self.registry
+        )
+        self._latency_s = Histogram(
+            "slotool_request_latency_seconds",
+            "Seconds from the arrival of a request to its answer",
+            ["model"],
+            buckets=BUCKETS_S,
+            registry=self.registry,
+        )
+        self._points = Counter(
+            "slotool_operating_point_requests",
+            "Answered requests by operating point",
+            ["model", "point"],
+            registry=self.registry,
+        )
+        self._drops = Counter(
+            "slotool_drops", "Requests that were not answered, by cause", ["model", "cause"], registry=self.registry
+        )
+        # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
+        self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
+        self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
+
+    def watch_queue(self, length: Callable[[], int]) -> None:
+        """Report ``length()`` as the queue's length whenever metrics are read."""
+        self._waiting.set_function(length)
+
+    def answered(self, model: str, point: str, latency_us: float, *, late: bool) -> None:
+        """A request was answered ``latency_us`` after it arrived."""
+        self._child(self._requests, model, "late" if late else "ok").inc()
+        self._child(self._points, model, point).inc()
+        self._child(self._latency_s, model).observe(latency_us * 1e-6)
+
+    def dropped(self, model: str, cause: str) -> None:
+        """A request ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
+        self._requests.labels(model, cause).inc()
+        self._drops.labels(model, cause).inc()
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self.registry)

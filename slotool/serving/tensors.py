@@ -1,0 +1,229 @@
+"""The Open Inference Protocol V2's inference messages as pure functions: JSON tensors and the binary extension.
+
+A body is JSON alone, or JSON followed by raw little-endian tensors; the header ``Inference-Header-Content-Length``
+then says how long the JSON is. Source: kserve.github.io, Open Inference Protocol V2 and its binary data extension.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from slotool.serving.refusals import bad_request
+
+HEADER_LENGTH = "inference-header-content-length"
+INPUT = "input"
+OUTPUTS = ("logits", "label", "confidence")
+_DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
+# Made once: the module-level functions make a new one per call when they are given options.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """``x``: float32 [n, *input_shape], finite. ``outputs``: name to whether its data is wanted in binary form."""
+
+    x: np.ndarray
+    outputs: Mapping[str, bool]
+    id: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_request(
+    body: bytes, header_length: str | None, input_shape: Sequence[int], *, max_batch: int
+) -> InferRequest:
+    """Read an inference request for a model of this ``input_shape``.
+
+    ``header_length``: text of the header ``Inference-Header-Content-Length``, None without one.
+    Raises ``Refusal`` (400) naming what is wrong, whatever the bytes are.
+    """
+    head, raw = _split(body, header_length)
+    document = _json_object(head)
+    request_id = document.get("id", "")
+    if not isinstance(request_id, str):
+        raise bad_request("id: text is expected")
+    parameters = _parameters(document, "the request")
+    tensor = _only_input(document)
+    shape = _shape(tensor, tuple(input_shape), max_batch)
+    x = _tensor_data(tensor, shape, raw)
+    if not np.isfinite(x).all():
+        raise bad_request(f"input {INPUT}: it holds NaN or infinity")
+    return InferRequest(x, _wanted(document, parameters), request_id, parameters)
+
+
+def format_response(
+    model: str,
+    version: str,
+    request: InferRequest,
+    tensors: Mapping[str, np.ndarray],
+    parameters: Mapping[str, str | float | int],
+) -> tuple[bytes, int | None]:
+    """The response's body, and the length of its JSON when binary tensors follow (else None).
+
+    ``tensors``: float32 or int64 arrays by output name. In JSON form, where infinity does not exist, a class that was
+    not computed (−inf) scores the lowest float32.
+    """
+    outputs, raw = [], []
+    for name, binary in request.outputs.items():
+        array = tensors[name]
+        entry: dict[str, Any] = {"name": name, "datatype": _DATATYPES[array.dtype], "shape": list(array.shape)}
+        if binary:
+            raw.append(array.tobytes())
+            entry["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            entry["data"] = [value if math.isfinite(value) else _LOWEST for value in array.ravel().tolist()]
+        outputs.append(entry)
+    document: dict[str, Any] = {"model_name": model, "model_version": version}
+    if request.id:
+        document["id"] = request.id
+    document |= {"parameters": dict(parameters), "outputs": outputs}
+    head = _ENCODER.encode(document).encode()
+    return (b"".join([head, *raw]), len(head)) if raw else (head, None)
+
+
+def model_metadata(name: str, version: str, input_shape: Sequence[int], classes: int) -> dict[str, Any]:
+    """The V2 model metadata document; −1 stands for the batch."""
+    outputs = (("logits", "FP32", [-1, classes]), ("label", "INT64", [-1]), ("confidence", "FP32", [-1]))
+    return {
+        "name": name,
+        "versions": [version],
+        "platform": "slotool",
+        "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *input_shape]}],
+        "outputs": [{"name": output, "datatype": datatype, "shape": shape} for output, datatype, shape in outputs],
+    }
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
+    if header_length is None:
+        return body, b""
+    text = header_length.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise bad_request(f"Inference-Header-Content-Length: {text[:40]!r} is not a number of bytes")
+    length = int(text)
+    if length > len(body):
+        raise bad_request(f"Inference-Header-Content-Length is {length}, but the body has only {len(body)} bytes")
+    return body[:length], body[length:]
+
+
+def _json_object(head: bytes) -> dict[str, Any]:
+    try:
+        document = _DECODER.decode(head.decode())
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())[:120]
+        raise bad_request(f"the request is not JSON: {reason}") from None
+    if not isinstance(document, dict):
+        raise bad_request("the request is not a JSON object")
+    return document
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
+    parameters = owner.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise bad_request(f"{what}: parameters is not a JSON object")
+    return parameters
+
+
+def _only_input(document: Mapping[str, Any]) -> dict[str, Any]:
+    inputs = document.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
+        raise bad_request(f"inputs: a list of one tensor named {INPUT} is expected")
+    if inputs[0].get("name") != INPUT:
+        raise bad_request(f"inputs: the tensor is called {_short(inputs[0].get('name'))}, expected {INPUT!r}")
+    if inputs[0].get("datatype") != "FP32":
+        raise bad_request(f"input {INPUT}: datatype {_short(inputs[0].get('datatype'))}, expected 'FP32'")
+    return inputs[0]
+
+
+def _shape(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
+    shape = tensor.get("shape")
+    whole = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in shape)
+    if not whole or not isinstance(shape, list) or tuple(shape[1:]) != input_shape or not shape or shape[0] < 1:
+        raise bad_request(f"input {INPUT}: shape {_short(shape)}, expected [batch, {', '.join(map(str, input_shape))}]")
+    if shape[0] > max_batch:
+        raise bad_request(f"input {INPUT}: a batch of {_short(shape[0])}, but at most {max_batch} are served at once")
+    return tuple(shape)
+
+
+def _tensor_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes) -> np.ndarray:
+    parameters = _parameters(tensor, f"input {INPUT}")
+    if "shared_memory_region" in parameters:
+        raise bad_request(f"input {INPUT}: shared memory is not served")
+    size = parameters.get("binary_data_size")
+    if size is not None:
+        return _binary_data(tensor, shape, raw, size)
+    if raw:
+        raise bad_request(f"input {INPUT}: {len(raw)} bytes follow the JSON, but it names no binary_data_size")
+    if not isinstance(tensor.get("data"), list):
+        raise bad_request(f"input {INPUT}: it has neither a list of data nor a binary_data_size")
+    return _json_data(tensor["data"], shape)
+
+
+def _binary_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes, size: Any) -> np.ndarray:
+    expected = 4 * math.prod(shape)
+    if not isinstance(size, int) or isinstance(size, bool) or size != expected:
+        raise bad_request(f"input {INPUT}: binary_data_size {_short(size)}, but this shape has {expected} bytes")
+    if len(raw) != expected:
+        raise bad_request(f"input {INPUT}: {len(raw)} bytes follow the JSON, expected {expected}")
+    if "data" in tensor:
+        raise bad_request(f"input {INPUT}: it has both data and a binary_data_size")
+    return np.frombuffer(raw, dtype="<f4").reshape(shape).astype(np.float32)
+
+
+def _json_data(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        values = np.asarray(data)
+    except (ValueError, RecursionError, OverflowError):
+        raise bad_request(f"input {INPUT}: data is ragged") from None
+    if values.dtype.kind not in "fiu":
+        raise bad_request(f"input {INPUT}: data holds something that is not a number")
+    if values.shape not in (shape, (math.prod(shape),)):
+        raise bad_request(f"input {INPUT}: data has {values.size} values, but its shape has {math.prod(shape)}")
+    with np.errstate(over="ignore"):
+        return values.reshape(shape).astype(np.float32)
+
+
+def _wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
+    binary = parameters.get("binary_data_output", False)
+    if not isinstance(binary, bool):
+        raise bad_request("binary_data_output: true or false is expected")
+    asked = document.get("outputs")
+    if asked is None or asked == []:
+        return dict.fromkeys(OUTPUTS, binary)
+    if not isinstance(asked, list):
+        raise bad_request("outputs: a list of tensors is expected")
+    return dict(_wanted_output(entry, binary) for entry in asked)
+
+
+def _wanted_output(entry: Any, binary: bool) -> tuple[str, bool]:
+    if not isinstance(entry, dict) or entry.get("name") not in OUTPUTS:
+        name = _short(entry.get("name")) if isinstance(entry, dict) else _short(entry)
+        raise bad_request(f"outputs: no output is called {name}; there are {', '.join(OUTPUTS)}")
+    parameters = _parameters(entry, f"output {entry['name']}")
+    for unknown in ("classification", "shared_memory_region"):
+        if unknown in parameters:
+            raise bad_request(f"output {entry['name']}: {unknown} is not served")
+    wanted = parameters.get("binary_data", binary)
+    if not isinstance(wanted, bool):
+        raise bad_request(f"output {entry['name']}: binary_data is true or false")
+    return entry["name"], wanted
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return "a monster"
+    return text if len(text) <= 60 else f"{text[:60]}…"

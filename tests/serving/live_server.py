@@ -1,0 +1,110 @@
+"""What the tests of this room share: a small elastic model, rules for it, and a real server on a port of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import uvicorn
+
+from slotool.elastic import ElasticModel
+from slotool.rules.ruleset import Rule, RuleSet
+from slotool.scheduling import ControlSpace, Policy, by_demand
+from slotool.serving import InlineEngine, Limits, ServedModel, create_app
+from slotool.serving.server import bind, url_of
+from slotool.tables import OperatingPoint
+
+POINTS = tuple(OperatingPoint.of(version=name) for name in ("small", "medium", "large"))
+
+
+class ThreeLinear(ElasticModel):
+    """Three random linear classifiers of 2×3 inputs into four classes.
+
+    ``calls``: what was run, in order: point and batch. ``sleep_s``: how long each call takes beyond the product.
+    """
+
+    input_shape = (1, 2, 3)
+    classes = 4
+    points = POINTS
+
+    def __init__(self, name: str = "three", scale: float = 1.0):
+        self.name = name
+        random = np.random.default_rng(0)
+        self.weights = {point: (scale * random.normal(size=(6, 4))).astype(np.float32) for point in POINTS}
+        self.calls: list[tuple[OperatingPoint, int]] = []
+        self.sleep_s = dict.fromkeys(POINTS, 0.0)
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        self.require(point)
+        self.calls.append((point, len(x)))
+        if self.sleep_s[point]:
+            time.sleep(self.sleep_s[point])
+        return x.reshape(len(x), -1) @ self.weights[point]
+
+
+def tier_rules(threshold: float = 0.7) -> RuleSet:
+    """Tolerances 0.1 (Seq), 0.2 (Conc) and 0.3 (small alone), for both objectives."""
+    pair = {"first": "small", "second": "large", "threshold": threshold}
+    points = {
+        0.1: OperatingPoint.of(policy="seq", **pair),
+        0.2: OperatingPoint.of(policy="conc", **pair),
+        0.3: OperatingPoint.of(policy="osfa", version="small"),
+    }
+    rules = tuple(
+        Rule(f"{objective}-{tolerance:g}", objective, tolerance, point, 0.0, tolerance, 1e-3, 1e-3)
+        for objective in ("response-time", "cost")
+        for tolerance, point in points.items()
+    )
+    return RuleSet("certified", 0.999, "relative", "large", 0.02, 1_000, "0" * 64, rules)
+
+
+def space(*latencies_us: float) -> ControlSpace:
+    """The space of the three points; accuracies .8, .9 and .95."""
+    known = {(point, 1): time_us for point, time_us in zip(POINTS, latencies_us, strict=False)}
+    return ControlSpace(POINTS, known, dict(zip(POINTS, (0.8, 0.9, 0.95), strict=True)))
+
+
+def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | None = None) -> ServedModel:
+    return ServedModel(model.name, model, policy or by_demand(space(), rules), rules)
+
+
+@dataclass
+class LiveServer:
+    """``url`` of a server in a thread of this process, and the engine behind it."""
+
+    url: str
+    models: dict[str, ElasticModel]
+    engine: InlineEngine
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def address(self) -> str:
+        """``host:port``, as tritonclient wants it."""
+        return self.url.removeprefix("http://")
+
+    def count(self, name: str, **labels: str) -> float:
+        """A metric's value, 0 when it was never counted."""
+        return self.engine.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@contextmanager
+def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iterator[LiveServer]:
+    by_name = {entry.name: entry for entry in models}
+    limits = limits or Limits()
+    engine = InlineEngine(by_name, max_queue=limits.queue)
+    listener = bind("127.0.0.1", 0)
+    app = create_app(by_name, limits=limits, engine=engine)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    try:
+        yield LiveServer(url_of(listener), {name: entry.model for name, entry in by_name.items()}, engine, limits)
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)

@@ -1,0 +1,171 @@
+"""``slotool serve`` as a process: ready line, tables and rules put to use, draining, and every way it cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from live_server import tier_rules
+
+from slotool.data import load_dataset
+from slotool.elastic.family import Family, Version
+from slotool.elastic.training import family_graphs
+from slotool.graphs.torch_module import GraphModule
+from slotool.machine import machine_id
+from slotool.tables import LatencyTable, OutcomeTable
+
+Slotool = Callable[..., Any]
+WAIT_S = 60
+EXAMPLE = np.zeros((1, 8, 8), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained family and network, and tables and rules as if they had been measured."""
+    folder = tmp_path_factory.mktemp("serve")
+    torch.manual_seed(0)
+    versions = [
+        Version(name, GraphModule(graph).eval()) for name, graph in family_graphs(load_dataset("digits")).items()
+    ]
+    Family("family", versions).save(folder / "family", config={}, seed=0)
+    Family("mlp", versions[:1]).save(folder / "mlp", config={}, seed=0)
+    tier_rules().save(folder / "rules.json")
+    names = ("small", "medium", "large")
+    points = [f"version={name}" for name in names]
+    seconds = dict(zip(points, (1e-3, 1.0, 1e4), strict=True))
+    rows = [{"subject": "family", "point": p, "samples_s": [s], "machine": machine_id()} for p, s in seconds.items()]
+    LatencyTable.of(rows).save(folder / "latency.parquet")
+    outcomes = [(str(e), v, float(e < wrong), 0.9, 1e-3) for v, wrong in zip(names, (5, 2, 1), strict=True)
+                for e in range(10)]  # fmt: skip
+    columns = ["example", "version", "error", "confidence", "latency_s"]
+    for subject in ("family", "stranger"):
+        frame = pd.DataFrame(outcomes, columns=columns)
+        OutcomeTable(frame, {"subject": subject}).save(folder / f"{subject}-outcomes.parquet")
+    return folder
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """The real process, once it has said that it is ready, and the document it printed."""
+    command = [sys.executable, "-m", "slotool", "serve", *arguments, "--port", "0", "--json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, process.communicate()[1]
+        yield process, json.loads(line)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> None:
+    options = ("--rules", "rules.json", "--latency", "latency.parquet", "--outcomes", "family-outcomes.parquet")
+    with serving(folder, "family", "mlp", *options) as (process, ready):
+        assert ready["schema"] == "slotool/serve"
+        assert ready["url"] == f"http://127.0.0.1:{ready['port']}"
+        assert ready["models"]["mlp"] == ["full"]
+
+        def compute(**headers: str) -> httpx.Response:
+            named = {"Model": "family"} | {name.replace("_", "-"): value for name, value in headers.items()}
+            return httpx.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=named, trust_env=False)
+
+        assert compute().json()["operating_point"] == "version=large"
+        assert compute(Tolerance="0.1").json()["rule"] == "response-time-0.1"
+        assert compute(Deadline_Ms="20000").json()["operating_point"] == "version=medium"
+        assert compute(Min_Accuracy="0.8").json()["operating_point"] == "version=medium"
+        assert compute(Tolerance="0.1", Model="mlp").status_code == 400
+
+        with socket.create_connection(("127.0.0.1", ready["port"]), timeout=WAIT_S) as half_sent:
+            body = EXAMPLE.tobytes()
+            half_sent.sendall(f"POST /compute HTTP/1.1\r\nHost: x\r\nModel: mlp\r\nContent-Length: {len(body)}\r\n\r\n"
+                              .encode() + body[:100])  # fmt: skip
+            while httpx.get(f"{ready['url']}/v2/health/live", trust_env=False).status_code != 200:
+                pass
+            process.send_signal(signal.SIGTERM)
+            refused_within(ready["port"])
+            half_sent.sendall(body[100:])
+            assert half_sent.recv(10_000).startswith(b"HTTP/1.1 200 OK")
+        assert process.wait(WAIT_S) == 0
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read() == ""
+        assert "no rows of mlp" in process.stderr.read()
+
+
+def refused_within(port: int) -> None:
+    """Return once the server takes no new connections."""
+    for _ in range(WAIT_S * 100):
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return
+    raise AssertionError("the server still takes connections")
+
+
+def test_it_warns_when_others_can_reach_it_and_ctrl_c_ends_it_with_130(folder: Path) -> None:
+    with serving(folder, "mlp", "--host", "0.0.0.0", "--name", "digits") as (process, ready):
+        address = f"http://127.0.0.1:{ready['port']}/v2/models/digits"
+        assert httpx.get(address, trust_env=False).json()["name"] == "digits"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 130
+        assert process.stderr is not None
+        errors = process.stderr.read()
+        assert "everyone who can reach this machine" in errors
+        assert "Traceback" not in errors
+
+
+def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finished = slotool("serve", folder / "mlp", "--port", port)
+    assert finished.exit_code == 2
+    assert f"127.0.0.1:{port}: the address is in use; choose another --port" in finished.stderr
+    assert finished.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing"], "no such artifact"),
+        (["mlp", "mlp"], "cannot name another model"),
+        (["mlp", "--name", "a", "--name", "b"], "2 names for 1 artifacts"),
+        (["mlp", "--name", "a/b"], "'a/b' cannot name"),
+        (["mlp", "--host", "no.such.host.invalid"], "no address of this machine"),
+        (["mlp", "--host", "192.0.2.1"], "no address of this machine"),
+        (["mlp", "--rules", "rules.json"], "no served model has the versions these rules consult: large, small"),
+        (["mlp", "--rules", "nothing.json"], "no such file"),
+        (["mlp", "--rules", "latency.parquet"], "not a JSON file"),
+        (["mlp", "--latency", "family-outcomes.parquet"], "family-outcomes.parquet"),
+        (["family", "--outcomes", "stranger-outcomes.parquet"], "the outcomes of none of the served models"),
+        (["mlp", "--port", "70000"], "less than or equal to 65535"),
+        (["mlp", "--threads", "4000"], "4000 threads"),
+    ],
+)
+def test_what_cannot_be_served_is_a_sentence(
+    slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(folder)
+    port = [] if "--port" in arguments else ["--port", "0"]
+    finished = slotool("serve", *arguments, *port)
+    assert finished.exit_code == 2, finished.stderr
+    assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+    assert finished.stdout == ""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may bind any port")
+def test_a_port_that_needs_more_rights_is_a_sentence(slotool: Slotool, folder: Path) -> None:
+    assert slotool("serve", folder / "mlp", "--port", "80").exit_code == 2

@@ -1,0 +1,72 @@
+"""What a request asks for: the same demands as parameters and as headers, and values that cannot be meant."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.serving.demands import Demands, from_headers, from_parameters
+from slotool.serving.refusals import Refusal
+
+
+def test_parameters_and_headers_say_the_same() -> None:
+    parameters = {"timeout": 1_500, "tolerance": 0.01, "objective": "cost", "priority": 2, "sequence_id": 9}
+    headers = {"deadline-ms": "1.5", "tolerance": "0.01", "objective": "cost", "priority": "2", "host": "x"}
+    assert from_parameters(parameters) == from_headers(headers) == Demands(1_500.0, 0.01, "cost", None, 2)
+    assert from_parameters({"min_accuracy": 0.9}) == from_headers({"min-accuracy": "0.9"}) == Demands(min_accuracy=0.9)
+
+
+def test_nothing_asked_for_and_a_timeout_of_zero_mean_no_deadline() -> None:
+    assert from_parameters({}) == from_headers({}) == from_parameters({"timeout": 0}) == Demands()
+    assert Demands().timeout_us == math.inf
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout", -1),
+        ("timeout", 1e13),
+        ("timeout", 10**400),
+        ("timeout", True),
+        ("timeout", "soon"),
+        ("timeout", [1]),
+        ("tolerance", -0.1),
+        ("tolerance", "nan"),
+        ("tolerance", "inf"),
+        ("tolerance", math.inf),
+        ("tolerance", "0,01"),
+        ("tolerance", "1_0"),
+        ("tolerance", ""),
+        ("min_accuracy", 1.01),
+        ("min_accuracy", {}),
+        ("objective", "fame"),
+        ("objective", 1),
+        ("priority", 1.5),
+        ("priority", -1),
+        ("priority", 2**40),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(Refusal, match=f"parameter {name}") as caught:
+        from_parameters({name: value})
+    assert caught.value.status == 400
+
+
+def test_tolerance_and_minimum_accuracy_together_are_refused() -> None:
+    with pytest.raises(Refusal, match="contradict"):
+        from_headers({"tolerance": "0.1", "min-accuracy": "0.9"})
+
+
+@given(st.sampled_from(["deadline-ms", "tolerance", "objective", "min-accuracy", "priority"]), st.text(max_size=30))
+def test_no_header_text_does_more_than_be_refused(name: str, text: str) -> None:
+    try:
+        demands = from_headers({name: text})
+    except Refusal as refusal:
+        if refusal.status != 400:
+            raise
+    else:
+        assert demands.timeout_us >= 0

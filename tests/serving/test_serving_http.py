@@ -1,0 +1,327 @@
+"""A real server asked by the clients people use: an unmodified ``tritonclient[http]``, httpx, and raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from PIL import Image
+from tritonclient.utils import InferenceServerException
+
+from slotool.elastic import ElasticModel
+from slotool.errors import InputError
+from slotool.scheduling import by_demand
+from slotool.serving import Limits, create_app
+
+SMALL, MEDIUM, LARGE = POINTS
+X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveServer]:
+    """Two models: ``three`` with rules and known latencies, ``plain`` with neither."""
+    three, plain = ThreeLinear(), ThreeLinear("plain")
+    policy = by_demand(space(100.0, 50_000.0, 1e9), tier_rules())
+    with live_server([served(three, policy, tier_rules()), served(plain)], Limits(body_bytes=100_000, batch=8)) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def client(live: LiveServer) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(live.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def http(live: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=live.url, trust_env=False) as http:
+        yield http
+
+
+def logits(live: LiveServer, x: np.ndarray, name: str = "plain") -> np.ndarray:
+    return live.models[name].forward(x, LARGE)
+
+
+def tensor(x: np.ndarray, *, binary: bool = True) -> triton.InferInput:
+    made = triton.InferInput("input", list(x.shape), "FP32")
+    made.set_data_from_numpy(x, binary_data=binary)
+    return made
+
+
+def told(result: triton.InferResult) -> dict[str, Any]:
+    return result.get_response()["parameters"]
+
+
+def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClient) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("three")
+    assert client.is_model_ready("three", "1")
+    assert not client.is_model_ready("four")
+    assert not client.is_model_ready("three", "2")
+    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    metadata = client.get_model_metadata("three", "1")
+    assert metadata["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 1, 2, 3]}]
+    assert [(o["name"], o["datatype"], o["shape"]) for o in metadata["outputs"]] == [
+        ("logits", "FP32", [-1, 4]),
+        ("label", "INT64", [-1]),
+        ("confidence", "FP32", [-1]),
+    ]
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False, None])
+def test_tritonclient_infers_in_every_form(
+    live: LiveServer, client: triton.InferenceServerClient, binary_in: bool, binary_out: bool | None
+) -> None:
+    x = np.random.default_rng(4).random((5, 1, 2, 3)).astype(np.float32)
+    names = ["logits", "label", "confidence"]
+    outputs = None if binary_out is None else [triton.InferRequestedOutput(n, binary_data=binary_out) for n in names]
+    result = client.infer("plain", [tensor(x, binary=binary_in)], outputs=outputs, request_id="a7")
+    expected = logits(live, x)
+    assert result.get_response()["id"] == "a7"
+    np.testing.assert_allclose(result.as_numpy("logits"), expected, rtol=1e-6)
+    np.testing.assert_array_equal(result.as_numpy("label"), expected.argmax(axis=1))
+    assert result.as_numpy("confidence").dtype == np.float32
+    assert told(result)["confidence"] == pytest.approx(float(result.as_numpy("confidence").min()))
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_requests_are_read(live: LiveServer, client: triton.InferenceServerClient, algorithm: str) -> None:
+    result = client.infer("plain", [tensor(X)], request_compression_algorithm=algorithm)
+    np.testing.assert_allclose(result.as_numpy("logits"), logits(live, X), rtol=1e-6)
+
+
+def test_a_timeout_is_a_deadline_that_chooses_the_point(client: triton.InferenceServerClient) -> None:
+    generous = told(client.infer("three", [tensor(X)], timeout=20_000_000))
+    assert generous["operating_point"] == "version=medium", "large would take 1,000 s"
+    assert 0 < generous["slack_us"] < 20_000_000
+    assert generous["queue_us"] > 0
+    assert generous["compute_us"] > 0
+    assert "slack_us" not in told(client.infer("plain", [tensor(X)]))
+
+
+def test_a_deadline_that_has_passed_is_504_and_counted(live: LiveServer, client: triton.InferenceServerClient) -> None:
+    before = live.count("slotool_drops_total", model="three", cause="expired")
+    calls = len(live.models["three"].calls)  # type: ignore[attr-defined]
+    with pytest.raises(InferenceServerException, match="deadline passed") as caught:
+        client.infer("three", [tensor(X)], timeout=1)
+    assert caught.value.status() == "504"
+    assert live.count("slotool_drops_total", model="three", cause="expired") == before + 1
+    assert len(live.models["three"].calls) == calls  # type: ignore[attr-defined]
+    text = httpx.get(f"{live.url}/metrics", trust_env=False).text
+    assert f'slotool_drops_total{{cause="expired",model="three"}} {before + 1}' in text
+
+
+def test_what_cannot_be_met_is_503_with_the_reason(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match=r"accuracy 0\.99 is out of reach") as caught:
+        client.infer("three", [tensor(X)], parameters={"min_accuracy": 0.99})
+    assert caught.value.status() == "503"
+
+
+def test_parameters_turn_the_dial_and_the_answer_says_why(client: triton.InferenceServerClient) -> None:
+    tier = told(client.infer("three", [tensor(X)], parameters={"tolerance": 0.25, "objective": "cost"}, priority=1))
+    assert (tier["rule"], tier["operating_point"].split(",")[0]) == ("cost-0.2", "first=small")
+    assert "tier 0.2 of cost" in tier["reason"]
+    aclo = told(client.infer("three", [tensor(X)], parameters={"min_accuracy": 0.85}))
+    assert aclo["operating_point"] == "version=medium"
+
+
+def test_an_unknown_model_or_version_is_404(client: triton.InferenceServerClient) -> None:
+    for name, version in (("four", ""), ("three", "2")):
+        with pytest.raises(InferenceServerException, match=r"no model is called|no version") as caught:
+            client.infer(name, [tensor(X)], model_version=version)
+        assert caught.value.status() == "404"
+
+
+def image(form: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray((X[0, 0] * 255).astype(np.uint8)).save(file, form)
+    return file.getvalue()
+
+
+def npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, X[0])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["npy", "raw", "png", "jpeg"])
+def test_compute_takes_every_kind_of_body(live: LiveServer, http: httpx.Client, kind: str) -> None:
+    body = {"npy": npy(), "raw": X.tobytes(), "png": image("PNG"), "jpeg": image("JPEG")}[kind]
+    response = http.post("/compute", content=body, headers={"Model": "plain"})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert {"label", "confidence", "model", "operating_point", "reason", "latency_us"} <= set(answer)
+    if kind in ("npy", "raw"):
+        assert answer["label"] == int(logits(live, X).argmax())
+
+
+def test_compute_heeds_the_papers_headers(http: httpx.Client) -> None:
+    tier = {"Model": "three", "Tolerance": "0.1", "Objective": "response-time"}
+    answer = http.post("/compute", content=X.tobytes(), headers=tier).json()
+    assert answer["rule"] == "response-time-0.1"
+    deadline = {"Model": "three", "Deadline-Ms": "20000"}
+    assert http.post("/compute", content=X.tobytes(), headers=deadline).json()["operating_point"] == "version=medium"
+
+
+INFER = "/v2/models/three/infer"
+ONE = {"name": "input", "datatype": "FP32", "shape": [1, 1, 2, 3], "data": [0.5] * 6}
+THREE = {"Model": "three"}
+BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]] = {
+    "broken JSON": (INFER, b'{"inputs": [', {}, 400),
+    "NaN": (INFER, json.dumps({"inputs": [{**ONE, "data": [float("nan")] * 6}]}).encode(), {}, 400),
+    "another dtype": (INFER, {"inputs": [{**ONE, "datatype": "INT32"}]}, {}, 400),
+    "another shape": (INFER, {"inputs": [{**ONE, "shape": [1, 6]}]}, {}, 400),
+    "another name": (INFER, {"inputs": [{**ONE, "name": "x"}]}, {}, 400),
+    "a batch too large": (INFER, {"inputs": [{**ONE, "shape": [9, 1, 2, 3], "data": [0.5] * 54}]}, {}, 400),
+    "a bad binary header": (INFER, {"inputs": [ONE]}, {"Inference-Header-Content-Length": "x"}, 400),
+    "a binary header too long": (INFER, {"inputs": [ONE]}, {"Inference-Header-Content-Length": "9999"}, 400),
+    "a bad parameter": (INFER, {"inputs": [ONE], "parameters": {"timeout": "soon"}}, {}, 400),
+    "no rules": ("/v2/models/plain/infer", {"inputs": [ONE], "parameters": {"tolerance": 0.1}}, {}, 400),
+    "overflow": (INFER, {"inputs": [{**ONE, "data": [3e38] * 6}]}, {}, 400),
+    "an unknown encoding": (INFER, {"inputs": [ONE]}, {"Content-Encoding": "br"}, 415),
+    "no gzip": (INFER, {"inputs": [ONE]}, {"Content-Encoding": "gzip"}, 400),
+    "cut gzip": (INFER, gzip.compress(b'{"inputs": []}')[:-9], {"Content-Encoding": "gzip"}, 400),
+    "a gzip bomb": (INFER, gzip.compress(b" " * 10_000_000), {"Content-Encoding": "gzip"}, 413),
+    "a long body": (INFER, b" " * 100_001, {}, 413),
+    "an empty body": (INFER, b"", {}, 400),
+    "compute: no model named": ("/compute", X.tobytes(), {}, 400),
+    "compute: unknown model": ("/compute", X.tobytes(), {"Model": "four"}, 404),
+    "compute: bad tolerance": ("/compute", X.tobytes(), THREE | {"Tolerance": "much"}, 400),
+    "compute: negative tolerance": ("/compute", X.tobytes(), THREE | {"Tolerance": "-1"}, 400),
+    "compute: bad objective": ("/compute", X.tobytes(), THREE | {"Objective": "fame"}, 400),
+    "compute: bad deadline": ("/compute", X.tobytes(), THREE | {"Deadline-Ms": "nan"}, 400),
+    "compute: bad body": ("/compute", b"hello", THREE, 400),
+    "compute: NaN": ("/compute", np.full(6, np.nan, np.float32).tobytes(), THREE, 400),
+    "a page that is not": ("/v3", b"", {}, 404),
+    "a method that is not": ("/v2", b"", {}, 405),
+}
+
+
+@pytest.mark.parametrize("what", BAD_REQUESTS)
+def test_bad_requests_are_told_why_and_do_no_harm(http: httpx.Client, what: str) -> None:
+    path, body, headers, status = BAD_REQUESTS[what]
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = http.post(path, content=content, headers=headers)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    sentence = response.json()["error"]
+    assert 5 < len(sentence) < 300
+    assert http.post(INFER, json={"inputs": [ONE]}).status_code == 200
+
+
+def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:
+    response = http.post(INFER, content=(b" " * 10_000 for _ in range(20)))
+    assert response.status_code == 413
+
+
+def test_the_index_and_metrics_describe_the_server(http: httpx.Client) -> None:
+    index = http.get("/").json()
+    assert index["models"]["three"]["points"] == [point.key for point in POINTS]
+    assert index["models"]["three"]["tolerance_tiers"] == [0.1, 0.2, 0.3]
+    http.post(INFER, json={"inputs": [ONE]})
+    response = http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    for line in ('slotool_requests_total{model="three",outcome="ok"}', "slotool_request_latency_seconds_bucket",
+                 'slotool_operating_point_requests_total{model="three",point="version=large"}',
+                 'slotool_drops_total{cause="bad-request",model="three"}', "slotool_queue_requests 0.0"):  # fmt: skip
+        assert line in response.text, line
+
+
+def test_a_mixed_crowd_is_answered_to_the_last(live: LiveServer) -> None:
+    body = {"inputs": [ONE]}
+    kinds: list[dict[str, Any]] = [
+        {"url": INFER, "json": body},
+        {"url": INFER, "json": body | {"parameters": {"tolerance": 0.1}}},
+        {"url": INFER, "json": body | {"parameters": {"tolerance": 0.2, "objective": "cost"}}},
+        {"url": INFER, "json": body | {"parameters": {"min_accuracy": 0.85, "timeout": 60_000_000}}},
+        {"url": "/compute", "content": X.tobytes(), "headers": {"Model": "plain"}},
+        {"url": INFER, "json": body | {"parameters": {"timeout": 1}}},
+        {"url": INFER, "json": {"inputs": []}},
+    ]
+
+    async def crowd() -> list[int]:
+        limits = httpx.Limits(max_connections=32)
+        async with httpx.AsyncClient(base_url=live.url, trust_env=False, limits=limits, timeout=60) as http:
+            responses = await asyncio.gather(*(http.post(**kinds[i % len(kinds)]) for i in range(280)))
+        return [response.status_code for response in responses]
+
+    statuses = np.array(asyncio.run(crowd())).reshape(-1, len(kinds)).T
+    assert [sorted(set(row.tolist())) for row in statuses] == [[200]] * 5 + [[504], [400]]
+
+
+def waiting_for(live: LiveServer, length: int) -> None:
+    for _ in range(500):
+        if live.engine.waiting() >= length:
+            return
+        time.sleep(0.01)
+
+
+def request_bytes(x: np.ndarray, **headers: str) -> bytes:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    head = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {x.nbytes}\r\n{lines}\r\n"
+    return head.encode() + x.tobytes()
+
+
+def connected(live: LiveServer) -> socket.socket:
+    host, port = live.address.split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def test_a_client_that_left_is_dropped_and_counted_before_any_work() -> None:
+    model = ThreeLinear()
+    with live_server([served(model)]) as live, connected(live) as patient, connected(live) as leaving:
+        model.sleep_s[LARGE] = 0.4
+        model.calls.clear()
+        patient.sendall(request_bytes(X))
+        time.sleep(0.15)
+        leaving.sendall(request_bytes(X))
+        leaving.close()
+        assert b"200 OK" in patient.recv(1000)
+        for _ in range(300):
+            if live.count("slotool_drops_total", model="three", cause="client-gone"):
+                break
+            time.sleep(0.01)
+        assert live.count("slotool_drops_total", model="three", cause="client-gone") == 1
+        assert len(model.calls) == 1
+
+
+def test_a_late_answer_is_given_and_counted_as_late() -> None:
+    model = ThreeLinear()
+    with live_server([served(model)]) as live:
+        model.sleep_s[LARGE] = 0.3
+        headers = {"Deadline-Ms": "250"}
+        answer = httpx.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, trust_env=False).json()
+        assert answer["slack_us"] < 0
+        assert live.count("slotool_requests_total", model="three", outcome="late") == 1
+
+
+def test_a_body_that_does_not_come_is_408() -> None:
+    with live_server([served(ThreeLinear())], Limits(body_s=0.2)) as live, connected(live) as slow:
+        slow.sendall(request_bytes(X)[:-4])
+        assert slow.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_there_is_no_server_of_nothing() -> None:
+    with pytest.raises(InputError, match="no model"):
+        create_app({})
+
+
+def test_one_model_needs_no_name() -> None:
+    model: ElasticModel = ThreeLinear()
+    with live_server([served(model)]) as live:
+        response = httpx.post(f"{live.url}/compute", content=b"?", trust_env=False)
+        assert (response.status_code, live.count("slotool_drops_total", model="three", cause="bad-request")) == (400, 1)
+        assert httpx.post(f"{live.url}/compute", content=X.tobytes(), trust_env=False).status_code == 200

@@ -1,0 +1,200 @@
+"""The Open Inference Protocol's messages without a server: round trips, and bytes that mean nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from slotool.serving.refusals import Refusal
+from slotool.serving.tensors import format_response, parse_request
+
+SHAPE = (2, 3)
+shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
+numbers = st.floats(-1e6, 1e6, width=32)
+
+
+def tensor(x: np.ndarray, **more: Any) -> dict[str, Any]:
+    return {"name": "input", "datatype": "FP32", "shape": list(x.shape), **more}
+
+
+def json_body(x: np.ndarray, *, nested: bool = False, **more: Any) -> bytes:
+    data = x.tolist() if nested else x.ravel().tolist()
+    return json.dumps({"inputs": [tensor(x, data=data)], **more}).encode()
+
+
+def binary_body(x: np.ndarray, **more: Any) -> tuple[bytes, str]:
+    head = json.dumps({"inputs": [tensor(x, parameters={"binary_data_size": x.nbytes})], **more}).encode()
+    return head + x.tobytes(), str(len(head))
+
+
+@given(st.data(), shapes, st.integers(1, 5))
+def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shape: tuple[int, ...], n: int) -> None:
+    x = data.draw(hnp.arrays(np.float32, (n, *shape), elements=numbers))
+    body, length = binary_body(x, id="42")
+    forms = [(json_body(x), None), (json_body(x, nested=True), None), (body, length)]
+    for content, header_length in forms:
+        request = parse_request(content, header_length, shape, max_batch=5)
+        assert request.x.dtype == np.float32
+        np.testing.assert_array_equal(request.x, x)
+    assert request.id == "42"
+
+
+@given(st.integers(1, 4), st.lists(st.sampled_from(["logits", "label", "confidence"]), unique=True), st.booleans())
+def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary: bool) -> None:
+    x = np.zeros((n, *SHAPE), dtype=np.float32)
+    outputs = [{"name": name, "parameters": {"binary_data": binary}} for name in names]
+    request = parse_request(json_body(x, outputs=outputs, id="7"), None, SHAPE, max_batch=4)
+    tensors = {
+        "logits": np.arange(4 * n, dtype=np.float32).reshape(n, 4) / 3,
+        "label": np.arange(n, dtype=np.int64),
+        "confidence": np.linspace(0, 1, n, dtype=np.float32),
+    }
+    content, json_length = format_response("m", "1", request, tensors, {"reason": "µ"})
+    document = json.loads(content[:json_length])
+    assert (document["id"], document["model_name"], document["parameters"]) == ("7", "m", {"reason": "µ"})
+    wanted = names or list(tensors)
+    assert [output["name"] for output in document["outputs"]] == wanted
+    raw = content[json_length:] if json_length else b""
+    assert bool(raw) == (binary and bool(names))
+    for output in document["outputs"]:
+        expected = tensors[output["name"]]
+        size = output.get("parameters", {}).get("binary_data_size")
+        values = np.array(output["data"]) if size is None else np.frombuffer(raw[:size], expected.dtype)
+        raw = raw[size or 0 :]
+        np.testing.assert_array_equal(values.astype(expected.dtype).reshape(output["shape"]), expected)
+    assert raw == b""
+
+
+def test_binary_data_output_is_the_default_of_outputs_that_say_nothing() -> None:
+    x = np.zeros((1, *SHAPE), dtype=np.float32)
+    all_binary = parse_request(json_body(x, parameters={"binary_data_output": True}), None, SHAPE, max_batch=1)
+    assert set(all_binary.outputs.values()) == {True}
+    outputs = [{"name": "label"}, {"name": "logits", "parameters": {"binary_data": False}}]
+    mixed = parse_request(
+        json_body(x, outputs=outputs, parameters={"binary_data_output": True}), None, SHAPE, max_batch=1
+    )
+    assert mixed.outputs == {"label": True, "logits": False}
+
+
+def test_a_class_that_was_not_computed_is_a_number_in_json_and_infinity_in_binary() -> None:
+    x = np.zeros((1, *SHAPE), dtype=np.float32)
+    logits = np.array([[-np.inf, 1.0]], dtype=np.float32)
+    plain = parse_request(json_body(x, outputs=[{"name": "logits"}]), None, SHAPE, max_batch=1)
+    content, _ = format_response("m", "1", plain, {"logits": logits}, {})
+    assert json.loads(content)["outputs"][0]["data"] == [float(np.finfo(np.float32).min), 1.0]
+    outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
+    binary = parse_request(json_body(x, outputs=outputs), None, SHAPE, max_batch=1)
+    content, length = format_response("m", "1", binary, {"logits": logits}, {})
+    np.testing.assert_array_equal(np.frombuffer(content[length:], np.float32), logits[0])
+
+
+X = np.zeros((1, *SHAPE), dtype=np.float32)
+SIX = [0.0] * 6
+
+
+def one(**changes: Any) -> bytes:
+    return json.dumps({"inputs": [{**tensor(X, data=SIX), **changes}]}).encode()
+
+
+BAD_JSON = {
+    "not JSON": (b"{", "not JSON"),
+    "not text": (b"\xff\xfe{", "not JSON"),
+    "nested without end": (b"[" * 100_000, "nested too deeply"),
+    "a list": (b"[]", "not a JSON object"),
+    "no inputs": (b"{}", "a list of one tensor"),
+    "two inputs": (json.dumps({"inputs": [tensor(X, data=SIX)] * 2}).encode(), "a list of one tensor"),
+    "another name": (one(name="x"), "called 'x'"),
+    "another datatype": (one(datatype="FP64"), "datatype 'FP64'"),
+    "another shape": (one(shape=[1, 3, 2]), r"\[batch, 2, 3\]"),
+    "no batch": (one(shape=[0, 2, 3], data=[]), r"shape \[0"),
+    "a negative batch": (one(shape=[-1, 2, 3]), r"shape \[-1"),
+    "a fractional shape": (one(shape=[1.0, 2, 3]), r"shape \[1.0"),
+    "a true shape": (one(shape=[True, 2, 3]), r"shape \[True"),
+    "an empty shape": (one(shape=[]), r"shape \[\]"),
+    "a large batch": (one(shape=[9, 2, 3], data=[0.0] * 54), "at most 8"),
+    "a monstrous batch": (one(shape=[10**400, 2, 3]), "at most 8"),
+    "too few values": (one(data=SIX[1:]), "5 values"),
+    "ragged data": (one(data=[[1.0], [1.0, 2.0]]), "ragged"),
+    "text as data": (one(data=["0"] * 6), "not a number"),
+    "null as data": (one(data=[None] * 6), "not a number"),
+    "huge integers": (one(data=[10**400] * 6), "not a number"),
+    "too large for float32": (one(data=[1e39] * 6), "NaN or infinity"),
+    "no data": (json.dumps({"inputs": [tensor(X)]}).encode(), "neither"),
+    "shared memory": (one(parameters={"shared_memory_region": "r"}), "shared memory"),
+    "parameters of another kind": (one(parameters=[]), "not a JSON object"),
+    "an unknown output": (json_body(X, outputs=[{"name": "y"}]), "no output is called 'y'"),
+    "outputs of another kind": (json_body(X, outputs=[1]), "no output is called 1"),
+    "classification": (json_body(X, outputs=[{"name": "label", "parameters": {"classification": 3}}]), "not served"),
+    "binary_data of another kind": (
+        json_body(X, outputs=[{"name": "label", "parameters": {"binary_data": 1}}]),
+        "true",
+    ),
+    "id of another kind": (json_body(X, id=7), "id"),
+    "NaN": (json_body(X).replace(b"0.0", b"NaN", 1), "NaN is no JSON number"),
+    "binary_data_size without data": (one(parameters={"binary_data_size": 24}), "0 bytes follow"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_JSON)
+def test_bad_json_is_refused_with_a_sentence(what: str) -> None:
+    body, sentence = BAD_JSON[what]
+    with pytest.raises(Refusal, match=sentence) as caught:
+        parse_request(body, None, SHAPE, max_batch=8)
+    assert caught.value.status == 400
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("length", ["", "-1", "1_0", "+5", "１", "9" * 20, "1e3", "100000"])
+def test_a_bad_header_length_is_refused(length: str) -> None:
+    with pytest.raises(Refusal, match="Inference-Header-Content-Length"):
+        parse_request(binary_body(X)[0], length, SHAPE, max_batch=8)
+
+
+@pytest.mark.parametrize("size", [23, 25, -24, "24", True, None, 24.0])
+def test_a_binary_size_that_is_not_the_shapes_is_refused(size: object) -> None:
+    head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": size})]}).encode()
+    with pytest.raises(Refusal, match="binary_data_size"):
+        parse_request(head + X.tobytes(), str(len(head)), SHAPE, max_batch=8)
+
+
+@pytest.mark.parametrize("extra", [b"", b"\0" * 25])
+def test_more_or_fewer_bytes_than_promised_are_refused(extra: bytes) -> None:
+    head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": X.nbytes})]}).encode()
+    with pytest.raises(Refusal, match="bytes follow the JSON"):
+        parse_request(head + extra, str(len(head)), SHAPE, max_batch=8)
+
+
+def test_nan_in_binary_is_refused() -> None:
+    body, length = binary_body(np.full_like(X, np.nan))
+    with pytest.raises(Refusal, match="NaN or infinity"):
+        parse_request(body, length, SHAPE, max_batch=8)
+
+
+@given(st.binary(max_size=200), st.none() | st.text(max_size=8))
+def test_no_bytes_whatsoever_do_more_than_be_refused(body: bytes, header_length: str | None) -> None:
+    with pytest.raises(Refusal):
+        parse_request(body, header_length, SHAPE, max_batch=8)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), json_values)
+def test_no_json_value_in_a_tensor_does_more_than_be_refused(member: str, value: Any) -> None:
+    try:
+        request = parse_request(one(**{member: value}), None, SHAPE, max_batch=8)
+    except Refusal as refusal:
+        if refusal.status != 400:
+            raise
+    else:
+        assert request.x.shape == (1, *SHAPE)
