@@ -1,0 +1,210 @@
+"""``slotool loadtest``: real requests at Poisson instants against a running server, and what became of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import DataName, Force, Json, Out, Seed
+
+if TYPE_CHECKING:
+    from slotool.cli.output import Output
+    from slotool.data import Dataset
+    from slotool.workloads.client import LoadRun
+    from slotool.workloads.endpoint import Endpoint
+    from slotool.workloads.requests import RequestLog
+
+# A client later than this share of the deadline (or of the median latency) measures itself.
+NOTICEABLE_LATENESS = 0.1
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(loadtest)
+
+
+def loadtest(
+    url: Annotated[str, typer.Argument(help="The server, e.g. http://127.0.0.1:8000.")],
+    out: Out,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Which model.", show_default="the first the server lists")
+    ] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.001, help="Requests per second, on average.")] = 200.0,
+    duration: Annotated[float, typer.Option("--duration", min=0.001, help="Seconds of sending.")] = 10.0,
+    data: DataName = "auto",
+    endpoint: Annotated[
+        str, typer.Option("--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).")
+    ] = "infer",
+    deadline_ms: Annotated[
+        float | None, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.")
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="What the tolerance is to save: response-time or cost.")
+    ] = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option("--min-accuracy", min=0.0, max=1.0, help="Accuracy every answer should have.")
+    ] = None,
+    slo: Annotated[
+        float | None,
+        typer.Option("--slo", min=0.0, max=1.0, help="Exit 1 when fewer than this share meet the deadline, e.g. 0.99."),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds until a request is given up.")] = 10.0,
+    allow_remote: Annotated[
+        bool, typer.Option("--allow-remote", help="The server is another machine, and its owner agrees.")
+    ] = False,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Send real test examples at Poisson instants, open loop, and write what became of each request.
+
+    Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
+    Effective accuracy is the share of all requests sent that were answered correctly and in time.
+
+    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10 --deadline-ms 20
+
+    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --endpoint compute --tolerance 0.05
+    """
+    _check_terms(endpoint, deadline_ms, tolerance, objective, min_accuracy, slo)
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.output import Output
+    from slotool.data import load_dataset
+    from slotool.errors import PromiseBroken
+    from slotool.workloads import Poisson
+    from slotool.workloads.client import LoadPlan, LoadRun, ask_first_model
+    from slotool.workloads.compute import ComputeEndpoint
+    from slotool.workloads.endpoint import Terms
+    from slotool.workloads.infer import InferEndpoint
+    from slotool.workloads.target import server_address
+
+    address = server_address(url, allow_remote=allow_remote)
+    refuse_existing(out, force)
+    arrivals, dataset = Poisson(rate), load_dataset(data)
+    plan = LoadPlan.draw(arrivals, duration, dataset.test, seed)
+    terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
+    protocol = {"infer": InferEndpoint, "compute": ComputeEndpoint}[endpoint](model or ask_first_model(address), terms)
+    provenance = _provenance(protocol, dataset, address, arrivals.name, rate, duration, seed)
+    output = Output(as_json=json)
+    with output.progress(f"{address}: {rate:g} requests/s for {duration:g} s", total=len(plan)) as progress:
+        log = _drive(LoadRun(plan, protocol, address, timeout, progress.advance), out, provenance)
+    _report(output, log, out, slo)
+    met = log.summary()["deadline_meet_rate"]
+    if slo is not None and met < slo:
+        raise PromiseBroken(f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the SLO is {slo:.2%}")
+
+
+def _check_terms(
+    endpoint: str,
+    deadline_ms: float | None,
+    tolerance: float | None,
+    objective: str | None,
+    min_accuracy: float | None,
+    slo: float | None,
+) -> None:
+    if endpoint not in ("infer", "compute"):
+        raise typer.BadParameter(f"{endpoint!r} is neither infer nor compute", param_hint="--endpoint")
+    if objective not in (None, "response-time", "cost"):
+        raise typer.BadParameter(f"{objective!r} is neither response-time nor cost", param_hint="--objective")
+    if tolerance is not None and min_accuracy is not None:
+        raise typer.BadParameter("it contradicts --tolerance: ask for one of them", param_hint="--min-accuracy")
+    if slo is not None and deadline_ms is None:
+        raise typer.BadParameter("it is the share that meets a deadline: give --deadline-ms too", param_hint="--slo")
+
+
+def _drive(run: LoadRun, out: Path, provenance: dict[str, Any]) -> RequestLog:
+    """The whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
+    try:
+        run.drive()
+    except KeyboardInterrupt:
+        if run.finished:
+            run.log({**provenance, "interrupted": True}).save(out)
+        raise
+    log = run.log(provenance)
+    log.save(out)
+    return log
+
+
+def _provenance(
+    protocol: Endpoint, dataset: Dataset, address: str, arrivals: str, rate: float, duration: float, seed: int
+) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from slotool.machine import machine_id
+
+    return {
+        "subject": protocol.model,
+        "server": address,
+        "endpoint": protocol.name,
+        "terms": asdict(protocol.terms),
+        "arrivals": arrivals,
+        "rate_per_s": rate,
+        "duration_s": duration,
+        "seed": seed,
+        "data": dataset.name,
+        "split": "test",
+        "machine": machine_id(),
+    }
+
+
+def _report(output: Output, log: RequestLog, out: Path, slo: float | None) -> None:
+    from slotool.cli.output import duration, table
+
+    summary, statuses, points = log.summary(), log.statuses(), log.points()
+    document = {**log.provenance, **summary, "statuses": statuses, "points": points, "slo": slo, "log": str(out)}
+    title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
+    shown: list[Any] = [table(title, ["figure", "value"], _figures(summary, slo))]
+    if len(statuses) > 1 or summary["answered"] < summary["requests"]:
+        rows = [[str(s["status"] or "none"), f"{s['requests']:,}", s["error"]] for s in statuses]
+        shown.append(table("HTTP status", ["status", "requests", "for example"], rows))
+    if points:
+        columns = ["operating point", "share", "accuracy", "median latency"]
+        cells = [
+            [p["point"], f"{p['share']:.1%}", f"{p['accuracy']:.4f}", duration(p["median_latency_s"])] for p in points
+        ]
+        shown.append(table("Who answered", columns, cells))
+    output.result("loadtest", document, *shown, f"wrote {out}")
+    _warn_of_lateness(output, summary)
+
+
+def _figures(summary: dict[str, Any], slo: float | None) -> list[list[str]]:
+    import math
+
+    from slotool.cli.output import duration
+
+    def time(name: str) -> str:
+        return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
+
+    deadline_s = summary["deadline_s"]
+    met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
+    verdict = "" if slo is None else f" (SLO {slo:.2%})"
+    late = "lateness_worst_s" if math.isnan(summary["lateness_p99_s"]) else "lateness_p99_s"
+    rates = [f"{summary[name]:.1f}/s" for name in ("sent_rate_per_s", "asked_rate_per_s")]
+    return [
+        ["p50 latency", time("p50_s")],
+        ["p90 latency", time("p90_s")],
+        ["p99 latency", time("p99_s")],
+        [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
+        ["effective accuracy", f"{summary['effective_accuracy']:.4f}"],
+        ["accuracy of answered", f"{summary['accuracy_of_answered']:.4f}"],
+        ["sent, of asked for", f"{rates[0]} of {rates[1]}"],
+        ["client's own lateness", f"{time(late)} ({'p99' if late == 'lateness_p99_s' else 'worst'})"],
+    ]
+
+
+def _warn_of_lateness(output: Output, summary: dict[str, Any]) -> None:
+    import math
+
+    from slotool.cli.output import duration
+
+    p99_s, worst_s = summary["lateness_p99_s"], summary["lateness_worst_s"]
+    lateness_s, who = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
+    measure_s = summary["deadline_s"] or summary["p50_s"]
+    if lateness_s > NOTICEABLE_LATENESS * measure_s:
+        output.warn(
+            f"{who} left the client {duration(lateness_s)} late or more, which counts in the latencies above; "
+            "use a lower --rate, or leave the client a core of its own"
+        )

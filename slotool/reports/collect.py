@@ -1,0 +1,133 @@
+"""What there is to report on: files and folders told apart by what they declare to be, not by their names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slotool.artifacts import Artifact, open_artifact
+from slotool.artifacts.bundle import is_artifact
+from slotool.errors import InputError
+from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
+from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
+from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, OutcomeTable, Schema, schema_name
+from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
+
+PREDICTIONS_FILE = "predictions.parquet"
+
+
+@dataclass
+class Found:
+    """Everything recognised, each with the path it was given or found under, in the order met.
+
+    ``unused``: paths that were recognised, but of which there is nothing to draw, and what they are.
+    """
+
+    predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)
+    outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
+    requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
+    rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
+    artifacts: list[Artifact] = field(default_factory=list)
+    unused: list[tuple[Path, str]] = field(default_factory=list)
+
+    @property
+    def drawable(self) -> bool:
+        return bool(self.predictions or self.outcomes or self.requests or self.rules)
+
+
+def collect(paths: Iterable[Path]) -> Found:
+    """Read every table, rule set and artifact among ``paths``; folders are searched, and their folders, no deeper.
+
+    A file that is named must be something known; in a folder others are passed over. Damage is an error either way:
+    raises ``TableError``, ``ArtifactError`` or ``InputError``, the last also when nothing is there to draw.
+    """
+    found = Found()
+    seen: set[Path] = set()
+    given = list(paths)
+    for path in given:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder")
+        for candidate in _candidates(path):
+            if candidate.resolve() in seen:
+                continue
+            seen.add(candidate.resolve())
+            if not _take(candidate, found) and candidate == path:
+                raise InputError(f"{path}: neither a table, a rule set nor an artifact that a report could draw")
+    if not found.drawable:
+        where = ", ".join(map(str, given))
+        raise InputError(
+            f"{where}: nothing to draw; a report needs outcome tables, request logs, rule sets or a trained predictor"
+        )
+    return found
+
+
+def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
+    """``path`` itself when it is a file or an artifact, else what is in it, artifacts and files of ``depth`` levels."""
+    if path.is_file() or is_artifact(path):
+        yield path
+        return
+    for child in sorted(path.iterdir()):
+        if child.name.startswith("."):
+            continue
+        if child.is_file() or is_artifact(child):
+            yield child
+        elif child.is_dir() and depth:
+            yield from _candidates(child, depth - 1)
+
+
+def _take(path: Path, found: Found) -> bool:
+    """Whether ``path`` was recognised."""
+    if path.is_dir():
+        _take_artifact(open_artifact(path), found)
+        return True
+    if path.suffix == ".json":
+        return _take_json(path, found)
+    if path.suffix not in (".parquet", ".csv"):
+        return False
+    schema = schema_name(path) if path.suffix == ".parquet" else _csv_schema(path)
+    return _take_table(path, schema, found)
+
+
+def _take_artifact(artifact: Artifact, found: Found) -> None:
+    found.artifacts.append(artifact)
+    if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
+        found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
+
+
+def _take_table(path: Path, schema: str | None, found: Found) -> bool:
+    if schema == OUTCOME_SCHEMA.name:
+        found.outcomes.append((path, OutcomeTable.load(path)))
+    elif schema == REQUESTS_SCHEMA.name:
+        log = RequestLog.load(path)
+        if log.answered.any():
+            found.requests.append((path, log))
+        else:
+            found.unused.append((path, "request log without a single answer"))
+    elif schema == PREDICTIONS_SCHEMA.name:
+        found.predictions.append((path, PredictionsTable.load(path)))
+    elif schema is not None:
+        found.unused.append((path, f"{schema} table"))
+    return schema is not None
+
+
+def _csv_schema(path: Path) -> str | None:
+    """The schema whose required columns a CSV file has, the most demanding first; None for any other CSV."""
+    with path.open(errors="replace") as file:
+        columns = {name.strip().strip('"') for name in file.readline().split(",")}
+    known: tuple[Schema, ...] = (REQUESTS_SCHEMA, PREDICTIONS_SCHEMA, OUTCOME_SCHEMA, LATENCY_SCHEMA)
+    fitting = [schema for schema in known if {c.name for c in schema.columns if c.required} <= columns]
+    return fitting[0].name if fitting else None
+
+
+def _take_json(path: Path, found: Found) -> bool:
+    try:
+        document: Any = json.loads(path.read_text())
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON file") from error
+    if not isinstance(document, dict) or document.get("schema") != RULES_SCHEMA:
+        return False
+    found.rules.append((path, RuleSet.load(path)))
+    return True

@@ -1,0 +1,237 @@
+"""One self-contained page: plotly's JavaScript is inside, and a content policy forbids every request to outside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+
+from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit, Rows
+from slotool.reports.style import CSS
+
+# plotly offers to upload a chart to its makers; a report of somebody's own measurements must not.
+_CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d"],
+}
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
+_MODES = {
+    "line": "lines",
+    "dashes": "lines",
+    "steps": "lines",
+    "dots": "markers",
+    "dots and line": "lines+markers",
+    "dots and steps": "lines+markers",
+}
+
+
+def page(title: str, figures: Sequence[Figure], facts: Sequence[tuple[str, Rows]]) -> str:
+    """The HTML document: summary, a section per figure, then the tables of ``facts`` (title and rows each)."""
+    headlines = [(what, value, figure.id) for figure in figures for what, value in figure.headlines]
+    sections = "\n".join(_section(figure) for figure in figures)
+    plots = {figure.id: plotly_figure(figure) for figure in figures}
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body>
+<main>
+<h1>{escape(title)}</h1>
+{_summary(headlines)}
+{sections}
+{_facts(facts)}
+</main>
+<script>{get_plotlyjs()}</script>
+<script id="plots" type="application/json">{_script_json(plots)}</script>
+<script>{_START}</script>
+</body>
+</html>
+"""
+
+
+# Sections are drawn as they come near, so that a page of many plots opens at once; printing needs them all.
+_START = f"""
+const plots = JSON.parse(document.getElementById("plots").textContent);
+const config = {json.dumps(_CONFIG)};
+function draw(box) {{
+  const plot = plots[box.id];
+  if (!plot) return;
+  delete plots[box.id];
+  if (box.clientWidth < 560) {{
+    Object.assign(plot.layout.margin, {{l: 68, r: 8}});
+    plot.layout.font.size = 12;
+  }}
+  const bar = box.clientWidth < 560 ? false : "hover";
+  Plotly.newPlot(box, plot.data, plot.layout, {{...config, displayModeBar: bar}});
+}}
+const boxes = document.querySelectorAll(".plot");
+const near = new IntersectionObserver(
+  entries => entries.filter(e => e.isIntersecting).forEach(e => draw(e.target)), {{rootMargin: "1200px"}});
+boxes.forEach(box => near.observe(box));
+addEventListener("beforeprint", () => boxes.forEach(draw));
+"""
+
+
+def plotly_figure(figure: Figure) -> dict[str, Any]:
+    """``figure`` as plotly's data and layout, plain JSON."""
+    built = go.Figure()
+    for band in figure.bands:
+        built.add_traces(_band(band))
+    for curve in figure.curves:
+        built.add_trace(_curve(curve, figure))
+    for limit in figure.limits:
+        _add_limit(built, limit, figure.x)
+    built.update_layout(
+        template="none",
+        font={"family": _FONT, "size": 14, "color": INK},
+        margin={"l": 72, "r": 20, "t": 36, "b": 58},
+        paper_bgcolor="white",
+        plot_bgcolor="white",
+        hovermode="closest",
+        hoverlabel={"align": "left", "bgcolor": "white", "font": {"color": INK}},
+        showlegend=sum(bool(trace.showlegend) for trace in built.data) > 1,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        xaxis=_axis(figure.x),
+        yaxis=_axis(figure.y),
+    )
+    return json.loads(built.to_json())
+
+
+def _curve(curve: Curve, figure: Figure) -> go.Scatter:
+    dense = len(curve.x) > 60
+    labelled = any(curve.labels)
+    mode = _MODES[curve.style] + ("+text" if labelled else "")
+    error = (
+        {"type": "data", "array": curve.error.tolist(), "thickness": 1.3, "width": 4}
+        if curve.error is not None
+        else None
+    )
+    return go.Scatter(
+        x=curve.x.tolist(),
+        y=curve.y.tolist(),
+        name=curve.name,
+        mode=mode,
+        text=list(curve.labels) if labelled else None,
+        textposition="top right" if curve.labels_above else "bottom right",
+        textfont={"size": 12, "color": INK},
+        customdata=list(curve.hover) if curve.hover else None,
+        hovertemplate="%{customdata}<extra></extra>" if curve.hover else None,
+        hoverinfo="skip" if curve.style == "dashes" else None,
+        line={
+            "color": curve.paint,
+            "width": 1.5 if curve.style == "dashes" else 8 if curve.wide else 2.4,
+            "dash": "dash" if curve.style == "dashes" else "solid",
+            "shape": "hv" if "steps" in curve.style else "linear",
+        },
+        marker={
+            "color": curve.paint,
+            "size": 5 if dense else 15 if curve.wide else 10,
+            "opacity": 0.65 if dense else 1.0,
+        },
+        opacity=0.4 if curve.wide else 1.0,
+        error_y=error,
+        showlegend=curve.in_legend,
+        cliponaxis=not labelled,
+    )
+
+
+def _band(band: Band) -> list[go.Scatter]:
+    edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    fill = {"fill": "tonexty", "fillcolor": FAINT, "name": band.name, "showlegend": True}
+    return [
+        go.Scatter(x=band.x.tolist(), y=band.low.tolist(), showlegend=False, **edge),
+        go.Scatter(x=band.x.tolist(), y=band.high.tolist(), **edge, **fill),
+    ]
+
+
+def _add_limit(built: go.Figure, limit: Limit, axis: Axis) -> None:
+    built.add_vline(x=limit.x, line={"color": ALARM, "width": 2, "dash": "dash"})
+    built.add_annotation(
+        x=math.log10(limit.x) if axis.log else limit.x,
+        y=1,
+        yref="paper",
+        text=limit.text,
+        textangle=-90,
+        showarrow=False,
+        xanchor="right",
+        yanchor="top",
+        font={"color": ALARM, "size": 13},
+    )
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    bounds = [math.log10(axis.low), math.log10(axis.high)] if axis.log else [axis.low, axis.high]
+    return {
+        "title": {"text": axis.title, "standoff": 10, "font": {"size": 14}},
+        "type": "log" if axis.log else "linear",
+        "range": bounds,
+        "tickmode": "array",
+        "tickvals": [value for value, _ in axis.ticks],
+        "ticktext": [text for _, text in axis.ticks],
+        "tickangle": 0,
+        "gridcolor": FAINT,
+        "showline": True,
+        "linecolor": "#8a94a0",
+        "zeroline": False,
+        "ticks": "outside",
+        "tickcolor": "#8a94a0",
+    }
+
+
+def _section(figure: Figure) -> str:
+    shape = "plot square" if figure.square else "plot"
+    return f"""<section>
+<h2>{escape(figure.title)}</h2>
+<p>{escape(figure.caption)}</p>
+<div id="{escape(figure.id)}" class="{shape}" role="img" aria-label="{escape(figure.caption)}"></div>
+{_table(figure.table)}
+<p class="source">from {escape(figure.source)}</p>
+</section>"""
+
+
+def _summary(headlines: Iterable[tuple[str, str, str]]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row"><a href="#{escape(anchor)}">{escape(what)}</a></th><td>{escape(value)}</td></tr>'
+        for what, value, anchor in headlines
+    )
+    return f'<div class="wide"><table class="summary">{rows}</table></div>' if rows else ""
+
+
+def _facts(facts: Sequence[tuple[str, Rows]]) -> str:
+    return "\n".join(f"<section><h2>{escape(title)}</h2>{_table(rows)}</section>" for title, rows in facts if rows.rows)
+
+
+def _table(table: Rows) -> str:
+    if not table.rows:
+        return ""
+    numeric = [all(row[i][:1] in "0123456789±–-+" for row in table.rows) for i in range(len(table.columns))]
+    head = "".join(_cell("th", name, number) for name, number in zip(table.columns, numeric, strict=True))
+    body = "".join(
+        "<tr>" + "".join(_cell("td", text, number) for text, number in zip(row, numeric, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(tag: str, text: str, number: bool) -> str:
+    return f'<{tag} class="number">{escape(text)}</{tag}>' if number else f"<{tag}>{escape(text)}</{tag}>"
+
+
+def _script_json(document: Mapping[str, Any]) -> str:
+    """JSON that no text in it can break out of a script element with."""
+    return json.dumps(document, allow_nan=False).replace("<", "\\u003c")

@@ -1,0 +1,116 @@
+"""Figures as PNG, drawn with matplotlib; no display is needed."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit
+
+DOTS_PER_INCH = 160
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#8a94a0",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+}
+_LINES = {"line": "-", "dashes": "--", "dots and line": "-", "steps": "-", "dots and steps": "-", "dots": ""}
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Draw ``figure`` into the PNG file ``path``, with its title above and its caption below."""
+    with mpl.rc_context(_STYLE):
+        canvas = Canvas(figsize=(7.2, 7.0) if figure.square else (8.4, 5.4), dpi=DOTS_PER_INCH, layout="constrained")
+        axes = canvas.add_subplot()
+        for band in figure.bands:
+            _draw_band(axes, band)
+        for limit in figure.limits:
+            _draw_limit(axes, limit)
+        for curve in figure.curves:
+            _draw_curve(axes, curve)
+        _set_axis(axes, figure.x, "x")
+        _set_axis(axes, figure.y, "y")
+        if figure.square:
+            axes.set_box_aspect(1)
+        axes.set_title(figure.title, loc="left", fontsize=13, fontweight="bold", pad=26)
+        if len(axes.get_legend_handles_labels()[1]) > 1:
+            place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
+            axes.legend(frameon=False, fontsize=9, ncols=6, handlelength=1.6, columnspacing=1.4, **place)
+        canvas.supxlabel("\n".join(textwrap.wrap(figure.caption, 98)), fontsize=9, color="#4a5561", x=0.02, ha="left")
+        canvas.savefig(path, format="png")
+
+
+def _draw_curve(axes: Axes, curve: Curve) -> None:
+    reference = curve.style == "dashes"
+    dots = "dots" in curve.style
+    dense = dots and len(curve.x) > 60
+    axes.plot(
+        curve.x,
+        curve.y,
+        color=curve.paint,
+        linestyle=_LINES[curve.style],
+        linewidth=1.3 if reference else 6.0 if curve.wide else 1.9,
+        drawstyle="steps-post" if "steps" in curve.style else "default",
+        marker="o" if dots else "",
+        markersize=3.2 if dense else 9.5 if curve.wide else 6.5,
+        alpha=0.6 if dense else 0.4 if curve.wide else 1.0,
+        markeredgewidth=0,
+        label=curve.name if curve.in_legend else "_",
+        zorder=2 if reference else 3,
+    )
+    if curve.error is not None:
+        axes.errorbar(curve.x, curve.y, yerr=curve.error, fmt="none", ecolor=curve.paint, elinewidth=1.1, capsize=2.5)
+    for x, y, label in zip(curve.x, curve.y, curve.labels, strict=False):
+        if label:
+            axes.annotate(
+                label,
+                (float(x), float(y)),
+                xytext=(7, 4 if curve.labels_above else -4),
+                textcoords="offset points",
+                fontsize=8.5,
+                va="bottom" if curve.labels_above else "top",
+                zorder=5,
+            )
+
+
+def _draw_band(axes: Axes, band: Band) -> None:
+    axes.fill_between(band.x, band.low, band.high, color=FAINT, alpha=0.75, linewidth=0, label=band.name, zorder=1)
+
+
+def _draw_limit(axes: Axes, limit: Limit) -> None:
+    axes.axvline(limit.x, color=ALARM, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    axes.annotate(
+        limit.text,
+        (limit.x, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(-5, -4),
+        textcoords="offset points",
+        rotation=90,
+        ha="right",
+        va="top",
+        color=ALARM,
+        fontsize=9,
+    )
+
+
+def _set_axis(axes: Axes, axis: Axis, which: str) -> None:
+    axes.set(**{f"{which}scale": "log" if axis.log else "linear"})
+    axes.set(**{f"{which}lim": (axis.low, axis.high), f"{which}label": axis.title})
+    drawn = axes.xaxis if which == "x" else axes.yaxis
+    drawn.set_ticks(np.array([value for value, _ in axis.ticks]), [text for _, text in axis.ticks])
+    drawn.set_ticks([], minor=True)

@@ -1,0 +1,69 @@
+"""A report on disk: one HTML file, and beside it a folder with the same plots as PNG."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slotool.errors import AlreadyExistsError
+from slotool.reports.collect import Found
+from slotool.reports.figure import Figure
+from slotool.reports.figures import figures_of
+from slotool.reports.origins import origins
+
+
+def write_report(
+    found: Found, out: Path, *, title: str, force: bool = False, progress: Callable[[], None] = lambda: None
+) -> list[Figure]:
+    """Write ``out`` and ``plots_folder(out)``; ``progress`` is called per plot. Returns what was drawn.
+
+    Everything is drawn before anything is put in place, the page last. Raises ``AlreadyExistsError`` when either is
+    there and ``force`` is not set, or the folder holds anything but plots; ``InputError`` for data without a plot.
+    """
+    from slotool.reports.page import page
+
+    refuse_report(out, force)
+    figures = figures_of(found)
+    folder = plots_folder(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
+    try:
+        _draw(figures, staging, progress)
+        (staging / out.name).write_text(page(title, figures, origins(found)), encoding="utf-8")
+        os.replace(staging / out.name, staging.with_suffix(".page"))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(staging, folder)
+        os.replace(staging.with_suffix(".page"), out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.with_suffix(".page").unlink(missing_ok=True)
+    return figures
+
+
+def plots_folder(out: Path) -> Path:
+    """``report_plots`` for ``report.html``."""
+    return out.with_name(f"{out.stem}_plots")
+
+
+def refuse_report(out: Path, force: bool) -> None:
+    """Raises ``AlreadyExistsError`` unless ``write_report`` may write to ``out``."""
+    folder = plots_folder(out)
+    if out.is_dir():
+        raise AlreadyExistsError(f"{out} is a folder; name the HTML file to write")
+    for path in (out, folder):
+        if path.exists() and not force:
+            raise AlreadyExistsError(f"{path} exists already")
+    if folder.exists() and not (folder.is_dir() and all(child.suffix == ".png" for child in folder.iterdir())):
+        raise AlreadyExistsError(f"{folder} holds more than a report's plots; choose another name")
+
+
+def _draw(figures: Sequence[Figure], folder: Path, progress: Callable[[], None]) -> None:
+    from slotool.reports.plots import save_png
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for figure in figures:
+        save_png(figure, folder / f"{figure.id}.png")
+        progress()

@@ -1,0 +1,189 @@
+"""Accuracy against k, and accuracy against latency of every operating point, from outcome tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.reports.axes import Unit, log_axis, share_axis, spaced_labels
+from slotool.reports.figure import Curve, Figure, Rows
+from slotool.reports.text import duration, percent
+from slotool.tables import OperatingPoint, OutcomeTable
+
+# A cheaper point that gives up no more than this is worth pointing out.
+WORTH_IT = 0.01
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One operating point of a subject: accuracy with its standard error, median latency in seconds."""
+
+    version: str
+    accuracy: float
+    standard_error: float
+    latency_s: float
+    examples: int
+
+    @property
+    def share_of_nodes(self) -> float | None:
+        """k of an SLO-NN's point, 1 for its full network; None for any other point."""
+        try:
+            k = OperatingPoint.parse(self.version).get("k")
+        except InputError:
+            return None
+        return 1.0 if self.version == "full" else float(k) if isinstance(k, int | float) else None
+
+    def cells(self, best_latency_s: float) -> tuple[str, ...]:
+        faster = f"{best_latency_s / self.latency_s:.2f} ×" if self.latency_s > 0 else "–"
+        return (
+            self.version,
+            percent(self.accuracy, 2),
+            f"± {percent(self.standard_error, 2)}",
+            duration(self.latency_s),
+            faster,
+        )
+
+
+COLUMNS = ("point", "accuracy", "SE", "median latency", "speed-up over the best")
+
+
+def scored(table: OutcomeTable) -> list[Scored]:
+    """Every version of a table, fastest first. A continuous error counts as 1 − mean error."""
+    error, latency_s = table.matrix("error"), table.matrix("latency_s")
+    spread = error.std(axis=0, ddof=1) if len(error) > 1 else np.zeros(error.shape[1])
+    points = [
+        Scored(
+            version=version,
+            accuracy=1.0 - float(error[:, i].mean()),
+            standard_error=float(spread[i] / np.sqrt(len(error))),
+            latency_s=float(np.median(latency_s[:, i])),
+            examples=len(error),
+        )
+        for i, version in enumerate(table.versions)
+    ]
+    return sorted(points, key=lambda point: point.latency_s)
+
+
+def has_k(table: OutcomeTable) -> bool:
+    """Whether the table is of an SLO-NN: several points, all of them shares of nodes."""
+    return len(table.versions) > 1 and all(point.share_of_nodes is not None for point in scored(table))
+
+
+def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
+    """Accuracy at each share of nodes computed, ± 1 standard error, beside the full network's."""
+    points = sorted(scored(table), key=lambda point: point.share_of_nodes or 0.0)
+    share = np.array([point.share_of_nodes for point in points], dtype=np.float64)
+    accuracy, error = (np.array([getattr(p, f) for p in points]) for f in ("accuracy", "standard_error"))
+    full = points[-1]
+    x = share_axis("share of each layer's nodes computed (k)", np.append(share, 0.0))
+    y = share_axis("accuracy", np.concatenate([accuracy - error, accuracy + error]))
+    least = next(p for p in points if p.accuracy >= full.accuracy - WORTH_IT)
+    curve = Curve(name, share, accuracy, "dots and line", error=error, hover=tuple(_hover(p) for p in points))
+    reference = Curve(f"at {full.version}", np.array([x.low, x.high]), np.full(2, full.accuracy), "dashes", colour=5)
+    return Figure(
+        id=f"accuracy-k-{name}",
+        title=f"{name}: accuracy against k",
+        caption=f"{_enough(points, least)} ({_examples(table)}; bars are ± 1 standard error).",
+        source=source,
+        x=x,
+        y=y,
+        curves=(reference, curve),
+        table=Rows(COLUMNS, tuple(point.cells(full.latency_s) for point in points)),
+        headlines=(
+            (
+                f"{name}: smallest k within one point of the full network",
+                f"{least.version}: {percent(least.accuracy)} at {duration(least.latency_s)}",
+            ),
+        ),
+    )
+
+
+def accuracy_against_latency(name: str, tables: Sequence[tuple[str, OutcomeTable]], source: str) -> Figure:
+    """Every operating point of every subject that was evaluated on one data set, and the front no point beats."""
+    subjects = {subject: scored(table) for subject, table in tables}
+    every = [(subject, point) for subject, points in subjects.items() for point in points]
+    latency_s = np.array([max(point.latency_s, 1e-9) for _, point in every])
+    bounds = np.array([p.accuracy + sign * p.standard_error for _, p in every for sign in (-1, 1)])
+    unit = Unit.best_for(latency_s)
+    x = log_axis(f"median latency of one answer, {unit.name}", unit.of(latency_s), air=0.1)
+    y = share_axis("accuracy", bounds)
+    accuracy = np.array([point.accuracy for _, point in every])
+    labels = spaced_labels(unit.of(latency_s), accuracy, [point.version for _, point in every], x, y)
+    front = pareto(latency_s, accuracy)
+    frontier = Curve("Pareto front", unit.of(latency_s[front]), accuracy[front], "steps", colour=5)
+    dots, at = [], 0
+    for colour, (subject, points) in enumerate(subjects.items()):
+        dots.append(_points(subject, points, unit, colour, labels[at : at + len(points)]))
+        at += len(points)
+    best = max((point for _, point in every), key=lambda point: point.accuracy)
+    beaten = len(every) - len(front)
+    return Figure(
+        id=f"accuracy-latency-{name}",
+        title=f"Accuracy against latency, {name}",
+        caption=(
+            f"Up and to the left is better: {len(front)} of {len(every)} operating points lie on the front"
+            + (f", the other {beaten} are both slower and no more accurate than one of these" if beaten else "")
+            + f" ({_examples(*(table for _, table in tables))}; bars are ± 1 standard error)."
+        ),
+        source=source,
+        x=x,
+        y=y,
+        curves=(frontier, *dots),
+        table=Rows(
+            ("subject", *COLUMNS, "on the front"),
+            tuple(
+                (subject, *point.cells(best.latency_s), "yes" if i in front else "")
+                for i, (subject, point) in enumerate(every)
+            ),
+        ),
+        headlines=tuple(_headline(subject, points) for subject, points in subjects.items() if len(points) > 1),
+    )
+
+
+def pareto(latency_s: np.ndarray, accuracy: np.ndarray) -> list[int]:
+    """Indices of the points that no other beats in both, by rising latency; of equal points the first."""
+    front: list[int] = []
+    for i in np.lexsort((-accuracy, latency_s)):
+        if not front or accuracy[i] > accuracy[front[-1]]:
+            front.append(int(i))
+    return front
+
+
+def _enough(points: list[Scored], least: Scored) -> str:
+    full = points[-1]
+    if least is full:
+        return f"No k below {full.version} comes within one point of its {percent(full.accuracy)}"
+    share = percent(least.share_of_nodes, 0)
+    return f"{share} of the nodes suffice to stay within one point of the {percent(full.accuracy)} of {full.version}"
+
+
+def _points(subject: str, points: list[Scored], unit: Unit, colour: int, labels: tuple[str, ...]) -> Curve:
+    latency_s, accuracy, error = (
+        np.array([getattr(p, field) for p in points]) for field in ("latency_s", "accuracy", "standard_error")
+    )
+    hover = tuple(f"{subject}<br>{_hover(point)}" for point in points)
+    return Curve(subject, unit.of(latency_s), accuracy, "dots", colour, error=error, hover=hover, labels=labels)
+
+
+def _headline(subject: str, points: list[Scored]) -> tuple[str, str]:
+    best = max(points, key=lambda point: point.accuracy)
+    cheap = next(point for point in points if point.accuracy >= best.accuracy - WORTH_IT)
+    said = f"{best.version}: {percent(best.accuracy)} at {duration(best.latency_s)}"
+    if cheap.latency_s < best.latency_s:
+        said += f"; {cheap.version}: {percent(cheap.accuracy)} at {duration(cheap.latency_s)}"
+    return f"{subject}: most accurate point, and the fastest within one point of it", said
+
+
+def _hover(point: Scored) -> str:
+    return (
+        f"{point.version}<br>accuracy {percent(point.accuracy, 2)} ± {percent(point.standard_error, 2)}"
+        f"<br>median {duration(point.latency_s)}"
+    )
+
+
+def _examples(*tables: OutcomeTable) -> str:
+    counts: Iterable[int] = sorted({len(table.examples) for table in tables})
+    return " and ".join(f"{count:,}" for count in counts) + " examples"

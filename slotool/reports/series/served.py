@@ -1,0 +1,101 @@
+"""The served latency distribution, from a request log."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.reports.axes import Unit, log_axis, log_share_axis
+from slotool.reports.figure import Curve, Figure, Limit, Rows
+from slotool.reports.text import duration, percent
+from slotool.workloads.requests import RequestLog
+
+MOST_POINTS = 1_500
+
+
+def served_latency(name: str, log: RequestLog, source: str) -> Figure:
+    """Which share of all requests was still unanswered after how long, down to the last one; a failed one stays so.
+
+    Raises ``InputError`` when no request was answered.
+    """
+    answered_s = np.sort(log.latency_s[log.answered])
+    if not len(answered_s):
+        raise InputError(f"{source}: none of its {len(log):,} requests was answered; there is no latency to draw")
+    summary = log.summary()
+    unit = Unit.best_for(answered_s)
+    deadline_s = summary["deadline_s"]
+    extent = np.append(answered_s, deadline_s) if deadline_s else answered_s
+    waiting = 1.0 - np.arange(len(answered_s)) / len(log)
+    shown = _thinned(waiting)
+    marks = [(q, summary[f"p{q}_s"]) for q in (50, 99) if not np.isnan(summary[f"p{q}_s"])]
+    at_marks = np.array([1.0 - np.sum(answered_s < value) / len(log) for _, value in marks])
+    unanswered = len(log) - len(answered_s)
+    return Figure(
+        id=f"served-{name}",
+        title=f"{name}: served latency",
+        caption=_caption(summary, unanswered),
+        source=source,
+        x=log_axis(f"latency from the intended instant of sending, {unit.name}", unit.of(extent), air=0.12),
+        y=log_share_axis("share of requests not yet answered", float(waiting[-1])),
+        curves=(
+            Curve(name, unit.of(answered_s[shown]), waiting[shown], "line"),
+            Curve(
+                "quantiles",
+                unit.of(np.array([value for _, value in marks])),
+                at_marks,
+                "dots",
+                labels=tuple(f"p{quantile} {duration(value)}" for quantile, value in marks),
+                labels_above=True,
+                in_legend=False,
+            ),
+        ),
+        limits=(Limit(deadline_s / unit.seconds, f"deadline {duration(deadline_s)}"),) if deadline_s else (),
+        table=_table(log),
+        headlines=_headlines(name, summary),
+    )
+
+
+def _caption(summary: dict[str, float], unanswered: int) -> str:
+    requests, rate = f"{summary['requests']:,.0f} requests", f"{summary['asked_rate_per_s']:.0f}/s"
+    lost = f"; {unanswered:,} were never answered" if unanswered else ""
+    if not summary["deadline_s"]:
+        return f"Half of {requests}, arriving at {rate}, were answered within {duration(summary['p50_s'])}{lost}."
+    if summary["deadline_meet_rate"] == 1.0:
+        return f"All of {requests}, arriving at {rate}, were answered before the deadline."
+    return (
+        f"Where the curve crosses the deadline it shows the share of {requests}, arriving at {rate}, that missed it: "
+        f"{percent(1 - summary['deadline_meet_rate'], 2)}{lost}."
+    )
+
+
+def _headlines(name: str, summary: dict[str, float]) -> tuple[tuple[str, str], ...]:
+    rate = f"{name} at {summary['asked_rate_per_s']:.0f} requests/s"
+    tail = ("p99_s", "p99") if not np.isnan(summary["p99_s"]) else ("worst_s", "worst")
+    times = f"{duration(summary['p50_s'])} and {duration(summary[tail[0]])}"
+    lines = [(f"{rate}: p50 and {tail[1]} latency", times)]
+    if summary["deadline_s"]:
+        met = f"met the deadline of {duration(summary['deadline_s'])}"
+        lines.append((f"{rate}: {met}", percent(summary["deadline_meet_rate"], 2)))
+    return (*lines, (f"{rate}: effective accuracy", percent(summary["effective_accuracy"], 2)))
+
+
+def _table(log: RequestLog) -> Rows:
+    rows = [
+        (
+            p["point"],
+            f"{p['requests']:,}",
+            percent(p["share"]),
+            percent(p["accuracy"], 2),
+            duration(p["median_latency_s"]),
+        )
+        for p in log.points()
+    ]
+    return Rows(("operating point that answered", "requests", "share", "accuracy", "median latency"), tuple(rows))
+
+
+def _thinned(waiting: np.ndarray) -> np.ndarray:
+    """Indices evenly spread over the logarithm of the share that waits, so that the tail is kept whole."""
+    if len(waiting) <= MOST_POINTS:
+        return np.arange(len(waiting))
+    levels = np.geomspace(waiting[0], waiting[-1], MOST_POINTS)
+    return np.unique(np.append(np.searchsorted(-waiting, -levels), len(waiting) - 1))

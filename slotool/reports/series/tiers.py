@@ -1,0 +1,85 @@
+"""Tolerance tiers: what response time and cost become as more degradation is accepted, from a rule set."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+
+from slotool.reports.axes import linear_axis, share_axis
+from slotool.reports.figure import Curve, Figure, Rows
+from slotool.reports.text import duration, percent
+from slotool.rules.policies import OSFA, from_point
+from slotool.rules.ruleset import Rule, RuleSet
+
+
+def tolerance_tiers(name: str, rules: RuleSet, source: str) -> list[Figure]:
+    """One figure per objective: response time and cost of each tier, in percent of the strictest tier's.
+
+    Raises ``InputError`` for a rule whose point is no routing policy.
+    """
+    objectives = dict.fromkeys(rule.objective for rule in rules.rules)
+    return [_tiers_of(name, rules, objective, source) for objective in objectives]
+
+
+def _tiers_of(name: str, rules: RuleSet, objective: str, source: str) -> Figure:
+    tiers = sorted((rule for rule in rules.rules if rule.objective == objective), key=lambda rule: rule.tolerance)
+    tolerance = np.array([tier.tolerance for tier in tiers])
+    time, cost = (_relative(tiers, field) for field in ("response_time_s", "cost"))
+    widest = tiers[-1]
+    saved = {"response time": 1 - time[-1], "cost": 1 - cost[-1]}
+    own = "cost" if objective == "cost" else "response time"
+    proof = f", certified at {percent(rules.confidence)} confidence" if widest.certified else ", without a certificate"
+    hover = tuple(
+        f"{tier.id}<br>{from_point(tier.point).words}<br>tolerance {percent(tier.tolerance, 2)}" for tier in tiers
+    )
+    shown = {"response time": (time, 0), "cost": (cost, 1)}
+    return Figure(
+        id=f"tiers-{name}-{objective}",
+        title=f"{name}: tolerance tiers that save {own}",
+        caption=(
+            f"A request that tolerates {percent(widest.tolerance)} {rules.tolerance_kind} degradation saves "
+            f"{percent(saved[own])} of the {own}{proof} "
+            f"({rules.sample_size:,} examples, method {rules.method})."
+        ),
+        source=source,
+        x=share_axis(f"tolerance ({rules.tolerance_kind} error degradation)", tolerance),
+        y=linear_axis("% of the strictest tier's", np.concatenate([time, cost, [0.0]]) * 100, suffix=" %"),
+        curves=tuple(
+            Curve(what, tolerance, values * 100, "dots and steps", colour, hover=hover, wide=what != own)
+            for what, (values, colour) in sorted(shown.items(), key=lambda item: item[0] == own)
+        ),
+        table=_table(tiers, rules.best_version),
+        headlines=((f"{name}: {own} saved at a tolerance of {percent(widest.tolerance)}", percent(saved[own])),),
+    )
+
+
+def _relative(tiers: list[Rule], field: str) -> np.ndarray:
+    values = np.array([getattr(tier, field) for tier in tiers], dtype=np.float64)
+    return values / values[0] if values[0] > 0 else np.ones(len(values))
+
+
+def _table(tiers: list[Rule], best: str) -> Rows:
+    """One row per ensemble: tiers in a row that it serves alike are one."""
+    columns = ("tolerance", "who answers", "observed degradation", "bound", "response time", "cost", "certified")
+    runs = [list(run) for _, run in groupby(tiers, key=lambda tier: (tier.point, tier.bound, tier.certified))]
+    alone = OSFA(best).point
+    return Rows(
+        columns,
+        tuple(
+            (
+                _span(run[0].tolerance, run[-1].tolerance),
+                from_point(run[0].point).words,
+                percent(run[0].degradation, 2),
+                percent(run[0].bound, 2),
+                duration(run[0].response_time_s),
+                f"{run[0].cost:.3g}",
+                "yes" if run[0].certified else "not needed" if run[0].point == alone else "no",
+            )
+            for run in runs
+        ),
+    )
+
+
+def _span(first: float, last: float) -> str:
+    return percent(first) if first == last else f"{first * 100:.1f} – {percent(last)}"

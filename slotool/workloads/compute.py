@@ -1,0 +1,51 @@
+"""The Tolerance Tiers form of a request (tolerance-tiers, §IV-A): POST /compute, demands in headers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from slotool.workloads.endpoint import Answer, Endpoint, number_of, object_of, seconds_of
+
+
+class ComputeEndpoint(Endpoint):
+    """``POST /compute`` with a ``.npy`` body and Model, Tolerance, Objective, Deadline-Ms, Min-Accuracy headers."""
+
+    name: ClassVar[str] = "compute"
+
+    @property
+    def path(self) -> str:
+        return "/compute"
+
+    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+        buffer = io.BytesIO()
+        np.save(buffer, np.ascontiguousarray(x, dtype=np.float32), allow_pickle=False)
+        terms = self.terms
+        asked = {
+            "Tolerance": _plain(terms.tolerance),
+            "Objective": terms.objective,
+            "Deadline-Ms": None if terms.deadline_s is None else _plain(terms.deadline_s * 1e3),
+            "Min-Accuracy": _plain(terms.min_accuracy),
+        }
+        headers = {"Model": self.model, "Content-Type": "application/x-npy"}
+        return headers | {name: value for name, value in asked.items() if value is not None}, buffer.getvalue()
+
+    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        document = object_of(body)
+        label = number_of(document, "label")
+        if label is None:
+            raise ValueError("the response has no field 'label'")
+        return Answer(
+            label=int(label),
+            confidence=number_of(document, "confidence"),
+            point=str(document.get("operating_point") or ""),
+            queue_s=seconds_of(document, "queue_us"),
+            compute_s=seconds_of(document, "compute_us"),
+        )
+
+
+def _plain(value: float | None) -> str | None:
+    return None if value is None else f"{value:.10g}"

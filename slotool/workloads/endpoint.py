@@ -1,0 +1,92 @@
+"""How a request is put to a server and its answer read: one base class, one file per protocol."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every request asks for; None where it asks nothing.
+
+    ``tolerance``: error degradation accepted; ``objective``: response-time or cost; ``min_accuracy``: in [0, 1].
+    """
+
+    deadline_s: float | None = None
+    tolerance: float | None = None
+    objective: str | None = None
+    min_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a 2xx response said. Times in seconds, None where the server is silent."""
+
+    label: int
+    confidence: float | None = None
+    point: str = ""
+    queue_s: float | None = None
+    compute_s: float | None = None
+
+
+class Endpoint(ABC):
+    """A way of asking a model. ``path`` is where requests are posted, relative to the server's address."""
+
+    name: ClassVar[str]
+
+    def __init__(self, model: str, terms: Terms):
+        self.model = model
+        self.terms = terms
+
+    @property
+    @abstractmethod
+    def path(self) -> str: ...
+
+    @abstractmethod
+    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+        """Headers and body that ask about one example, float32 [*input_shape]; ``number`` may serve as its id."""
+
+    @abstractmethod
+    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Read a 2xx response. Raises ``ValueError`` saying what is wrong with it."""
+
+    def refusal(self, body: bytes) -> str:
+        """The reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
+        try:
+            document = json.loads(body)
+        except ValueError:
+            document = None
+        text = document.get("error") if isinstance(document, dict) else None
+        return str(text or body[:200].decode(errors="replace") or "no reason given")
+
+
+def seconds_of(document: Mapping[str, Any], name: str) -> float | None:
+    """The field ``name``, in µs, as seconds; None when absent. Raises ``ValueError``."""
+    return number_of(document, name, scale=1e-6)
+
+
+def number_of(document: Mapping[str, Any], name: str, scale: float = 1.0) -> float | None:
+    """A number field of a response times ``scale``; None when absent. Raises ``ValueError``."""
+    value = document.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is not a number: {value!r:.40}")
+    return value * scale
+
+
+def object_of(raw: bytes) -> dict[str, Any]:
+    """A JSON object. Raises ``ValueError``."""
+    try:
+        document = json.loads(raw)
+    except ValueError as error:
+        raise ValueError("the response is not JSON") from error
+    if not isinstance(document, dict):
+        raise ValueError("the response is not a JSON object")
+    return document

@@ -1,0 +1,91 @@
+"""Open Inference Protocol V2 over HTTP with the binary tensor extension."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+import numpy as np
+
+from slotool.workloads.endpoint import Answer, Endpoint, number_of, object_of, seconds_of
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+_DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
+
+
+class InferEndpoint(Endpoint):
+    """``POST /v2/models/M/infer``: input ``input`` FP32 [1, *shape]; outputs ``label`` and ``confidence``."""
+
+    name: ClassVar[str] = "infer"
+
+    @property
+    def path(self) -> str:
+        return f"/v2/models/{quote(self.model, safe='')}/infer"
+
+    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+        tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
+        document = {
+            "id": str(number),
+            "parameters": self._parameters(),
+            "inputs": [
+                {
+                    "name": "input",
+                    "datatype": "FP32",
+                    "shape": [1, *x.shape],
+                    "parameters": {"binary_data_size": len(tensor)},
+                }
+            ],
+            "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in ("label", "confidence")],
+        }
+        header = json.dumps(document, separators=(",", ":")).encode()
+        headers = {HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"}
+        return headers, header + tensor
+
+    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+        length = headers.get(HEADER_LENGTH)
+        if length is not None and not length.isdecimal():
+            raise ValueError(f"{HEADER_LENGTH} is not a number")
+        split = len(body) if length is None else int(length)
+        document = object_of(body[:split])
+        outputs = _outputs(document, body[split:])
+        parameters = document.get("parameters")
+        said = parameters if isinstance(parameters, dict) else {}
+        if "label" not in outputs:
+            raise ValueError("the response has no output 'label'")
+        return Answer(
+            label=int(outputs["label"]),
+            confidence=number_of(outputs, "confidence"),
+            point=str(said.get("operating_point") or ""),
+            queue_s=seconds_of(said, "queue_us"),
+            compute_s=seconds_of(said, "compute_us"),
+        )
+
+    def _parameters(self) -> dict[str, Any]:
+        terms = self.terms
+        asked = {
+            "timeout": None if terms.deadline_s is None else round(terms.deadline_s * 1e6),
+            "tolerance": terms.tolerance,
+            "objective": terms.objective,
+            "min_accuracy": terms.min_accuracy,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+def _outputs(document: Mapping[str, Any], tensors: bytes) -> dict[str, float]:
+    """First value of each output, whether it came as JSON or as bytes after the header. Raises ``ValueError``."""
+    values: dict[str, float] = {}
+    offset = 0
+    try:
+        for output in document["outputs"]:
+            size = (output.get("parameters") or {}).get("binary_data_size")
+            if size is None:
+                values[output["name"]] = np.asarray(output["data"]).ravel()[0].item()
+                continue
+            dtype = np.dtype(_DTYPES[output["datatype"]])
+            values[output["name"]] = np.frombuffer(tensors, dtype, count=1, offset=offset).item()
+            offset += int(size)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
+    return values

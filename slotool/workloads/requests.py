@@ -1,0 +1,175 @@
+"""The request log: every request a client sent, when it should have left, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import TableError
+from slotool.tables import Column, Schema
+from slotool.tables.schema import FINITE, NOT_NEGATIVE, POSITIVE
+from slotool.tables.statistics import tail_quantile
+
+REQUESTS_SCHEMA = Schema(
+    "requests",
+    1,
+    (
+        Column("intended_s", "number", "when it should have been sent, since the start", rule=NOT_NEGATIVE),
+        Column("sent_s", "number", "when it was sent", rule=NOT_NEGATIVE),
+        Column("done_s", "number", "when its answer, or its failure, was there", rule=NOT_NEGATIVE),
+        Column("status", "integer", "HTTP status; 0 when there was no answer at all", rule=NOT_NEGATIVE),
+        Column("label", "integer", "true class of the example"),
+        Column("answer", "integer", "class answered, -1 for none", default=-1),
+        Column("confidence", "number", "confidence stated with the answer", optional=True, rule=FINITE),
+        Column("point", "text", "operating point that answered", default=""),
+        Column("deadline_s", "number", "seconds allowed from intended_s", optional=True, rule=POSITIVE),
+        Column("queue_s", "number", "seconds in the server's queue, as it says", optional=True, rule=NOT_NEGATIVE),
+        Column("compute_s", "number", "seconds of computing, as the server says", optional=True, rule=NOT_NEGATIVE),
+        Column("example", "integer", "number of the example in its split, -1 when unknown", default=-1),
+        Column("error", "text", "why there is no answer; empty when there is one", default=""),
+    ),
+)
+
+
+class RequestLog:
+    """Rows of ``REQUESTS_SCHEMA``, one per request sent, in order of the intended instant.
+
+    Latency counts from the instant a request *should* have been sent, so that a client or server that stalls cannot
+    hide the requests it held up (no coordinated omission). Every rate is over all requests sent.
+    """
+
+    schema = REQUESTS_SCHEMA
+
+    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "request log"):
+        checked = self.schema.validate(rows, source)
+        self._check_order(checked, source)
+        self.rows = checked.sort_values("intended_s", kind="stable", ignore_index=True)
+        self.provenance = dict(provenance or {})
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> RequestLog:
+        """A log of these rows. Raises ``TableError`` when there are none."""
+        frame = cls.schema.frame_of(rows)
+        if frame.empty:
+            raise TableError("request log: no request was sent")
+        return cls(frame, provenance)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RequestLog:
+        """Read Parquet or CSV. Raises ``TableError``."""
+        frame, provenance = cls.schema.load(Path(path))
+        return cls(frame, provenance, source=str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write Parquet, atomically."""
+        self.schema.save(self.rows, Path(path), self.provenance)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def latency_s(self) -> np.ndarray:
+        """Seconds from the intended instant to the answer or failure, float64 [n]."""
+        return (self.rows["done_s"] - self.rows["intended_s"]).to_numpy()
+
+    @cached_property
+    def lateness_s(self) -> np.ndarray:
+        """Seconds by which the client missed its own schedule, float64 [n]."""
+        return (self.rows["sent_s"] - self.rows["intended_s"]).to_numpy()
+
+    @cached_property
+    def answered(self) -> np.ndarray:
+        """bool [n]: a 2xx status and a class."""
+        return (self.rows["status"].between(200, 299) & (self.rows["answer"] >= 0)).to_numpy()
+
+    @cached_property
+    def in_time(self) -> np.ndarray:
+        """bool [n]: answered, and within the deadline where there is one."""
+        deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
+        return self.answered & (self.latency_s <= deadline_s)
+
+    @cached_property
+    def correct(self) -> np.ndarray:
+        """bool [n]: answered with the true class."""
+        return self.answered & (self.rows["answer"] == self.rows["label"]).to_numpy()
+
+    @property
+    def deadline_s(self) -> float | None:
+        """The deadline of all requests, or None when they have none or differ."""
+        given = self.rows["deadline_s"]
+        return float(given.iloc[0]) if given.notna().all() and given.nunique() == 1 else None
+
+    @property
+    def effective_accuracy(self) -> float:
+        """Correct and in time, over all sent (model-switching, §2, measured directly instead of as a product)."""
+        return float((self.correct & self.in_time).mean())
+
+    def quantile_s(self, quantile: float) -> float:
+        """Latency quantile of the answered requests in seconds; NaN when too few were answered to speak of it."""
+        answered_s = self.latency_s[self.answered]
+        return tail_quantile(answered_s, quantile) if len(answered_s) else float("nan")
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
+
+        ``asked_rate_per_s`` is what the drawn arrivals come to, ``sent_rate_per_s`` what the client kept of it.
+        """
+        answered = int(self.answered.sum())
+        return {
+            "requests": len(self),
+            "answered": answered,
+            "asked_rate_per_s": _rate(self.rows["intended_s"]),
+            "sent_rate_per_s": _rate(self.rows["sent_s"]),
+            "p50_s": self.quantile_s(0.5),
+            "p90_s": self.quantile_s(0.9),
+            "p99_s": self.quantile_s(0.99),
+            "worst_s": float(self.latency_s[self.answered].max()) if answered else float("nan"),
+            "deadline_s": self.deadline_s,
+            "deadline_meet_rate": float(self.in_time.mean()),
+            "effective_accuracy": self.effective_accuracy,
+            "accuracy_of_answered": float(self.correct.sum() / answered) if answered else float("nan"),
+            "lateness_p99_s": tail_quantile(self.lateness_s, 0.99),
+            "lateness_worst_s": float(self.lateness_s.max()),
+        }
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """Per status, most frequent first: how many, and one of the errors."""
+        errors = self.rows[self.rows["error"] != ""].groupby("status")["error"].first()
+        values, counts = np.unique(self.rows["status"], return_counts=True)
+        return [
+            {"status": int(values[i]), "requests": int(counts[i]), "error": errors.get(values[i], "")}
+            for i in np.argsort(-counts, kind="stable")
+        ]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Per operating point of the answered requests, most used first: share of them, accuracy, median latency."""
+        frame = self.rows.assign(latency_s=self.latency_s, correct=self.correct)[self.answered]
+        rows = [
+            {
+                "point": str(point) or "unknown",
+                "requests": len(group),
+                "share": len(group) / len(frame),
+                "accuracy": float(group["correct"].mean()),
+                "median_latency_s": float(group["latency_s"].median()),
+            }
+            for point, group in frame.groupby("point")
+        ]
+        return sorted(rows, key=lambda row: -row["requests"])
+
+    @staticmethod
+    def _check_order(rows: pd.DataFrame, source: str) -> None:
+        for earlier, later in (("intended_s", "sent_s"), ("sent_s", "done_s")):
+            wrong = np.flatnonzero((rows[later] < rows[earlier]).to_numpy())
+            if len(wrong):
+                raise TableError(f"{source}: row {wrong[0] + 1}, column {later}: lies before {earlier}")
+
+
+def _rate(instants_s: pd.Series) -> float:
+    """Events per second from the first to the last; NaN below two."""
+    span_s = float(instants_s.max() - instants_s.min())
+    return (len(instants_s) - 1) / span_s if span_s > 0 else float("nan")

@@ -1,0 +1,89 @@
+"""Which server, and which of its models: asked before the first request is counted."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from slotool.errors import InputError, RunError
+
+ANSWER_WITHIN_S = 10.0
+
+
+def server_address(url: str, *, allow_remote: bool = False) -> str:
+    """``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; http when it names no scheme.
+
+    Raises ``InputError`` when it is no HTTP address, or not this machine's loopback and ``allow_remote`` is not set:
+    a load test against somebody else's server is an attack.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host = parts.hostname
+        _ = parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is not a server's address ({error})") from error
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise InputError(f"{url!r} is not a server's address; expected one like http://127.0.0.1:8000")
+    if not (allow_remote or is_loopback(host)):
+        raise InputError(f"{host} is not this machine; --allow-remote says that its owner expects this load")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is localhost or an address of the loopback interface. Names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+async def first_model(session: aiohttp.ClientSession, address: str) -> str:
+    """The first model a server lists, by the repository extension or, as slotool does, in its front page.
+
+    Raises ``InputError`` when it lists none, ``RunError`` when it cannot be reached.
+    """
+    names = _names(await _document(session, "POST", address, "/v2/repository/index"))
+    if not names:
+        front_page = await _document(session, "GET", address, "/")
+        names = _names(front_page.get("models") if isinstance(front_page, dict) else None)
+    if not names:
+        raise InputError(f"{address} lists no model; name one with --model")
+    return names[0]
+
+
+def _names(entries: Any) -> list[str]:
+    """Model names: of a list of them, of objects that have one, or the keys of one object."""
+    listed = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries or []]
+    return [name for name in listed if isinstance(name, str) and name]
+
+
+async def _document(session: aiohttp.ClientSession, method: str, address: str, path: str) -> Any:
+    """The JSON document of a 2xx answer, None for anything else."""
+    body = {"ready": True} if method == "POST" else None
+    try:
+        async with session.request(method, address + path, json=body, allow_redirects=False) as response:
+            raw = await response.read()
+            return json.loads(raw) if response.ok else None
+    except ValueError:
+        return None
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise unreachable(address, error) from error
+
+
+def unreachable(address: str, error: BaseException) -> RunError:
+    """The sentence for a server that does not answer."""
+    return RunError(f"no server answers at {address} ({reason(error)})")
+
+
+def reason(error: BaseException) -> str:
+    """One short line for a failed request."""
+    if isinstance(error, TimeoutError):
+        return "no answer within the time allowed"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return os.strerror(error.os_error.errno).lower()
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,0 +1,171 @@
+"""Plots as data: each figure says what its table says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import family_outcomes, outcomes, predictions, request_log, rule_set, slo_nn_outcomes
+
+from slotool.errors import InputError
+from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
+from slotool.reports.figure import Curve, Figure
+from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
+from slotool.reports.series.predicted import predicted_against_measured
+from slotool.reports.series.served import MOST_POINTS, served_latency
+from slotool.reports.series.tiers import tolerance_tiers
+
+
+def curve(figure: Figure, name: str) -> Curve:
+    return next(curve for curve in figure.curves if curve.name == name)
+
+
+def test_predicted_against_measured() -> None:
+    figure = predicted_against_measured("dnn", predictions(40), "p")
+    assert len(curve(figure, "mlp").x) == len(curve(figure, "cnn").x) == 20
+    ratio = curve(figure, "mlp").y / curve(figure, "mlp").x
+    assert ratio == pytest.approx([1.0, 1.3] * 10)
+    (band,) = figure.bands
+    assert band.low == pytest.approx(0.9 * band.x)
+    assert band.high == pytest.approx(1.1 * band.x)
+    assert "50.0 % of the predictions" in figure.caption
+    assert "15.0 %" in figure.caption, "half of them 30 % off"
+    assert (figure.x.low, figure.x.high) == (figure.y.low, figure.y.high), "a diagonal must look like one"
+
+
+def test_accuracy_against_k_is_in_order_and_finds_the_least_k_that_suffices() -> None:
+    figure = accuracy_against_k("slo-nn", slo_nn_outcomes(), "o")
+    line = curve(figure, "slo-nn")
+    assert line.x.tolist() == [0.25, 0.5, 1.0]
+    assert line.y == pytest.approx([0.80, 0.97, 0.98])
+    assert line.error is not None
+    assert line.error[0] == pytest.approx(np.sqrt(0.8 * 0.2 / 99), rel=1e-6)
+    assert "50 % of the nodes suffice" in figure.caption
+    assert dict(figure.headlines)["slo-nn: smallest k within one point of the full network"].startswith("k=0.5: 97.0 %")
+
+
+def test_when_only_the_full_network_will_do_the_caption_says_so() -> None:
+    table = outcomes({"k=0.5": (40, 1e-5), "full": (1, 2e-5)}, {})
+    assert accuracy_against_k("s", table, "o").caption.startswith(
+        "No k below full comes within one point of its 99.0 %"
+    )
+
+
+def test_a_family_has_no_k() -> None:
+    assert has_k(slo_nn_outcomes())
+    assert not has_k(family_outcomes())
+
+
+def test_accuracy_against_latency_draws_the_front_over_all_subjects() -> None:
+    tables = [("slo-nn", slo_nn_outcomes()), ("family", family_outcomes())]
+    figure = accuracy_against_latency("digits (test)", tables, "o")
+    front = curve(figure, "Pareto front")
+    assert front.x == pytest.approx([10, 15, 30, 80])
+    assert front.y == pytest.approx([0.80, 0.97, 0.98, 0.99])
+    assert "4 of 6 operating points lie on the front, the other 2 are" in figure.caption
+    assert curve(figure, "family").x == pytest.approx([20, 25, 80])
+    on_front = {row[1]: row[-1] for row in figure.table.rows}
+    assert on_front == {"k=0.25": "yes", "k=0.5": "yes", "full": "yes", "large": "yes", "small": "", "clumsy": ""}
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20)), min_size=1, max_size=25))
+@settings(max_examples=100, deadline=None)
+def test_the_front_is_exactly_what_nothing_beats(points: list[tuple[int, int]]) -> None:
+    latency_s, accuracy = (np.array(values, dtype=float) for values in zip(*points, strict=True))
+    front = pareto(latency_s, accuracy)
+    assert (np.diff(latency_s[front]) > 0).all()
+    assert (np.diff(accuracy[front]) > 0).all()
+    for mine in points:
+        assert any(latency_s[f] <= mine[0] and accuracy[f] >= mine[1] for f in front)
+    for f in front:
+        beaten = (latency_s <= latency_s[f]) & (accuracy >= accuracy[f])
+        assert (beaten <= ((latency_s == latency_s[f]) & (accuracy == accuracy[f]))).all()
+
+
+def test_served_latency_is_the_share_still_waiting() -> None:
+    figure = served_latency("slo-nn", request_log(1000), "r")
+    line = curve(figure, "slo-nn")
+    assert line.y[0] == 1.0
+    assert line.y[-1] == pytest.approx(1 / 1000), "the very last request is on the curve"
+    assert line.y[np.flatnonzero(line.x >= 5.5)[0]] == pytest.approx(0.5)
+    assert [limit.x for limit in figure.limits] == pytest.approx([20])
+    marks = curve(figure, "quantiles")
+    assert marks.labels == ("p50 5.5 ms", "p99 10 ms")
+    assert figure.caption == "All of 1,000 requests, arriving at 100/s, were answered before the deadline."
+
+
+def test_requests_that_failed_never_leave_the_curve() -> None:
+    figure = served_latency("slo-nn", request_log(1000, failed=200), "r")
+    line = curve(figure, "slo-nn")
+    assert line.y[-1] == pytest.approx(0.201)
+    assert "20.00 %; 200 were never answered" in figure.caption
+    marks = curve(figure, "quantiles")
+    assert marks.y[0] == pytest.approx(0.2 + 0.8 * 0.5), "the mark lies on the curve"
+
+
+def test_without_deadline_or_tail_the_figure_says_what_it_can() -> None:
+    figure = served_latency("m", request_log(50, deadline_s=None), "r")
+    assert not figure.limits
+    assert "Half of 50 requests" in figure.caption
+    assert curve(figure, "quantiles").labels == ("p50 5.5 ms",), "50 requests have no p99"
+
+
+def test_a_log_without_answers_cannot_be_drawn() -> None:
+    with pytest.raises(InputError, match="none of its 10 requests was answered"):
+        served_latency("m", request_log(10, failed=10), "r.parquet")
+
+
+def test_thinning_keeps_the_tail() -> None:
+    log = request_log(20_000)
+    line = curve(served_latency("m", log, "r"), "m")
+    assert len(line.x) <= MOST_POINTS + 1
+    assert line.y[-1] == pytest.approx(1 / 20_000)
+    assert line.y[-20:] == pytest.approx(np.arange(20, 0, -1) / 20_000), "each of the slowest is there"
+
+
+def test_tolerance_tiers() -> None:
+    by_time, by_cost = tolerance_tiers("rules", rule_set(), "rules.json")
+    assert curve(by_time, "response time").y == pytest.approx([100, 100, 40])
+    assert curve(by_time, "cost").y == pytest.approx([100, 100, 25])
+    assert "saves 60.0 % of the response time, certified at 99.0 % confidence" in by_time.caption
+    assert "saves 75.0 % of the cost" in by_cost.caption
+    assert [row[0] for row in by_cost.table.rows] == ["0.0 – 1.0 %", "2.0 %"], "tiers served alike are one row"
+    assert [row[-1] for row in by_cost.table.rows] == ["not needed", "yes"]
+
+
+def test_without_a_certificate_none_is_claimed() -> None:
+    rules = rule_set()
+    bare = replace(rules, rules=tuple(replace(rule, certified=False) for rule in rules.rules))
+    assert "without a certificate" in tolerance_tiers("rules", bare, "r")[0].caption
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))
+@settings(max_examples=100, deadline=None)
+def test_log_axes_hold_their_data_and_have_few_ticks(low: float, ratio: float) -> None:
+    axis = log_axis("x", np.array([low, low * ratio]))
+    assert axis.low < low <= low * ratio < axis.high
+    assert 1 <= len(axis.ticks) <= 12
+    assert all(axis.low <= value <= axis.high for value, _ in axis.ticks)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+@settings(max_examples=100, deadline=None)
+def test_linear_ticks_lie_inside_and_are_few(low: float, span: float) -> None:
+    ticks = linear_ticks(low, low + span)
+    assert 1 <= len(ticks) <= 8
+    assert all(low - 1e-6 * span - 1e-9 <= tick <= low + span * (1 + 1e-6) + 1e-9 for tick in ticks)
+
+
+def test_the_unit_is_the_one_a_person_would_choose() -> None:
+    assert Unit.best_for(np.array([20e-6, 50e-6])).name == "µs"
+    assert Unit.best_for(np.array([0.9e-3, 0.5])).name == "ms"
+    assert Unit.best_for(np.array([3.0, 4.0])).of(np.array([2.0])).tolist() == [2.0]
+
+
+def test_labels_that_would_overlap_are_left_out() -> None:
+    axis = log_axis("x", np.array([1.0, 100.0]))
+    same = np.array([10.0, 10.0, 90.0])
+    assert spaced_labels(same, same, ["a", "b", "c"], axis, axis) == ("a", "", "c")

@@ -1,0 +1,237 @@
+"""``slotool loadtest`` end to end, against a real HTTP server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotool.data import load_dataset
+from slotool.workloads import Poisson, RequestLog
+from slotool.workloads.client import LoadPlan, LoadRun
+from slotool.workloads.endpoint import Terms
+from slotool.workloads.infer import InferEndpoint
+
+WARM_UP = 5
+
+
+def test_real_examples_are_sent_and_every_figure_agrees_with_the_log(slotool: Any, server: Any, tmp_path: Path) -> None:
+    out = tmp_path / "requests.parquet"
+    run = slotool(
+        "loadtest", server.url, "-o", out, "--data", "digits", "--rate", 100, "--duration", 1, "--deadline-ms", 500,
+        "--min-accuracy", 0.9, "--slo", 0.5, "--json",
+    )  # fmt: skip
+    assert run.exit_code == 0, run.stderr
+    log, document = RequestLog.load(out), run.document
+    assert document["requests"] == len(log) == len(Poisson(100).times(1, 0)) == len(server.seen) - WARM_UP
+    assert document["subject"] == "first", "without --model it is the first the server lists"
+    assert {seen["model"] for seen in server.seen} == {"first"}
+    assert all(seen["parameters"] == {"timeout": 500_000, "min_accuracy": 0.9} for seen in server.seen)
+    assert set(log.rows["point"]) == {"k=0.5"}
+    assert np.allclose(log.rows["compute_s"], 250e-6)
+    test = load_dataset("digits").test
+    assert (test.y[log.rows["example"]] == log.rows["label"]).all()
+    assert 0.6 < document["accuracy_of_answered"] < 1.0, "the server's nearest-mean classifier, on real digits"
+    assert document["effective_accuracy"] == pytest.approx((log.correct & log.in_time).mean())
+    assert log.provenance["seed"] == 0
+
+
+def test_slotools_own_index_lists_models_too(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.lists_by_index = False
+    run = slotool(
+        "loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 60, "--duration", 0.2, "--json"
+    )
+    assert run.document["subject"] == "leading"
+
+
+def test_compute_carries_the_terms_in_headers(slotool: Any, server: Any, tmp_path: Path) -> None:
+    run = slotool(
+        "loadtest", server.url, "-o", tmp_path / "r.parquet", "--model", "second", "--data", "digits", "--rate", 60,
+        "--duration", 0.5, "--endpoint", "compute", "--tolerance", 0.05, "--objective", "cost", "--deadline-ms", 250,
+    )  # fmt: skip
+    assert run.exit_code == 0, run.stderr
+    wanted = {"Model": "second", "Tolerance": "0.05", "Objective": "cost", "Deadline-Ms": "250"}
+    assert all(wanted.items() <= seen.items() for seen in server.seen)
+    assert "version=small" in run.stdout
+    assert "effective accuracy" in run.stdout
+
+
+def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.stalls, server.stall_s = range(WARM_UP, 10_000), 0.06
+    out = tmp_path / "r.parquet"
+    run = slotool(
+        "loadtest", server.url, "-o", out, "--data", "digits", "--rate", 60, "--duration", 0.5, "--deadline-ms", 20,
+        "--slo", 0.99,
+    )  # fmt: skip
+    assert run.exit_code == 1
+    assert "0.00% of the requests met their deadline of 20 ms, the SLO is 99.00%" in run.stderr
+    assert "met the deadline" in run.stdout
+    assert len(RequestLog.load(out)) > 0
+
+
+def test_a_server_that_dies_midway_is_still_reported(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.dies_after = WARM_UP + 20
+    out = tmp_path / "r.parquet"
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 100, "--duration", 1, "--json")
+    assert run.exit_code == 0, run.stderr
+    log = RequestLog.load(out)
+    assert len(log) == len(Poisson(100).times(1, 0)), "requests the dead server never saw are counted too"
+    dead = log.rows["status"] == 0
+    assert dead.sum() >= len(log) - 21
+    assert (log.rows["error"][dead] != "").all()
+    assert run.document["deadline_meet_rate"] == pytest.approx(1 - dead.mean())
+    assert {s["status"] for s in run.document["statuses"]} == {0, 200}
+
+
+def test_refusals_are_counted_by_status_with_their_reason(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.status = lambda number: 503 if number % 2 else 200
+    out = tmp_path / "r.parquet"
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 60, "--duration", 0.5)
+    assert run.exit_code == 0, run.stderr
+    assert "refused with 503" in run.stdout
+    log = RequestLog.load(out)
+    assert set(log.rows["status"]) == {200, 503}
+    assert not log.answered[log.rows["status"] == 503].any()
+
+
+def test_a_body_that_breaks_the_protocol_is_no_answer(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.broken_body = True
+    run = slotool(
+        "loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 60, "--duration", 0.3, "--json"
+    )
+    assert run.exit_code == 0, run.stderr
+    assert run.document["answered"] == 0
+    assert "not JSON" in run.document["statuses"][0]["error"]
+
+
+def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: Path) -> None:
+    out = tmp_path / "r.parquet"
+    arguments = ("-o", out, "--data", "digits", "--rate", 60, "--duration", 0.3, "--force", "--json")
+    binary = slotool("loadtest", server.url, *arguments).document
+    server.binary = False
+    plain = slotool("loadtest", server.url, *arguments).document
+    assert binary["answered"] == plain["answered"] == plain["requests"]
+    assert binary["accuracy_of_answered"] == plain["accuracy_of_answered"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["http://127.0.0.1:9"], 3, "no server answers at http://127.0.0.1:9 (connection refused)"),
+        (["http://example.com:8000"], 2, "example.com is not this machine"),
+        (["http://10.1.2.3", "--model", "m"], 2, "10.1.2.3 is not this machine"),
+        (["ftp://127.0.0.1"], 2, "is not a server's address"),
+        (["http://127.0.0.1:9", "--slo", "0.9"], 2, "give --deadline-ms too"),
+        (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
+        (["http://127.0.0.1:9", "--endpoint", "grpc"], 2, "neither infer nor compute"),
+        (["http://127.0.0.1:9", "--rate", "1e9"], 2, "are more than 5,000,000 requests"),
+        (["http://127.0.0.1:9", "--rate", "0.001", "--duration", "0.001"], 2, "nothing arrives"),
+        (["http://127.0.0.1:9", "--data", "nothing"], 2, "no data set called 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    slotool: Any, tmp_path: Path, arguments: list[str], code: int, sentence: str
+) -> None:
+    out = tmp_path / "r.parquet"
+    run = slotool("loadtest", *(["--data", "digits"] if "--data" not in arguments else []), "-o", out, *arguments)
+    assert run.exit_code == code, run.stderr
+    assert sentence in " ".join(run.stderr.replace("│", " ").split())
+    assert not out.exists()
+
+
+def test_requests_nobody_understands_are_refused_before_the_run(slotool: Any, server: Any, tmp_path: Path) -> None:
+    server.status = lambda number: 404
+    out = tmp_path / "r.parquet"
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--model", "nobody")
+    assert run.exit_code == 2
+    assert "refuses the request (404): refused with 404" in run.stderr
+    assert not out.exists()
+    assert len(server.seen) == 1
+
+
+def test_a_log_is_not_overwritten(slotool: Any, server: Any, tmp_path: Path) -> None:
+    out = tmp_path / "r.parquet"
+    out.write_text("mine")
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits")
+    assert run.exit_code == 2
+    assert "--force" in run.stderr
+    assert out.read_text() == "mine"
+    assert not server.seen
+
+
+def test_ctrl_c_keeps_what_was_finished(slotool: Any, server: Any, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while len(server.seen) < WARM_UP + 30:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "r.parquet"
+    threading.Thread(target=interrupt, daemon=True).start()
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 100, "--duration", 20)
+    assert run.exit_code == 130
+    log = RequestLog.load(out)
+    assert 10 <= len(log) < 1000
+    assert log.provenance["interrupted"] is True
+
+
+def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
+    """While the server sits on a few requests all others leave on time, and nothing that the stall cost is hidden."""
+    server.stalls, server.stall_s = range(WARM_UP + 10, WARM_UP + 15), 0.5
+    plan = LoadPlan.draw(Poisson(100), 1.0, load_dataset("digits").test, seed=3)
+    run = LoadRun(plan, InferEndpoint("m", Terms(deadline_s=0.4)), server.url)
+    run.drive()
+    log = run.log()
+    stalled = log.latency_s >= 0.5
+    assert stalled.sum() == 5
+    assert not log.in_time[stalled].any()
+    first_s, last_s = log.rows["sent_s"][stalled].min(), log.rows["done_s"][stalled].max()
+    during = log.rows["sent_s"].between(first_s, last_s) & ~stalled
+    assert during.sum() > 20, "requests kept leaving while the stalled ones were outstanding"
+    assert np.median(log.lateness_s) < 0.02
+    gaps_s = np.diff(np.sort(np.array(server.arrived_s[WARM_UP:])))
+    assert np.median(np.abs(gaps_s - np.diff(plan.times_s))) < 0.02, "they also arrive as they were drawn"
+
+
+def test_a_late_client_is_charged_for_its_lateness(server: Any) -> None:
+    """A client held up between two requests must not make the server look faster: latency counts from the plan."""
+    plan = LoadPlan.draw(Poisson(100), 0.4, load_dataset("digits").test, seed=1)
+    held_up = []
+
+    def hold_up() -> None:
+        if not held_up:
+            held_up.append(True)
+            time.sleep(0.2)
+
+    run = LoadRun(plan, InferEndpoint("m", Terms()), server.url, progress=hold_up)
+    run.drive()
+    log = run.log()
+    late = log.lateness_s > 0.1
+    assert late.sum() >= 3
+    assert (log.latency_s[late] >= log.lateness_s[late]).all()
+    assert log.summary()["lateness_worst_s"] > 0.1
+
+
+def test_a_request_is_given_up_after_its_time(server: Any) -> None:
+    server.stalls, server.stall_s = range(WARM_UP + 2, WARM_UP + 3), 3.0
+    plan = LoadPlan.draw(Poisson(50), 0.2, load_dataset("digits").test, seed=0)
+    run = LoadRun(plan, InferEndpoint("m", Terms()), server.url, answer_within_s=0.5)
+    run.drive()
+    given_up = run.log().rows.query("status == 0")
+    assert list(given_up["error"]) == ["no answer within the time allowed"]
+
+
+def test_every_example_is_used_once_before_any_twice() -> None:
+    test = load_dataset("digits").test
+    plan = LoadPlan.draw(Poisson(1000), 1.0, test, seed=5)
+    assert len(plan) > 2 * len(test)
+    for start in (0, len(test)):
+        assert len(set(plan.examples[start : start + len(test)])) == len(test)
+    again = LoadPlan.draw(Poisson(1000), 1.0, test, seed=5)
+    assert (again.examples == plan.examples).all()
+    assert (again.times_s == plan.times_s).all()
