@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from slotool import __version__
-from slotool.cli import doctor, evaluate, train
+from slotool.cli import (
+    build_tables,
+    capture,
+    demo,
+    doctor,
+    evaluate,
+    gen_rules,
+    generate,
+    loadtest,
+    predict,
+    profile,
+    report,
+    serve,
+    train,
+    train_predictor,
+)
 from slotool.cli.failures import report_failure
 
 app = typer.Typer(
@@ -21,7 +36,22 @@ app = typer.Typer(
 )
 
 # In the order one walks the road.
-for command in (doctor, train, evaluate):
+for command in (
+    doctor,
+    demo,
+    train,
+    generate,
+    capture,
+    profile,
+    train_predictor,
+    predict,
+    build_tables,
+    evaluate,
+    gen_rules,
+    serve,
+    loadtest,
+    report,
+):
     command.register(app)
 
 
