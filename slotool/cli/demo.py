@@ -108,43 +108,115 @@ def demo(
 def road(data: str, networks: int, seed: int) -> Sequence[Step]:
     """The steps in order, for a data set and a number of random networks to profile."""
     mlps, cnns = networks * 5 // 6, networks - networks * 5 // 6
+    load = f"--data {data} --rate {RATE_PER_S} --duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS}"
     return (
-        Step("look at the machine", "doctor"),
+        Step("look at the machine", "doctor", _machine),
         Step("train a 112-112 MLP", f"train mlp -o mlp --data {data} --seed {seed}", _trained),
         Step("train a family", f"train family -o family --data {data} --seed {seed}", _trained),
         Step("draw random MLPs", f"generate mlp -o mlps.parquet --count {mlps} --seed {seed}"),
         Step("draw random CNNs", f"generate cnn -o cnns.parquet --count {cnns} --seed {seed}"),
-        Step("profile them", "profile solo mlps.parquet cnns.parquet -o latency.parquet --max-seconds-per-item 0.1"),
+        Step(
+            "profile the random networks",
+            "profile solo mlps.parquet cnns.parquet -o latency.parquet --threads 1 --max-seconds-per-item 0.1",
+            _profiled,
+        ),
         Step(
             "train latency predictors",
             "train-predictor latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o predictor "
             f"--depths 1,2,4,8 --seed {seed}",
+            _scored,
         ),
-        Step("predict a network never run", "predict predictor --torch own_network:build --input-shape 784"),
+        Step(
+            "predict a network never run",
+            "predict predictor --torch own_network:build --input-shape 784",
+            _predicted,
+        ),
         Step("build Node Activators", f"build-tables mlp -o slo-nn --data {data} --seed {seed}"),
-        Step("evaluate them over k", "evaluate slo-nn -o slo-nn-outcomes.parquet --limit 2000"),
-        Step("evaluate the family", "evaluate family -o family-outcomes.parquet --split validation"),
+        Step("evaluate them over k", "evaluate slo-nn -o slo-nn-outcomes.parquet --limit 2000", _over_k),
+        Step("evaluate the family", "evaluate family -o family-outcomes.parquet --limit 2000"),
+        Step(
+            "collect evidence for rules",
+            "evaluate family -o family-evidence.parquet --split validation --repeats 1",
+        ),
         Step(
             "certify routing rules",
-            "gen-rules family-outcomes.parquet -o rules.json --tolerances 0:0.1:0.01 --tolerance-kind absolute",
+            "gen-rules family-evidence.parquet -o rules.json --tolerances 0:0.1:0.01 --tolerance-kind absolute",
+            _ruled,
         ),
         Step("profile the models", "profile solo mlp family slo-nn -o models-latency.parquet --threads 1"),
         Step(
             "serve a tolerance tier",
-            f"loadtest URL --model family -o family-requests.parquet --data {data} --rate {RATE_PER_S} "
-            f"--duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS} --tolerance 0.05 --endpoint compute",
+            f"loadtest URL --model family -o family-requests.parquet {load} --tolerance 0.1 --endpoint compute",
+            _loaded,
         ),
         Step(
             "serve the SLO-NN",
-            f"loadtest URL --model slo-nn -o slo-nn-requests.parquet --data {data} --rate {RATE_PER_S} "
-            f"--duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS} --min-accuracy 0.9",
+            f"loadtest URL --model slo-nn -o slo-nn-requests.parquet {load} --min-accuracy 0.85",
+            _loaded,
         ),
-        Step("draw the report", "report . -o report.html"),
+        Step("draw the report", "report . -o report.html", lambda document: {"plots": f"{len(document['plots'])}"}),
     )
 
 
+def _machine(document: Document) -> Figures:
+    return {"machine": f"{document['machine']['cpu']}, {document['machine']['cores_given']} cores"}
+
+
 def _trained(document: Document) -> Figures:
-    return {f"{v['version']}: test accuracy": f"{v['test_accuracy']:.4f}" for v in document["versions"]}
+    return {
+        f"{version['version']}, test accuracy": f"{version['test_accuracy']:.4f}" for version in document["versions"]
+    }
+
+
+def _profiled(document: Document) -> Figures:
+    return {"networks": f"{document['measured']} in {document['seconds']:.0f} s"}
+
+
+def _scored(document: Document) -> Figures:
+    return {
+        f"{name}, held out": f"MAE {scores['mae_s'] * 1e3:.2f} ms of {scores['label_mean_s'] * 1e3:.2f} ms, "
+        f"MAPE {scores['mape']:.0%}"
+        for name, scores in document["predictors"].items()
+    }
+
+
+def _predicted(document: Document) -> Figures:
+    from slotool.cli.output import duration
+
+    found = document["predictions"][0]
+    low, high = duration(found["low_s"]), duration(found["high_s"])
+    return {"784-1024-512-10": f"{duration(found['latency_s'])} (90 %: {low} to {high})"}
+
+
+def _over_k(document: Document) -> Figures:
+    from slotool.cli.output import duration
+
+    return {
+        point["version"]: f"accuracy {point['accuracy']:.4f}, {duration(point['median_latency_s'])}"
+        for point in document["points"][-3:]
+    }
+
+
+def _ruled(document: Document) -> Figures:
+    """The widest tier of each objective, and what it saves against the strictest."""
+    figures = {}
+    rules = document["rules"]["rules"]
+    for objective, column in (("response-time", "response_time_s"), ("cost", "cost")):
+        tiers = sorted((rule for rule in rules if rule["objective"] == objective), key=lambda rule: rule["tolerance"])
+        strictest, widest = tiers[0], tiers[-1]
+        saved = 1.0 - widest[column] / strictest[column]
+        figures[f"{objective} at {widest['tolerance']:g} tolerance"] = f"{saved:.0%} saved by {widest['point']}"
+    return figures
+
+
+def _loaded(document: Document) -> Figures:
+    from slotool.cli.output import duration
+
+    return {
+        "p50, p99": f"{duration(document['p50_s'])}, {duration(document['p99_s'] or float('nan'))}",
+        "met the deadline": f"{document['deadline_meet_rate']:.2%} of {document['requests']}",
+        "effective accuracy": f"{document['effective_accuracy']:.4f}",
+    }
 
 
 def _fresh_folder(out: Path, force: bool) -> Path:
@@ -198,7 +270,8 @@ def _server(folder: Path, output: Any) -> Iterator[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert server.stdout is not None and server.stderr is not None
+    assert server.stdout is not None
+    assert server.stderr is not None
     line = server.stdout.readline()
     if not line:
         raise RunError(f"the server did not start: {server.stderr.read().strip()}")

@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
 DOCUMENT_VERSION = 1
+PIPE_COLUMNS = 120
 _NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
 
 
@@ -31,8 +32,8 @@ class Output:
     def __init__(self, *, as_json: bool = False, quiet: bool = False):
         self.as_json = as_json
         self.quiet = quiet
-        self._stdout = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-        self._stderr = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._stdout = _console(sys.stdout)
+        self._stderr = _console(sys.stderr)
 
     def result(self, command: str, document: Mapping[str, Any], *human: Table | str) -> None:
         """End a command: print ``document`` as JSON, or what a person reads instead."""
@@ -71,6 +72,11 @@ class Output:
         )
         with bars.Progress(*columns, console=self._stderr, transient=True) as live:
             yield _Bar(live, live.add_task(text, total=total))
+
+
+def _console(stream: TextIO) -> Console:
+    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one."""
+    return Console(file=stream, width=None if stream.isatty() else PIPE_COLUMNS, highlight=False, soft_wrap=True)
 
 
 class _Silent:

@@ -1,4 +1,4 @@
-"""A family: separately trained networks of growing cost, one operating point each; a lone network is a family of one."""
+"""A family: separately trained networks of growing cost, a point each; a lone network is a family of one."""
 
 from __future__ import annotations
 

@@ -52,6 +52,12 @@ def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float
     return np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))
 
 
+def expected_width(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
+    """About how far above the mean a bound at level ``alpha`` from so many examples lies; ``examples_to_show`` undone."""
+    doubt = np.log(1.0 / alpha) / max(1, examples)
+    return doubt / 3.0 + np.sqrt((doubt / 3.0) ** 2 + 2.0 * doubt * second_moment)
+
+
 def _stakes(difference: np.ndarray, alpha: float, second_moment: np.ndarray, weight: float) -> np.ndarray:
     """λ [examples, candidates]: the stake that would be best if the differences' second moment were as seen so far."""
     examples = len(difference)

@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from slotool.rules.base import Assessment, Problem, RuleGenerator
-from slotool.rules.betting import degradation_bound, examples_to_show
+from slotool.rules.betting import degradation_bound, examples_to_show, expected_width
 from slotool.rules.candidates import Candidates
 from slotool.rules.policies import Replayed
 
@@ -78,11 +78,16 @@ class Certified(RuleGenerator):
 def _finalists(
     problem: Problem, candidates: Candidates, spread: np.ndarray, learn: np.ndarray, tested: int, alpha: float
 ) -> list[int]:
-    """Indices of what is worth testing, from the learning examples alone: at most ``MOST_FINALISTS``."""
+    """Indices of what is worth testing, from the learning examples alone: at most ``MOST_FINALISTS``.
+
+    The cheapest that may keep some tolerance, and every version alone: few examples flatter the cheapest, and a
+    version that hardly differs from the best one is the safe choice then.
+    """
     means = candidates.means(learn)
     best_error = float(means.error[candidates.best])
-    width = np.sqrt(2.0 * np.log(1.0 / alpha) * spread / tested) * problem.max_error
-    picks: dict[int, None] = {}
+    width = expected_width(spread, alpha, tested) * problem.max_error
+    alone = [index for index in range(len(candidates.alone)) if index != candidates.best]
+    picks: dict[int, None] = dict.fromkeys(alone[: MOST_FINALISTS // 2])
     for target in _targets(problem.tolerances):
         allowed = best_error + target * (best_error if problem.tolerance_kind == "relative" else 1.0)
         for caution in CAUTION:

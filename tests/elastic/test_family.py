@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from slotool.testing.elastic import ElasticModelConformance
 
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
@@ -18,6 +17,7 @@ from slotool.elastic.training import accuracy, family_graphs, mlp, train_version
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import FULL, OperatingPoint
+from slotool.testing.elastic import ElasticModelConformance
 
 
 @pytest.fixture(scope="module")

@@ -143,6 +143,7 @@ def test_keras_builds_every_known_operator_to_its_stated_shape() -> None:
     last = builder.add("InputLayer", shape=[4, 17, 13])
     last = builder.add("Normalization", builder.add("Rescaling", last))
     last = builder.add("ZeroPadding2D", last, padding=[0, 1, 2, 1])
+    last = builder.add("Cropping2D", last, cropping=[1, 0, 0, 1])
     last = builder.add("Conv2D", last, filters=6, kernel=3, padding=2, stride=2)
     last = builder.add("DepthwiseConv2D", last, kernel=3, multiplier=2, dilation=2)
     last = builder.add("SeparableConv2D", last, filters=8, kernel=[3, 2], activation="relu")
