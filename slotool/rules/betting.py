@@ -53,7 +53,7 @@ def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float
 
 
 def expected_width(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
-    """About how far above the mean a bound at level ``alpha`` from so many examples lies; ``examples_to_show`` undone."""
+    """About how far above the mean a bound from so many examples lies; the inverse of ``examples_to_show``."""
     doubt = np.log(1.0 / alpha) / max(1, examples)
     return doubt / 3.0 + np.sqrt((doubt / 3.0) ** 2 + 2.0 * doubt * second_moment)
 
