@@ -1,11 +1,14 @@
-"""Facts of the machine we run on: what a manifest records, what a latency is worth nothing without."""
+"""The machine we run on: facts that a manifest records and a latency is worth nothing without; a quiet moment on it."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -41,6 +44,18 @@ def machine_id() -> str:
     facts = {name: value for name, value in machine_facts().items() if name not in ("python", "libraries")}
     facts["torch"] = machine_facts()["libraries"]["torch"]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Keep Python's garbage collector from running in the middle of a measurement."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _cpu_model() -> str | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import pandas as pd
 from slotool.data.dataset import Split
 from slotool.elastic.model import ElasticModel, confidence
 from slotool.errors import InputError
+from slotool.machine import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
 
 WARM_UP_CALLS = 20
@@ -43,7 +42,7 @@ def evaluate(
             model.forward(split.x[:1], point)
     logits = np.empty((len(chosen), len(split), model.classes), dtype=np.float32)
     latency_s = np.empty((len(chosen), len(split), repeats))
-    with _collector_off():
+    with collector_off():
         for i in range(len(split)):
             x = split.x[i : i + 1]
             for repeat in range(repeats):
@@ -131,14 +130,3 @@ def _table(
         for p, point in enumerate(points)
     ]
     return OutcomeTable(pd.concat(per_point, ignore_index=True), provenance)
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 
+from slotool.machine import collector_off
 from slotool.tables.statistics import median_interval
 
 Call = Callable[[], object]
@@ -49,7 +48,7 @@ class Measurement:
 
 def measure(call: Call, rule: StoppingRule, clock: Clock = time.perf_counter) -> Measurement:
     """Time ``call``; the collector is off meanwhile. ``clock`` returns seconds. What ``call`` raises goes through."""
-    with _collector_off():
+    with collector_off():
         first_call_s = _block(call, 1, clock)
         calls = block_size(_warm_up(call, clock), clock_overhead(clock))
         return Measurement(first_call_s, _sample(call, calls, rule, clock), calls)
@@ -100,14 +99,3 @@ def _block(call: Call, calls: int, clock: Clock) -> float:
     for _ in repeat(None, calls):
         call()
     return clock() - started
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

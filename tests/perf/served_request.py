@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,12 +27,14 @@ from starlette.routing import Route
 
 from slotool.data import load_dataset
 from slotool.elastic import load_model
+from slotool.serving.server import bind
 
 REQUESTS = 2_000
 WARM_UP = 200
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         mlp = Path(folder) / "mlp"
         slotool = [sys.executable, "-m", "slotool"]
@@ -99,7 +102,7 @@ def _bare_server() -> Iterator[int]:
         await request.body()
         return Response(b"{}", media_type="application/json")
 
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     app = Starlette(routes=[Route("/", answer, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
