@@ -29,9 +29,8 @@ class Progress(Protocol):
 class Output:
     """Results for a person (tables) or, with ``--json``, for a machine (one document with a schema name)."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False):
+    def __init__(self, *, as_json: bool = False):
         self.as_json = as_json
-        self.quiet = quiet
         self._stdout = _console(sys.stdout)
         self._stderr = _console(sys.stderr)
 
@@ -40,14 +39,13 @@ class Output:
         if self.as_json:
             body = {"schema": f"slotool/{command}", "schema_version": DOCUMENT_VERSION, **document}
             print(json.dumps(_plain(body), allow_nan=False))
-        elif not self.quiet:
+        else:
             for part in human:
                 self._stdout.print(part, markup=False) if isinstance(part, str) else self._stdout.print(part)
 
     def note(self, text: str) -> None:
         """A remark on stderr."""
-        if not self.quiet:
-            self._stderr.print(text, markup=False, style="dim")
+        self._stderr.print(text, markup=False, style="dim")
 
     def warn(self, text: str) -> None:
         """A remark that should not be missed, on stderr."""
@@ -56,7 +54,7 @@ class Output:
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
         """A bar with ETA on stderr when it is a terminal; one line at the start when it is not."""
-        if self.quiet or self.as_json or not self._stderr.is_terminal:
+        if self.as_json or not self._stderr.is_terminal:
             self.note(text if total is None else f"{text} ({total})")
             yield _Silent()
             return

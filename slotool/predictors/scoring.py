@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import pandas as pd
 from scipy.stats import spearmanr
 
-from slotool.tables import Column, Schema
+from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE
 
 PREDICTIONS_SCHEMA = Schema(
@@ -27,32 +22,10 @@ PREDICTIONS_SCHEMA = Schema(
 )
 
 
-class PredictionsTable:
+class PredictionsTable(Table):
     """Rows of ``PREDICTIONS_SCHEMA``: held-out networks, measured beside predicted."""
 
     schema = PREDICTIONS_SCHEMA
-
-    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "predictions"):
-        self.rows = self.schema.validate(rows, source)
-        self.provenance = dict(provenance or {})
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> PredictionsTable:
-        """A table of these rows."""
-        return cls(cls.schema.frame_of(rows), provenance)
-
-    @classmethod
-    def load(cls, path: str | Path) -> PredictionsTable:
-        """Read Parquet or CSV. Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path))
-        return cls(frame, provenance, source=str(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write Parquet, atomically."""
-        self.schema.save(self.rows, Path(path), self.provenance)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def scores(self) -> dict[str, float | int | None]:
         """``score`` of all rows."""

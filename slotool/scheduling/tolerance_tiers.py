@@ -52,6 +52,6 @@ class ToleranceTiers(Policy):
         return [self._decision(query, rule) for rule in (asked, *stricter)]
 
     def _decision(self, query: Query, rule: Rule) -> Decision:
-        shown = "" if rule.certified else ", not certified: the best version"
+        shown = f" ({rule.note})" if rule.note else ""
         reason = f"tier {rule.tolerance:g} of {rule.objective} for tolerance {query.tolerance:g}{shown}"
         return Decision(rule.point, query.examples, reason, rule.id)

@@ -4,6 +4,7 @@ from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
 from slotool.tables.outcomes import OUTCOME_SCHEMA, OutcomeTable
 from slotool.tables.points import FULL, OperatingPoint
 from slotool.tables.schema import Column, Rule, Schema, schema_name
+from slotool.tables.table import Table
 
 __all__ = [
     "FULL",
@@ -15,5 +16,6 @@ __all__ = [
     "OutcomeTable",
     "Rule",
     "Schema",
+    "Table",
     "schema_name",
 ]

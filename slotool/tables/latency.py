@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from slotool.errors import InputError, TableError
 from slotool.tables.points import OperatingPoint
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
+from slotool.tables.table import Table
 
 LATENCY_SCHEMA = Schema(
     "latency",
@@ -42,39 +41,17 @@ LATENCY_SCHEMA = Schema(
 KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")
 
 
-class LatencyTable:
-    """Rows of ``LATENCY_SCHEMA``; statistics are views, computed when asked for.
-
-    Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). ``provenance`` says how it came to be.
-    """
+class LatencyTable(Table):
+    """Rows of ``LATENCY_SCHEMA``; statistics are views, computed when asked for."""
 
     schema = LATENCY_SCHEMA
 
-    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "latency table"):
-        self.rows = self.schema.validate(rows, source)
-        self.provenance = dict(provenance or {})
-        silent = (self.rows["status"] == "ok") & (self.rows["samples_s"].map(len) == 0)
+    def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
+        silent = (rows["status"] == "ok") & (rows["samples_s"].map(len) == 0)
         if silent.any():
             at = int(np.flatnonzero(silent.to_numpy())[0]) + 1
             raise TableError(f"{source}: row {at}, column samples_s: no samples though its status is ok")
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> LatencyTable:
-        """A table of these rows; columns left out take their defaults."""
-        return cls(cls.schema.frame_of(rows), provenance)
-
-    @classmethod
-    def load(cls, path: str | Path) -> LatencyTable:
-        """Read Parquet or CSV. Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path))
-        return cls(frame, provenance, source=str(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write Parquet, atomically."""
-        self.schema.save(self.rows, Path(path), self.provenance)
-
-    def __len__(self) -> int:
-        return len(self.rows)
+        return rows
 
     def where(self, **conditions: Any) -> LatencyTable:
         """The rows whose columns have these values."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 
 from slotool.errors import TableError
 from slotool.tables.schema import FINITE, NOT_NEGATIVE, Column, Schema
+from slotool.tables.table import Table
 
 OUTCOME_SCHEMA = Schema(
     "outcome",
@@ -34,7 +34,7 @@ OUTCOME_SCHEMA = Schema(
 )
 
 
-class OutcomeTable:
+class OutcomeTable(Table):
     """Rows of ``OUTCOME_SCHEMA``: every version answered every example exactly once.
 
     ``versions``: names in order of first appearance. ``matrix(column)``: float64 [examples, versions].
@@ -43,23 +43,14 @@ class OutcomeTable:
 
     schema = OUTCOME_SCHEMA
 
-    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "outcome table"):
-        self.rows = self.schema.validate(rows, source)
-        self.rows["cost"] = self.rows["cost"].fillna(self.rows["latency_s"])
-        self.provenance = dict(provenance or {})
+    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str | None = None):
+        super().__init__(rows, provenance, source)
         self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
         self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
-        self._check_complete(source)
+        self._check_complete(source or "outcome table")
 
-    @classmethod
-    def load(cls, path: str | Path) -> OutcomeTable:
-        """Read Parquet or CSV (``example,version,error,confidence,latency_s[,cost]``). Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path))
-        return cls(frame, provenance, source=str(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write Parquet, atomically."""
-        self.schema.save(self.rows, Path(path), self.provenance)
+    def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
+        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]))
 
     def matrix(self, column: str) -> np.ndarray:
         """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from slotool.errors import TableError
-from slotool.tables import Column, Schema
+from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import FINITE, NOT_NEGATIVE, POSITIVE
 from slotool.tables.statistics import tail_quantile
 
@@ -36,7 +34,7 @@ REQUESTS_SCHEMA = Schema(
 )
 
 
-class RequestLog:
+class RequestLog(Table):
     """Rows of ``REQUESTS_SCHEMA``, one per request sent, in order of the intended instant.
 
     Latency counts from the instant a request *should* have been sent, so that a client or server that stalls cannot
@@ -45,32 +43,11 @@ class RequestLog:
 
     schema = REQUESTS_SCHEMA
 
-    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str = "request log"):
-        checked = self.schema.validate(rows, source)
-        self._check_order(checked, source)
-        self.rows = checked.sort_values("intended_s", kind="stable", ignore_index=True)
-        self.provenance = dict(provenance or {})
-
-    @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> RequestLog:
-        """A log of these rows. Raises ``TableError`` when there are none."""
-        frame = cls.schema.frame_of(rows)
-        if frame.empty:
-            raise TableError("request log: no request was sent")
-        return cls(frame, provenance)
-
-    @classmethod
-    def load(cls, path: str | Path) -> RequestLog:
-        """Read Parquet or CSV. Raises ``TableError``."""
-        frame, provenance = cls.schema.load(Path(path))
-        return cls(frame, provenance, source=str(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write Parquet, atomically."""
-        self.schema.save(self.rows, Path(path), self.provenance)
-
-    def __len__(self) -> int:
-        return len(self.rows)
+    def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
+        if rows.empty:
+            raise TableError(f"{source}: no request was sent")
+        self._check_order(rows, source)
+        return rows.sort_values("intended_s", kind="stable", ignore_index=True)
 
     @cached_property
     def latency_s(self) -> np.ndarray:

@@ -1,0 +1,48 @@
+"""What every table is: rows that satisfy a schema, and how they came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+
+from slotool.tables.schema import Schema
+
+
+class Table:
+    """Rows of ``schema``, checked; ``provenance`` says how they came to be.
+
+    Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). A subclass that demands more than its
+    schema can says so in ``_checked``. Raises ``TableError`` naming source, row and column.
+    """
+
+    schema: ClassVar[Schema]
+
+    def __init__(self, rows: pd.DataFrame, provenance: Mapping[str, Any] | None = None, source: str | None = None):
+        source = source or f"{self.schema.name} table"
+        self.rows = self._checked(self.schema.validate(rows, source), source)
+        self.provenance = dict(provenance or {})
+
+    def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
+        """The rows, completed or put in order. Raises ``TableError``."""
+        return rows
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> Self:
+        """A table of these rows; columns left out take their defaults."""
+        return cls(cls.schema.frame_of(rows), provenance)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read Parquet or CSV. Raises ``TableError``."""
+        frame, provenance = cls.schema.load(Path(path))
+        return cls(frame, provenance, source=str(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write Parquet, atomically."""
+        self.schema.save(self.rows, Path(path), self.provenance)
+
+    def __len__(self) -> int:
+        return len(self.rows)
