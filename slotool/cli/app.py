@@ -16,6 +16,7 @@ from slotool.cli import (
     evaluate,
     gen_rules,
     generate,
+    interrupts,
     loadtest,
     predict,
     profile,
@@ -72,6 +73,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; every way out has a documented exit code and no traceback."""
+    interrupts.install()
     try:
         app()
     except SystemExit:

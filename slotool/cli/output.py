@@ -13,6 +13,8 @@ from typing import Any, Protocol, TextIO
 from rich.console import Console
 from rich.table import Table
 
+from slotool.cli import interrupts
+
 DOCUMENT_VERSION = 1
 PIPE_COLUMNS = 120
 _NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
@@ -79,10 +81,10 @@ def _console(stream: TextIO) -> Console:
 
 class _Silent:
     def advance(self, steps: int = 1) -> None:
-        """Nothing to show."""
+        interrupts.check()
 
     def say(self, text: str) -> None:
-        """Nothing to show."""
+        interrupts.check()
 
 
 class _Bar:
@@ -90,6 +92,7 @@ class _Bar:
         self._live, self._task = live, task
 
     def advance(self, steps: int = 1) -> None:
+        interrupts.check()
         self._live.advance(self._task, steps)
 
     def say(self, text: str) -> None:
