@@ -110,7 +110,10 @@ def test_ctrl_c_exits_130() -> None:
     assert "training" in running.stderr.readline()
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
-    assert running.wait(timeout=30) == 130
+    try:
+        assert running.wait(timeout=60) == 130
+    finally:
+        running.kill()
     assert "Traceback" not in running.stderr.read()
     assert not Path("never").exists()
 
