@@ -39,9 +39,10 @@ class ArtifactWriter:
         self._new(name).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
     def write_tensors(self, name: str, tensors: Mapping[str, np.ndarray]) -> None:
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, self._new(name))
+        # Written by Python, so that a full disk is the OSError it is everywhere else.
+        self._new(name).write_bytes(save({key: np.ascontiguousarray(value) for key, value in tensors.items()}))
 
     def write_table(self, name: str, table: SavableTable) -> None:
         table.save(self._new(name))

@@ -118,6 +118,17 @@ def test_ctrl_c_exits_130() -> None:
     assert not Path("never").exists()
 
 
+def test_a_full_disk_leaves_nothing_half_written(slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    finished = slotool("train", "mlp", "--data", "digits", "--epochs", 1, "--hidden", 4, "-o", tmp_path / "mlp")
+    assert finished.exit_code == 3
+    assert "no space left on the disk" in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_train_evaluate_transcript(slotool, tmp_path: Path) -> None:
     mlp, table = tmp_path / "mlp", tmp_path / "outcomes.parquet"
     trained = slotool("train", "mlp", "--data", "digits", "--epochs", 3, "--hidden", "16", "-o", mlp, "--json").document
