@@ -155,9 +155,9 @@ def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None) -> 
         if Path(name).name != name:
             raise ArtifactError(f"{path}: its manifest names a file outside the bundle: {name!r}")
         if not (path / name).is_file():
-            raise ArtifactError(f"{path}: {name} is missing; the artifact is incomplete")
+            raise ArtifactError(f"{path}: {name} is missing; the artifact is incomplete, make it again")
         if _entry(path / name) != entry:
-            raise ArtifactError(f"{path}: {name} is not what was written (its checksum differs)")
+            raise ArtifactError(f"{path}: {name} is not what was written (its checksum differs); make it again")
     return Artifact(path, manifest)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from slotool.errors import (
     AlreadyExistsError,
-    ArtifactError,
     InputError,
     PromiseBroken,
     RunError,
@@ -31,7 +30,6 @@ class Failure:
 # First match wins, so the more special class stands above its base.
 _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (AlreadyExistsError, Failure(2, "add --force to replace it")),
-    (ArtifactError, Failure(2, "make it again with the command that wrote it")),
     (InputError, Failure(2)),
     (PromiseBroken, Failure(1)),
     (TimedOut, Failure(124)),
