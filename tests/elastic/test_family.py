@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
@@ -35,6 +37,16 @@ class TestFamily(ElasticModelConformance):
     @pytest.fixture
     def model(self, family: Family) -> Family:
         return family
+
+    def plain(self, model: Family, x: np.ndarray) -> np.ndarray:
+        """The large version spelt out with torch's functions."""
+        tensors = list(model.versions[-1].module.state_dict().values())
+        weights, biases = tensors[::2], tensors[1::2]
+        hidden = torch.from_numpy(x)
+        for weight, bias in zip(weights[:2], biases[:2], strict=True):
+            hidden = functional.max_pool2d(functional.relu(functional.conv2d(hidden, weight, bias, padding=1)), 2)
+        hidden = functional.relu(functional.linear(hidden.flatten(1), weights[2], biases[2]))
+        return functional.linear(hidden, weights[3], biases[3]).numpy()
 
 
 def test_versions_learn_and_grow_in_cost(family: Family, digits: Dataset) -> None:
