@@ -46,6 +46,17 @@ def machine_id() -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
+    """The logical cores given to this process: one of each physical core first, then their hyperthread siblings,
+    later numbers first, as the first cores serve the system's interrupts."""
+    siblings: dict[str, list[int]] = {}
+    for core in sorted(os.sched_getaffinity(0), reverse=True):
+        physical = _read(f"{topology}/cpu{core}/topology/thread_siblings_list") or str(core)
+        siblings.setdefault(physical, []).append(core)
+    rank = {core: place for threads in siblings.values() for place, core in enumerate(threads)}
+    return sorted(rank, key=lambda core: (rank[core], -core))
+
+
 @contextmanager
 def collector_off() -> Iterator[None]:
     """Keep Python's garbage collector from running in the middle of a measurement."""

@@ -52,3 +52,20 @@ def parse_numbers(text: str, option: str) -> list[float]:
         else:
             raise typer.BadParameter(f"{part!r} is not start:stop:step with step > 0", param_hint=option)
     return numbers
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str | None, option: str) -> float | None:
+    """Seconds in ``90s``, ``30m``, ``1.5h`` or a bare number; None stays None."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _SECONDS else (text, "s")
+    try:
+        seconds = float(number) * _SECONDS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise typer.BadParameter(f"{text!r} is no duration such as 90s, 30m or 2h", param_hint=option)
+    return seconds

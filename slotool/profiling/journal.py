@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,19 @@ class Journal:
             header, self.rows, self._end = _parse(kept, path)
             os.ftruncate(self._descriptor, self._end)
             if header is None:
-                self._write({"format": FORMAT, "format_version": FORMAT_VERSION, "configuration": dict(configuration)})
+                self._write(
+                    [{"format": FORMAT, "format_version": FORMAT_VERSION, "configuration": dict(configuration)}]
+                )
             else:
                 refuse_other(header, configuration, path)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row; when this returns, the row is on the disk. Raises ``OSError`` and leaves the rows before it."""
-        self._write(row)
-        self.rows.append(dict(row))
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Add rows; when this returns, they are on the disk. Raises ``OSError`` and leaves the rows before them."""
+        self._write(rows)
+        self.rows += map(dict, rows)
 
     def remove(self) -> None:
         """Delete the file: its rows are safe elsewhere."""
@@ -63,19 +65,20 @@ class Journal:
             self.remove()
         os.close(self._descriptor)
 
-    def _write(self, document: Mapping[str, Any]) -> None:
-        line = memoryview(json.dumps(document, allow_nan=False).encode() + b"\n")
+    def _write(self, documents: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents)
+        lines = memoryview(text.encode())
         try:
             os.lseek(self._descriptor, self._end, os.SEEK_SET)
             written = 0
-            while written < len(line):
-                written += os.write(self._descriptor, line[written:])
+            while written < len(lines):
+                written += os.write(self._descriptor, lines[written:])
             os.fsync(self._descriptor)
         except OSError as error:
             with suppress(OSError):  # a torn line is dropped on resume anyway
                 os.ftruncate(self._descriptor, self._end)
             raise OSError(error.errno, error.strerror, str(self.path)) from error
-        self._end += len(line)
+        self._end += len(lines)
 
 
 def read_journal(path: Path, configuration: Mapping[str, Any]) -> list[dict[str, Any]]:

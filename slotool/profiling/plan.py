@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations, combinations_with_replacement
 from typing import Any
 
 import psutil
 
 from slotool.errors import AlreadyExistsError, InputError
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import cores_by_preference, machine_facts, machine_id
+from slotool.profiling.rows import Key, Row, by_key
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
-
-Row = Mapping[str, Any]
-Key = tuple[str, str, int]
 
 # Rough rates of one CPU core, for predicting a campaign's time only.
 FLOPS_PER_SECOND = 3e10
@@ -25,12 +24,20 @@ SECONDS_PER_OPERATOR = 1e-5
 # Building and sending a subject, journal; starting a worker.
 SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0}
-WARM_UP_CALLS = 4
+WARM_UP_CALLS = 2
+POLICIES = ("shared", "split")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure. ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory)."""
+    """How to measure.
+
+    ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` is kept over
+    all ``visits`` to an item together; they lie a whole round apart, so that a slow minute of the machine spoils one
+    of them at most. ``cold``: caches are emptied before each sample. ``policy`` places co-runners: ``shared`` gives
+    all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its own. ``solo_runs`` are a
+    co-runner's samples alone, once before and once after each combination.
+    """
 
     backend: str = "torch"
     device: str = "cpu"
@@ -40,10 +47,20 @@ class Settings:
     timeout_s: float = 60.0
     memory_limit_bytes: int = field(default_factory=lambda: available_memory() // 2)
     seed: int = 0
+    visits: int = 1
+    cold: bool = False
+    policy: str | None = None
+    solo_runs: int = 5
+
+    @property
+    def kind(self) -> str:
+        """``colocated`` when a policy places co-runners, else ``solo``."""
+        return "colocated" if self.policy else "solo"
 
     def configuration(self) -> dict[str, Any]:
         """What the numbers depend on: rows of one table share it, and a resumed campaign must have the same."""
-        return {
+        shared = {
+            "kind": self.kind,
             "backend": self.backend,
             "device": self.device,
             "threads": self.threads,
@@ -51,84 +68,187 @@ class Settings:
             "runs": self.rule.runs,
             "precision": self.rule.precision,
             "max_seconds_per_item": self.rule.max_seconds,
+            "visits": self.visits,
+            "cache": "cold" if self.cold else "warm",
             "machine": machine_id(),
         }
+        return shared | ({"policy": self.policy, "solo_runs": self.solo_runs} if self.policy else {})
 
-    def affinity(self) -> list[int]:
-        """The cores a worker is bound to: as many as it has threads, the last ones given, as the first ones serve
-        the system's interrupts. Raises ``InputError`` when fewer are given."""
-        given = sorted(os.sched_getaffinity(0))
-        if self.threads > len(given):
-            raise InputError(f"{self.threads} threads, but only {len(given)} cores are given to this process")
-        return given[-self.threads :]
+    @property
+    def visit_rule(self) -> StoppingRule:
+        """One visit's share of ``rule``."""
+        rule = self.rule
+        return replace(rule, runs=math.ceil(rule.runs / self.visits), max_seconds=rule.max_seconds / self.visits)
+
+    def placement(self, members: int = 1) -> list[list[int]]:
+        """The cores each of so many co-runners is bound to: distinct physical cores first, the last ones given, as
+        the first ones serve the system's interrupts. Raises ``InputError`` when there are too few."""
+        given = cores_by_preference()
+        needed = self.threads * (members if self.policy == "split" else 1)
+        if needed > len(given):
+            each = f"{members} × {self.threads}" if needed != self.threads else str(self.threads)
+            raise InputError(f"{each} threads, but only {len(given)} cores are given to this process")
+        if self.policy != "split":
+            return [sorted(given[: self.threads])] * members
+        return [sorted(given[i * self.threads : (i + 1) * self.threads]) for i in range(members)]
 
     def backend_of(self, subject: Subject) -> str:
-        return "elastic" if subject.elastic else self.backend
+        return subject.backend or self.backend
 
 
 @dataclass(frozen=True)
 class Item:
-    """One row to be: a subject at a batch size."""
+    """What is measured in one go and finished as one: subjects side by side at a batch size, a row each.
 
-    subject: Subject
+    ``background`` runs beside them and gets no row.
+    """
+
+    subjects: tuple[Subject, ...]
     batch_size: int
+    background: tuple[Subject, ...] = ()
 
     @property
-    def key(self) -> Key:
-        return self.subject.name, self.subject.point, self.batch_size
+    def members(self) -> tuple[Subject, ...]:
+        return (*self.subjects, *self.background)
+
+    @property
+    def keys(self) -> list[Key]:
+        """One per subject, in order."""
+        labels = [member.label for member in self.members]
+        others = ["+".join(sorted(labels[:i] + labels[i + 1 :])) for i in range(len(self.subjects))]
+        return [
+            (subject.name, subject.point, self.batch_size, beside)
+            for subject, beside in zip(self.subjects, others, strict=True)
+        ]
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(member.memory_bytes(self.batch_size) for member in self.members)
 
 
 @dataclass(frozen=True)
 class Plan:
     """``todo``: items to measure, in order. ``resumed``: how many of the items asked for are finished.
 
-    ``rows``: every finished row of this output, also of subjects that are no longer among the inputs.
+    ``items``: all that were asked for. ``rows``: every finished row of this output, also of subjects that are no
+    longer among the inputs.
     """
 
     todo: Sequence[Item]
     resumed: int
+    items: Sequence[Item]
     rows: Sequence[Row]
 
 
-def make_plan(subjects: Iterable[Subject], settings: Settings, finished: Iterable[Row]) -> Plan:
-    """Items in an order shuffled by the seed, so that drift of the machine does not go with size.
+def solo_items(subjects: Iterable[Subject], settings: Settings) -> list[Item]:
+    """Every subject at every batch size."""
+    return [Item((subject,), batch) for subject in subjects for batch in settings.batch_sizes]
 
-    Raises ``InputError`` when there is no subject; ``AlreadyExistsError`` when one has changed since it was measured.
+
+def combinations_of(
+    subjects: Sequence[Subject],
+    sizes: Sequence[int],
+    settings: Settings,
+    *,
+    limit: int | None = None,
+    with_itself: bool = False,
+) -> list[Item]:
+    """Every combination of so many different subjects, each at every batch size.
+
+    ``limit``: only so many of each size, drawn by the seed. ``with_itself``: also with copies of a subject. Raises
+    ``InputError`` for a size below 2 or above the number of subjects.
     """
-    rows = {key_of(row): row for row in finished}
-    items = [Item(subject, batch) for subject in subjects for batch in settings.batch_sizes]
+    items: list[Item] = []
+    chance = random.Random(settings.seed)
+    for size in sizes:
+        if size < 2 or (size > len(subjects) and not with_itself):
+            raise InputError(
+                f"{size} of {len(subjects)} subjects cannot run side by side; name at least {max(size, 2)}"
+            )
+        found = list((combinations_with_replacement if with_itself else combinations)(subjects, size))
+        if limit is not None and limit < len(found):
+            found = sorted(chance.sample(found, limit), key=found.index)
+        items += [Item(members, batch) for members in found for batch in settings.batch_sizes]
+    return items
+
+
+def points_beside_copies(points: Sequence[Subject], copies: Sequence[int], settings: Settings) -> list[Item]:
+    """Each operating point of one model, beside so many copies of its most expensive one."""
+    full = points[-1]
+    return [
+        Item((point,), batch, background=(full,) * count)
+        for count in copies
+        for point in points
+        for batch in settings.batch_sizes
+    ]
+
+
+def make_plan(items: Sequence[Item], settings: Settings, finished: Iterable[Row], *, budgeted: bool = False) -> Plan:
+    """Items in rounds of one visit each, every round in an order of its own shuffled by the seed, so that drift of the
+    machine does not go with size.
+
+    When time is ``budgeted`` the campaign may end after any item, so cheap ones tend to come first: see
+    ``worth_first``. Raises ``InputError`` when there is no item; ``AlreadyExistsError`` when a subject has changed
+    since it was measured.
+    """
+    rows = by_key(finished, settings.rule)
     if not items:
         raise InputError("there is nothing to measure: the inputs hold no graph and no model")
     for item in items:
-        content = rows.get(item.key, {}).get("content", item.subject.content)
-        if content != item.subject.content:
-            raise AlreadyExistsError(f"{item.subject.name} has changed since it was measured")
-    random.Random(settings.seed).shuffle(items)
-    # One worker serves one backend, so the items of each stay together.
-    items.sort(key=lambda item: settings.backend_of(item.subject))
-    todo = [item for item in items if item.key not in rows]
-    return Plan(todo, len(items) - len(todo), list(rows.values()))
+        for key, subject in zip(item.keys, item.subjects, strict=True):
+            if rows.get(key, {}).get("content", subject.content) != subject.content:
+                raise AlreadyExistsError(f"{subject.name} has changed since it was measured")
+    left = [_visits_left(item, rows, settings) for item in items]
+    chance = random.Random(settings.seed)
+    todo: list[Item] = []
+    for visit in range(settings.visits, 0, -1):
+        due = [item for item, visits in zip(items, left, strict=True) if visits >= visit]
+        todo += worth_first(due, settings, chance) if budgeted else chance.sample(due, len(due))
+    return Plan(todo, left.count(0), items, list(rows.values()))
 
 
-def key_of(row: Row) -> Key:
-    return str(row["subject"]), str(row["point"]), int(row["batch_size"])
+def _visits_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:
+    """A row without samples is not tried again."""
+    found = [rows.get(key) for key in item.keys]
+    made = [0 if row is None else row["visits"] if row["status"] == "ok" else settings.visits for row in found]
+    return max(0, settings.visits - min(made))
+
+
+def worth_first(items: Sequence[Item], settings: Settings, chance: random.Random) -> list[Item]:
+    """A random order in which an item that costs c seconds comes early in proportion to 1/√c.
+
+    However early one stops, the items measured until then are about the sample that tells most for its cost
+    (Neyman's allocation for strata of unequal cost and like relative spread): no size is left out, large ones are
+    rarer. Exponential keys over weights draw such an order without replacement (Efraimidis & Spirakis).
+    """
+    keys = {id(item): chance.expovariate(1.0) * math.sqrt(item_seconds(item, settings)) for item in items}
+    return sorted(items, key=lambda item: keys[id(item)])
 
 
 def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
     """A rough prediction of a campaign's time: roofline of assumed rates, start of workers, the fewest runs."""
-    backends = {settings.backend_of(item.subject) for item in items}
-    fits = [item for item in items if item.subject.memory_bytes(item.batch_size) <= settings.memory_limit_bytes]
-    seconds = sum(SECONDS_PER_START.get(backend, SECONDS_PER_START["torch"]) for backend in backends)
-    for item in fits:
-        call_s = _call_seconds(item, settings.threads)
-        overhead_s = SECONDS_PER_ITEM.get(settings.backend_of(item.subject), SECONDS_PER_ITEM["torch"])
-        seconds += overhead_s + min(call_s * (settings.rule.runs + WARM_UP_CALLS), settings.timeout_s)
-    return seconds
+    fits = [item for item in items if item.memory_bytes <= settings.memory_limit_bytes]
+    members = [member for item in items for member in item.members]
+    # A worker per backend, or, beside co-runners, one per subject.
+    started = {member.label if settings.policy else settings.backend_of(member): member for member in members}
+    starts = [settings.backend_of(member) for member in started.values()]
+    seconds = sum(SECONDS_PER_START.get(backend, SECONDS_PER_START["torch"]) for backend in starts)
+    return seconds + sum(item_seconds(item, settings) for item in fits)
 
 
-def _call_seconds(item: Item, threads: int) -> float:
-    subject = item.subject
-    compute_s = item.batch_size * subject.flops / (threads * FLOPS_PER_SECOND)
+def item_seconds(item: Item, settings: Settings) -> float:
+    """A rough prediction for one item that fits."""
+    calls_s = [_call_seconds(member, item.batch_size, settings.threads) for member in item.members]
+    if settings.policy:
+        # On shared cores all slow each other down; the slowest decides how long they run together.
+        together_s = (settings.visit_rule.runs + 2) * (sum(calls_s) if settings.policy == "shared" else max(calls_s))
+        return min(together_s + 2 * (settings.solo_runs + 2) * sum(calls_s), settings.timeout_s)
+    overhead_s = SECONDS_PER_ITEM.get(settings.backend_of(item.subjects[0]), SECONDS_PER_ITEM["torch"])
+    return overhead_s + min(calls_s[0] * (settings.visit_rule.runs + WARM_UP_CALLS), settings.timeout_s)
+
+
+def _call_seconds(subject: Subject, batch_size: int, threads: int) -> float:
+    compute_s = batch_size * subject.flops / (threads * FLOPS_PER_SECOND)
     return max(compute_s, subject.weight_bytes / BYTES_PER_SECOND) + subject.operators * SECONDS_PER_OPERATOR
 
 

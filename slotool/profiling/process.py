@@ -40,6 +40,7 @@ class WorkerProcess:
         threads: int,
         affinity: Sequence[int],
         rule: StoppingRule,
+        cold: bool = False,
         seed: int = 0,
         start_timeout_s: float = START_TIMEOUT_S,
     ):
@@ -49,6 +50,7 @@ class WorkerProcess:
             "threads": threads,
             "affinity": list(affinity),
             "rule": asdict(rule),
+            "cold": cold,
             "seed": seed,
             "parent": os.getpid(),
         }
@@ -65,7 +67,7 @@ class WorkerProcess:
         )
         self._unread = b""
         try:
-            self.hello = self._receive(start_timeout_s)
+            self.hello = self.receive(start_timeout_s)
         except BaseException:
             self.kill()
             raise
@@ -80,12 +82,20 @@ class WorkerProcess:
 
     def ask(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Its answer. Raises ``WorkerHung`` after ``timeout_s`` seconds, ``WorkerError`` when it has died."""
+        self.send(request)
+        return self.receive(timeout_s)
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        """Ask without waiting; ``receive`` once for each. Raises ``WorkerError`` when it has died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError:
             raise self._death() from None
-        return self._receive(timeout_s)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """End it at once. Safe to call again."""
@@ -101,7 +111,8 @@ class WorkerProcess:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def _receive(self, timeout_s: float) -> dict[str, Any]:
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        """The next answer. Raises as ``ask`` does."""
         assert self._process.stdout is not None
         descriptor, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
         poll = select.poll()

@@ -12,6 +12,12 @@ from slotool.artifacts import open_artifact
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
+from slotool.tables import FULL
+
+# About what a usual member of keras.applications takes, for predicting time and memory without building it.
+APPLICATION_BYTES = 200 << 20
+APPLICATION_FLOPS = 8 * 10**9
+APPLICATION_OPERATORS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +25,24 @@ class Subject:
     """One thing to measure, small enough to hold a campaign's worth of them.
 
     ``name`` and ``point`` are the row's subject and point; ``content`` identifies what is behind the name (a graph's
-    or an artifact's id); ``request`` is what a backend's ``open`` takes. Sizes are in bytes, of one example.
+    or an artifact's id); ``request`` is what a backend's ``open`` takes. ``backend`` is the only one that runs it, or
+    empty where the campaign chooses. Sizes are in bytes, of one example.
     """
 
     name: str
     content: str
     request: Mapping[str, Any]
-    elastic: bool = False
-    point: str = "full"
+    backend: str = ""
+    point: str = FULL.key
     weight_bytes: int = 0
     output_bytes: int = 0
     flops: int = 0
     operators: int = 1
+
+    @property
+    def label(self) -> str:
+        """How rows of its co-runners call it."""
+        return self.name if self.point == FULL.key else f"{self.name}@{self.point}"
 
     def memory_bytes(self, batch_size: int) -> int:
         """Upper estimate of what running it takes."""
@@ -50,6 +62,19 @@ def graph_subject(graph: OperatorGraph) -> Subject:
     )
 
 
+def application_subject(name: str) -> Subject:
+    """A network of ``keras.applications`` by its name, built in the worker with random weights."""
+    return Subject(
+        name=name,
+        content=f"keras.applications.{name}",
+        request={"application": name},
+        backend="keras",
+        weight_bytes=APPLICATION_BYTES,
+        flops=APPLICATION_FLOPS,
+        operators=APPLICATION_OPERATORS,
+    )
+
+
 def artifact_subjects(path: str | Path) -> list[Subject]:
     """One subject per operating point of a model artifact. Raises ``ArtifactError``."""
     from slotool.elastic.model import load_model
@@ -62,7 +87,7 @@ def artifact_subjects(path: str | Path) -> list[Subject]:
             name=model.name,
             content=artifact.id[:16],
             request={"path": str(Path(path).resolve()), "point": point.key},
-            elastic=True,
+            backend="elastic",
             point=point.key,
             weight_bytes=weight_bytes,
         )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Protocol
 
 import numpy as np
 
@@ -18,8 +19,12 @@ Clock = Callable[[], float]
 
 # A sample lasts at least this many times what reading the clock takes, so the clock's share stays under 0.1 %.
 CLOCK_READS_PER_SAMPLE = 1000
-WARM_UP_CALLS = 3
+WARM_UP_CALLS = 1
 WARM_UP_SECONDS = 0.01
+# A sample of which others took more than this share is measured again.
+MOST_LOST = 0.01
+# So many times the runs asked for are measured again before we take the machine as it is.
+MOST_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -37,21 +42,66 @@ class StoppingRule:
     max_samples: int = 1000
 
 
+class Stopwatch(Protocol):
+    """A device's own clock. ``stop`` waits until the device is done and returns its seconds since ``start``."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> float: ...
+
+
+def _nothing() -> None:
+    return None
+
+
+def _none_lost() -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a timed call is surrounded by; the defaults are a CPU nobody else uses.
+
+    ``begin`` is called once, when the call is warm. ``lost``: seconds that others took since it was last asked
+    (``Interference``). ``before_sample`` runs untimed
+    before each sample, which is then a single call (cold caches). ``wait`` returns when the device has done what was
+    called; it is timed, once per sample, so that calls within a sample may overlap on the device as they would.
+    ``stopwatch``: the device's own clock.
+    """
+
+    begin: Callable[[], None] = _nothing
+    lost: Callable[[], float] = _none_lost
+    before_sample: Callable[[], None] | None = None
+    wait: Callable[[], None] = _nothing
+    stopwatch: Stopwatch | None = None
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """``samples_s``: float64 [n], seconds per call, each the mean over a block of ``calls_per_sample`` calls."""
+    """``samples_s``: float64 [n], seconds per call, each the mean over a block of ``calls_per_sample`` calls.
+
+    ``discarded`` samples were measured again because others disturbed them; ``disturbed`` says that this did not end,
+    so that disturbed samples are among the kept. ``device_samples_s`` are the same samples by the device's own clock.
+    """
 
     first_call_s: float
     samples_s: np.ndarray
     calls_per_sample: int
+    discarded: int = 0
+    disturbed: bool = False
+    device_samples_s: np.ndarray | None = None
 
 
-def measure(call: Call, rule: StoppingRule, clock: Clock = time.perf_counter) -> Measurement:
+def measure(
+    call: Call, rule: StoppingRule, clock: Clock = time.perf_counter, around: Surroundings | None = None
+) -> Measurement:
     """Time ``call``; the collector is off meanwhile. ``clock`` returns seconds. What ``call`` raises goes through."""
+    around = around or Surroundings()
     with collector_off():
-        first_call_s = _block(call, 1, clock)
-        calls = block_size(_warm_up(call, clock), clock_overhead(clock))
-        return Measurement(first_call_s, _sample(call, calls, rule, clock), calls)
+        first_call_s = _block(call, 1, clock, around.wait)
+        quickest_s = _warm_up(call, clock, around.wait)
+        calls = 1 if around.before_sample else block_size(quickest_s, clock_overhead(clock))
+        return _Sampler(call, calls, rule, clock, around).run(first_call_s)
 
 
 def is_stable(samples_s: np.ndarray, precision: float) -> bool:
@@ -72,30 +122,67 @@ def block_size(call_s: float, overhead_s: float) -> int:
     return max(1, math.ceil(CLOCK_READS_PER_SAMPLE * overhead_s / max(call_s, 1e-9)))
 
 
-def _warm_up(call: Call, clock: Clock) -> float:
+def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
     """Call until caches and thread pools have settled; returns seconds of the quickest call."""
     started, quickest, calls = clock(), math.inf, 0
     while calls < WARM_UP_CALLS or clock() - started < WARM_UP_SECONDS:
-        quickest = min(quickest, _block(call, 1, clock))
+        quickest = min(quickest, _block(call, 1, clock, wait))
         calls += 1
     return quickest
 
 
-def _sample(call: Call, calls: int, rule: StoppingRule, clock: Clock) -> np.ndarray:
-    samples: list[float] = []
-    started, next_check = clock(), rule.runs
-    while True:
-        samples.append(_block(call, calls, clock) / calls)
-        if len(samples) < next_check:
-            continue
-        spent = clock() - started >= rule.max_seconds or len(samples) >= rule.max_samples
-        if spent or is_stable(np.asarray(samples), rule.precision):
-            return np.asarray(samples)
-        next_check = min(len(samples) + max(1, len(samples) // 5), max(rule.max_samples, rule.runs))
+class _Sampler:
+    """Takes samples, sets the disturbed ones apart, and knows when there are enough."""
+
+    def __init__(self, call: Call, calls: int, rule: StoppingRule, clock: Clock, around: Surroundings):
+        self._call, self._calls, self._rule, self._clock, self._around = call, calls, rule, clock, around
+        self._clean: list[tuple[float, float]] = []
+        self._disturbed: list[tuple[float, float]] = []
+
+    def run(self, first_call_s: float) -> Measurement:
+        started, next_check = self._clock(), self._rule.runs
+        self._around.begin()
+        while not self._is_hopeless():
+            self._take_one()
+            if len(self._clean) < next_check:
+                continue
+            if self._is_enough(self._clock() - started):
+                break
+            more = max(1, len(self._clean) // 5)
+            next_check = min(len(self._clean) + more, max(self._rule.max_samples, self._rule.runs))
+        return self._measurement(first_call_s)
+
+    def _take_one(self) -> None:
+        around = self._around
+        if around.before_sample is not None:
+            around.before_sample()
+            around.lost()
+        if around.stopwatch is not None:
+            around.stopwatch.start()
+        seconds = _block(self._call, self._calls, self._clock, around.wait)
+        device_s = around.stopwatch.stop() if around.stopwatch is not None else math.nan
+        disturbed = around.lost() > MOST_LOST * seconds
+        (self._disturbed if disturbed else self._clean).append((seconds / self._calls, device_s / self._calls))
+
+    def _is_hopeless(self) -> bool:
+        return len(self._disturbed) > MOST_REPEATS * self._rule.runs + len(self._clean)
+
+    def _is_enough(self, spent_s: float) -> bool:
+        rule, samples_s = self._rule, np.array([seconds for seconds, _ in self._clean])
+        spent = spent_s >= rule.max_seconds or len(samples_s) >= rule.max_samples
+        return spent or is_stable(samples_s, rule.precision)
+
+    def _measurement(self, first_call_s: float) -> Measurement:
+        disturbed = len(self._clean) < self._rule.runs
+        kept = np.array([*self._clean, *self._disturbed] if disturbed else self._clean)
+        device_samples_s = kept[:, 1] if self._around.stopwatch is not None else None
+        discarded = 0 if disturbed else len(self._disturbed)
+        return Measurement(first_call_s, kept[:, 0], self._calls, discarded, disturbed, device_samples_s)
 
 
-def _block(call: Call, calls: int, clock: Clock) -> float:
+def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None]) -> float:
     started = clock()
     for _ in repeat(None, calls):
         call()
+    wait()
     return clock() - started

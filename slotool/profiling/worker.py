@@ -1,8 +1,8 @@
 """The measuring process: restricts itself first, imports the backend after, then answers one request per line.
 
 Started as ``python -m slotool.profiling.worker OPTIONS`` with OPTIONS a JSON object (see ``WorkerProcess``). Its first
-line says what it found in force; then each request line ``{"subject": …, "batch_size": n}`` gets one answer line. It
-ends when its standard input closes, and dies with its parent.
+line says what it found in force; then each request line (see ``Bench``) gets one answer line. It ends when its
+standard input closes, and dies with its parent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from slotool.profiling.backends import Backend
+    from slotool.profiling.bench import Bench
 
 # Nothing above may import numpy, torch or tensorflow: they read these when they are loaded.
 THREAD_VARIABLES = (
@@ -35,13 +35,13 @@ def main() -> int:
     requests, answers = _take_over_streams()
     _die_with_parent(int(options["parent"]))
     try:
-        backend, hello = _start(options)
+        bench, hello = _start(options)
     except Exception as error:
-        _say(answers, {"error": _sentence(error), "input": _is_input_error(error)})
+        _say(answers, _refusal(error))
         return 1
     _say(answers, hello)
     for line in requests:
-        _say(answers, _serve(backend, json.loads(line), options))
+        _say(answers, bench.answer(json.loads(line)))
     return 0
 
 
@@ -61,7 +61,7 @@ def _die_with_parent(parent: int) -> None:
         sys.exit(0)
 
 
-def _start(options: dict[str, Any]) -> tuple[Backend, dict[str, Any]]:
+def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
     started, threads = time.perf_counter(), int(options["threads"])
     os.sched_setaffinity(0, options["affinity"])
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
@@ -69,11 +69,15 @@ def _start(options: dict[str, Any]) -> tuple[Backend, dict[str, Any]]:
     if options["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from slotool.profiling.backends import backend_class
+    from slotool.profiling.bench import Bench
+    from slotool.profiling.timer import StoppingRule
 
     backend = backend_class(options["backend"])(options["device"], threads, options["seed"])
-    in_force = {"affinity": sorted(os.sched_getaffinity(0)), "threads": backend.threads(), "pools": _pools()}
+    affinity = sorted(os.sched_getaffinity(0))
+    in_force = {"affinity": affinity, "threads": backend.threads(), "pools": _pools()}
     _verify(options, in_force)
-    return backend, {"pid": os.getpid(), **in_force, "start_s": time.perf_counter() - started}
+    bench = Bench(backend, affinity, StoppingRule(**options["rule"]), cold=options["cold"])
+    return bench, {"pid": os.getpid(), **in_force, "start_s": time.perf_counter() - started}
 
 
 def _pools() -> dict[str, int]:
@@ -96,37 +100,11 @@ def _verify(options: dict[str, Any], in_force: dict[str, Any]) -> None:
         raise WorkerError(f"asked for {threads} threads, these pools have more: {wide}")
 
 
-def _serve(backend: Backend, request: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """A measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the next."""
-    from slotool.errors import SlotoolError
-    from slotool.profiling.timer import StoppingRule, measure
-
-    try:
-        call = backend.prepare(backend.open(request["subject"]), int(request["batch_size"]))
-        measured = measure(call, StoppingRule(**options["rule"]))
-    except Exception as error:
-        return {"status": "failed", "reason": _sentence(error), "healthy": isinstance(error, SlotoolError)}
-    return {
-        "status": "ok",
-        "first_call_s": measured.first_call_s,
-        "samples_s": [round(sample, 11) for sample in measured.samples_s.tolist()],
-        "calls_per_sample": measured.calls_per_sample,
-        "measured_at": time.time(),
-        "healthy": True,
-    }
-
-
-def _sentence(error: Exception) -> str:
-    from slotool.errors import SlotoolError
-
-    text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, SlotoolError) else f"{type(error).__name__}: {text}"
-
-
-def _is_input_error(error: Exception) -> bool:
+def _refusal(error: Exception) -> dict[str, Any]:
     from slotool.errors import InputError
+    from slotool.profiling.bench import sentence
 
-    return isinstance(error, InputError)
+    return {"error": sentence(error), "input": isinstance(error, InputError)}
 
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:

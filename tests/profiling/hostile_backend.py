@@ -17,7 +17,9 @@ from slotool.profiling.backends import Backend
 
 class HostileBackend(Backend):
     """``die`` kills its process, ``die-once PATH`` only when PATH is not there yet, ``hang`` never returns,
-    ``break`` raises, ``odd`` raises a ``GraphError``, ``print`` writes over standard output; all else sleeps a
+    ``break`` raises, ``odd`` raises a ``GraphError``, ``print`` writes over standard output, ``shake`` takes a long
+    time every other call, ``work`` needs a core for a while, ``die-later`` kills its process in its 40th call,
+    ``parricide`` kills the process that started its own, ``parricide-once PATH`` does so as above; all else sleeps a
     moment. Writes every run to the file it is given as ``log``."""
 
     name = "hostile"
@@ -45,6 +47,10 @@ class HostileBackend(Backend):
                 Path(subject["mark"]).touch()
             print("last words")
             os.kill(os.getpid(), signal.SIGKILL)
+        if what == "parricide" or (what == "parricide-once" and not Path(subject["mark"]).exists()):
+            Path(subject.get("mark", os.devnull)).touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(3600)
         if what == "break":
             raise RuntimeError("out of luck")
         if what == "odd":
@@ -52,7 +58,23 @@ class HostileBackend(Backend):
         if what == "print":
             print('{"status": "ok"}', flush=True)
             os.system("echo noise")
-        return lambda: time.sleep(3600 if what == "hang" else 0.0005)
+        return Call(what)
 
     def array(self, output: Any) -> np.ndarray:
         return np.zeros(1)
+
+
+class Call:
+    def __init__(self, what: str):
+        self._what, self._count = what, 0
+
+    def __call__(self) -> None:
+        self._count += 1
+        if self._what == "die-later" and self._count == 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._what == "work":
+            sum(range(500_000))
+        elif self._what == "shake":
+            time.sleep(0.0005 if self._count % 2 else 0.005)
+        else:
+            time.sleep(3600 if self._what == "hang" else 0.0005)

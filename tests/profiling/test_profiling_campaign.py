@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from slotool.errors import AlreadyExistsError, InputError, WorkerError
-from slotool.profiling.campaign import SoloCampaign, journal_path, plan_only, profile_solo
-from slotool.profiling.plan import Settings, make_plan
+from slotool.profiling.campaign import Campaign, journal_path, plan_only, profile_solo
+from slotool.profiling.plan import Settings, make_plan, solo_items
 from slotool.profiling.process import WorkerHung, WorkerProcess
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
@@ -24,27 +24,6 @@ from slotool.tables import LatencyTable
 RULE = StoppingRule(runs=5, max_seconds=0.0)
 SETTINGS = Settings(backend="hostile_backend:HostileBackend", rule=RULE, timeout_s=30.0)
 MakeSubject = Callable[..., Subject]
-
-
-@pytest.fixture(autouse=True)
-def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.syspath_prepend(here)
-
-
-@pytest.fixture
-def subject(tmp_path: Path) -> MakeSubject:
-    def make(name: str, does: str = "run", **more: Any) -> Subject:
-        request = {"name": name, "does": does, "log": str(tmp_path / "log"), "mark": str(tmp_path / "mark")}
-        return Subject(name=name, content=name, request=request, **more)
-
-    return make
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "latency.parquet"
 
 
 def runs(out: Path) -> Counter[str]:
@@ -140,7 +119,7 @@ def test_rows_say_how_they_were_measured(subject: MakeSubject, out: Path) -> Non
     assert table.rows["samples_s"].map(len).min() >= 5
     assert table.rows["samples_s"].map(min).min() > 0.0004
     assert table.provenance["seed"] == 5
-    assert table.provenance["affinity"] == settings.affinity()
+    assert set(table.rows["affinity"]) == {",".join(map(str, settings.placement()[0]))}
     assert table.provenance["machine_facts"]["cores_given"] >= 1
 
 
@@ -169,7 +148,7 @@ def test_a_cut_campaign_resumes_and_a_finished_one_has_nothing_left(subject: Mak
     with pytest.raises(Stop):
         profile_solo(subjects, SETTINGS, out, progress=stop_after(2))
     assert not out.exists()
-    assert plan_only(subjects, SETTINGS, out).resumed == 2
+    assert plan_only(solo_items(subjects, SETTINGS), SETTINGS, out).resumed == 2
     table = profile_solo(subjects, SETTINGS, out)
     assert (table.provenance["campaign"]["measured"], table.provenance["campaign"]["resumed"]) == (3, 2)
     written = out.read_bytes()
@@ -188,7 +167,7 @@ def test_a_cut_campaign_resumes_and_a_finished_one_has_nothing_left(subject: Mak
 
 def test_a_worker_killed_from_outside_loses_nothing(subject: MakeSubject, out: Path) -> None:
     subjects = [subject(f"s{i}") for i in range(4)]
-    with SoloCampaign(subjects, SETTINGS, out) as campaign:
+    with Campaign(solo_items(subjects, SETTINGS), SETTINGS, out) as campaign:
         table = campaign.run(kill_the_worker_once())
     assert set(table.rows["status"]) == {"ok"}
     assert len(table) == 4
@@ -234,7 +213,7 @@ def test_what_is_no_campaign_is_not_overwritten(subject: MakeSubject, out: Path,
     with pytest.raises(AlreadyExistsError, match="no latency table"):
         profile_solo([subject("a")], SETTINGS, out)
     LatencyTable.of([{"subject": "a", "samples_s": [1.0]}]).save(out)
-    with pytest.raises(AlreadyExistsError, match="not written by a solo campaign"):
+    with pytest.raises(AlreadyExistsError, match="not written by such a campaign"):
         profile_solo([subject("a")], SETTINGS, out)
     for other in (tmp_path, Path("/dev/full")):
         with pytest.raises(InputError, match="no regular file"):
@@ -259,14 +238,60 @@ def test_a_full_disk_keeps_the_journal(subject: MakeSubject, out: Path, monkeypa
     assert set(runs(out).values()) == {1}
 
 
-def test_the_order_is_shuffled_by_the_seed_and_backends_stay_together(subject: MakeSubject) -> None:
-    subjects = [subject(f"s{i}", elastic=i % 2 == 0) for i in range(40)]
+def order(subjects: list[Subject], seed: int, *, budgeted: bool = False, visits: int = 1) -> list[str]:
+    settings = replace(SETTINGS, seed=seed, visits=visits)
+    plan = make_plan(solo_items(subjects, settings), settings, [], budgeted=budgeted)
+    return [item.subjects[0].name for item in plan.todo]
 
-    def order(seed: int) -> list[str]:
-        return [item.subject.name for item in make_plan(subjects, replace(SETTINGS, seed=seed), []).todo]
 
-    assert order(1) == order(1)
-    assert order(1) != order(2)
-    assert sorted(order(1)) == sorted(s.name for s in subjects)
-    assert [s.name for s in subjects if s.elastic] != order(1)[:20]
-    assert set(order(1)[:20]) == {s.name for s in subjects if s.elastic}
+def test_the_order_is_shuffled_by_the_seed_and_every_round_has_its_own(subject: MakeSubject) -> None:
+    subjects = [subject(f"s{i}") for i in range(40)]
+    names = sorted(s.name for s in subjects)
+    assert order(subjects, 1) == order(subjects, 1)
+    assert order(subjects, 1) != order(subjects, 2)
+    rounds = order(subjects, 1, visits=2)
+    assert sorted(rounds[:40]) == sorted(rounds[40:]) == names
+    assert rounds[:40] != rounds[40:]
+
+
+def test_with_a_budget_cheap_items_come_first_by_and_large_and_dear_ones_now_and_then(subject: MakeSubject) -> None:
+    # A dear one costs about 100 times a cheap one, so among the first it should be about 10 times rarer.
+    cheap = [subject(f"cheap{i}", flops=10**8) for i in range(400)]
+    dear = [subject(f"dear{i}", flops=10**10) for i in range(400)]
+    first = order([*cheap, *dear], 3, budgeted=True)[:200]
+    share = sum(name.startswith("dear") for name in first) / len(first)
+    assert 0.02 < share < 0.25
+    assert first == order([*cheap, *dear], 3, budgeted=True)[:200]
+    assert sorted(order([*cheap, *dear], 3, budgeted=True)) == sorted(order([*cheap, *dear], 3))
+
+
+def test_visits_lie_a_round_apart_and_become_one_row_with_all_their_samples(subject: MakeSubject, out: Path) -> None:
+    subjects, settings = [subject(f"s{i}") for i in range(3)], replace(SETTINGS, visits=2, rule=replace(RULE, runs=8))
+    with pytest.raises(Stop):
+        profile_solo(subjects, settings, out, progress=stop_after(4))
+    assert plan_only(solo_items(subjects, settings), settings, out).resumed == 1
+    rows = profile_solo(subjects, settings, out).rows
+    assert set(rows["visits"]) == {2}
+    assert rows["samples_s"].map(len).tolist() == [8, 8, 8]
+    assert set(runs(out).values()) == {2}
+
+
+def test_a_budget_ends_the_campaign_and_the_next_one_goes_on(subject: MakeSubject, out: Path) -> None:
+    items = solo_items([subject(f"s{i}") for i in range(4)], SETTINGS)
+    with Campaign(items, SETTINGS, out, budget_s=1e-9) as campaign:
+        run = campaign.run().provenance["campaign"]
+    assert (run["measured"], run["left"]) == (1, 3)
+    with Campaign(items, SETTINGS, out) as campaign:
+        assert campaign.run().provenance["campaign"]["measured"] == 3
+
+
+def test_left_over_budget_goes_to_the_unstable_rows_and_adds_to_their_samples(subject: MakeSubject, out: Path) -> None:
+    subjects = [subject("steady"), subject("shaky", "shake")]
+    settings = replace(SETTINGS, rule=replace(RULE, precision=0.2))
+    first = profile_solo(subjects, settings, out).rows.set_index("subject")
+    assert first["stable"].to_dict() == {"steady": True, "shaky": False}
+    with Campaign(solo_items(subjects, settings), settings, out, budget_s=1.0) as campaign:
+        again = campaign.run().rows.set_index("subject")
+    assert again.loc["shaky", "visits"] > first.loc["shaky", "visits"]
+    assert list(again.loc["shaky", "samples_s"])[:5] == list(first.loc["shaky", "samples_s"])
+    assert runs(out)["steady"] == 1

@@ -28,13 +28,6 @@ PATIENCE_S = 60.0
 HOSTILE = "hostile_backend:HostileBackend"
 
 
-@pytest.fixture(autouse=True)
-def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.syspath_prepend(here)
-
-
 def mlp(*units: int) -> OperatorGraph:
     builder = GraphBuilder("mlp")
     last = builder.add("InputLayer", shape=[8])
@@ -53,11 +46,6 @@ def strange() -> OperatorGraph:
 def graphs(tmp_path: Path) -> Path:
     write_graphs(tmp_path / "graphs.parquet", [mlp(n, 4) for n in range(1, 11)])
     return tmp_path / "graphs.parquet"
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "latency.parquet"
 
 
 def journal_rows(out: Path) -> list[dict[str, Any]]:
@@ -192,6 +180,72 @@ def test_keras_measures_graphs_in_a_worker_of_its_own(slotool: Slotool, graphs: 
     assert set(LatencyTable.load(out).rows["backend"]) == {"keras"}
 
 
+def test_strict_and_budget(slotool: Slotool, graphs: Path, out: Path) -> None:
+    shaky = ["profile", "solo", graphs, "-o", out, "--threads", 1, "--backend", HOSTILE, "--max-seconds-per-item", 0]
+    assert slotool(*shaky, "--precision", 1.0, "--strict").exit_code == 0
+    sure = [*shaky, "--precision", 0.0001, "--force", "--json"]
+    strict = slotool(*sure, "--strict")
+    assert (strict.exit_code, strict.document["unstable"]) == (1, 10)
+    planned = slotool(*sure, "--budget", "90s", "--dry-run")
+    assert planned.document["budget_s"] == 90.0
+    cut = slotool(*sure, "--budget", "0.001s")
+    assert (cut.exit_code, cut.document["measured"], cut.document["left"]) == (0, 1, 9)
+    assert cut.document["visits"] == 1
+
+
+def test_a_cold_cache_is_asked_for_and_recorded(slotool: Slotool, graphs: Path, out: Path) -> None:
+    done = slotool("profile", "solo", graphs, "-o", out, "--threads", 1, "--limit", 1, "--cache", "cold", "--runs", 5,
+                   "--max-seconds-per-item", 0, "--json")  # fmt: skip
+    assert done.exit_code == 0
+    rows = LatencyTable.load(out).rows
+    assert rows[["cache", "calls_per_sample"]].to_numpy().tolist() == [["cold", 1]]
+
+
+def test_models_side_by_side_and_points_beside_copies(slotool: Slotool, out: Path, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "graphs.jsonl", [mlp(64, 4), mlp(512, 4)])
+    Family("pair", [Version(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
+        tmp_path / "pair", config={}, seed=0
+    )
+    quick = ["--threads", 1, "--runs", 3]
+    beside = ["profile", "colocated", tmp_path / "graphs.jsonl", "-o", out, *quick]
+    plan = slotool(*beside, "--with-itself", "--dry-run", "--json").document
+    assert (plan["to_measure"], plan["policy"], plan["affinity"][0]) == (3, "shared", plan["affinity"][1])
+    done = slotool(*beside)
+    assert done.exit_code == 0, done.stderr
+    for words in ("Degradation", "together", mlp(64, 4).id):
+        assert words in done.stdout
+    again = slotool(*beside, "--json").document
+    assert (again["measured"], again["resumed"], len(again["degradation"])) == (0, 1, 2)
+    assert all(row["degradation_ratio"] > 0 for row in again["degradation"])
+
+    points = slotool("profile", "points", tmp_path / "pair", "-o", tmp_path / "points.parquet", *quick, "--json")
+    assert points.exit_code == 0, points.stderr
+    found = {(row["point"], row["co_runners"]) for row in points.document["degradation"]}
+    large = "pair@version=large"
+    assert found == {("version=small", ""), ("version=large", ""), ("version=small", large), ("version=large", large)}
+    other = slotool("profile", "solo", tmp_path / "graphs.jsonl", "-o", out, "--threads", 1)
+    assert other.exit_code == 2
+    assert "kind colocated then, solo now" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--size", "1"], "cannot run side by side"),
+        (["--size", "11"], "cannot run side by side"),
+        (["--policy", "fair"], "neither shared nor split"),
+        (["--policy", "split", "--threads", str(len(os.sched_getaffinity(0)))], "cores are given"),
+    ],
+)
+def test_impossible_company_is_one_sentence(
+    slotool: Slotool, graphs: Path, out: Path, arguments: list[str], sentence: str
+) -> None:
+    done = slotool("profile", "colocated", graphs, "-o", out, *arguments)
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -203,7 +257,10 @@ def test_keras_measures_graphs_in_a_worker_of_its_own(slotool: Slotool, graphs: 
         (["GRAPHS", "--backend", "abacus"], "backend 'abacus' is unknown"),
         (["GRAPHS", "--threads", "4096"], "4096 threads"),
         (["GRAPHS", "--device", "cuda:77", "--backend", HOSTILE], "no device 'cuda:77'"),
-        ([], "Missing argument"),
+        ([], "name graph files"),
+        (["GRAPHS", "--cache", "lukewarm"], "neither warm nor cold"),
+        (["GRAPHS", "--budget", "soon"], "no duration"),
+        (["--keras", "VGG61"], "'VGG61' is not in keras.applications"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(

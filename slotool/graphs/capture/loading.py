@@ -66,6 +66,12 @@ def load_keras(name: str) -> keras.Model:
         return _saved(keras, path) if is_file else _application(keras, name)
 
 
+def application_names() -> list[str]:
+    """The members of ``keras.applications``, sorted. Raises ``RunError`` when Keras is not installed."""
+    with _muted():
+        return sorted(name for name in vars(_keras().applications) if name[0].isupper())
+
+
 def _keras() -> Any:
     try:
         import keras

@@ -13,6 +13,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.profiling.timer import Stopwatch
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
 WEIGHT_SCALE = 0.02
@@ -62,11 +63,23 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, subject: Any, batch_size: int) -> Callable[[], Any]:
-        """A call without arguments that runs one inference over a batch and returns when it is done.
+        """A call without arguments that runs one inference over a batch; it is done when ``wait`` returns.
 
         Building, tracing and placing happen here, so that the second call on is steady state. Only the newest call
         is valid: preparing another subject may reuse its memory. Raises ``GraphError`` for an operator it cannot run.
         """
+
+    def wait(self) -> None:
+        """Return when the device has done all that was called; on a CPU a call returns only then anyway."""
+        return
+
+    def stopwatch(self) -> Stopwatch | None:
+        """The device's own clock, if it has one besides the host's."""
+        return None
+
+    def throttled(self) -> bool:
+        """Whether the device has lowered its clock just now, for heat or power, so that timings would be too long."""
+        return False
 
     @abstractmethod
     def array(self, output: Any) -> np.ndarray:

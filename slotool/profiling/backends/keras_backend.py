@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,16 +47,30 @@ class KerasBackend(Backend):
 
         return tf.config.threading.get_intra_op_parallelism_threads()
 
-    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], Any]:
+    def open(self, request: Mapping[str, Any]) -> OperatorGraph | keras.Model:
+        """A graph, or the member of ``keras.applications`` that ``request["application"]`` names."""
+        if "application" not in request:
+            return super().open(request)
+        import keras
+
+        from slotool.graphs.capture.loading import load_keras
+
+        keras.backend.clear_session()
+        return load_keras(request["application"])
+
+    def prepare(self, subject: OperatorGraph | keras.Model, batch_size: int) -> Callable[[], Any]:
         import keras
         import tensorflow as tf
 
         from slotool.profiling.backends.keras_model import functional_model
 
-        keras.backend.clear_session()
         with tf.device("/CPU:0"):
-            model = functional_model(subject, self._weights)
-            x = tf.constant(_channels_last(self.inputs(subject.input_shape, batch_size)))
+            if isinstance(subject, OperatorGraph):
+                keras.backend.clear_session()
+                model, shape = functional_model(subject, self._weights), subject.input_shape
+                x = tf.constant(_channels_last(self.inputs(shape, batch_size)))
+            else:
+                model, x = subject, tf.constant(self.inputs(subject.input_shape[1:], batch_size))
             traced = tf.function(lambda batch: model(batch, training=False), autograph=False)
             concrete = traced.get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
         # The concrete function does not own the model's variables, so the call must keep the model.

@@ -9,6 +9,7 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.profiling.backends.base import Backend
+from slotool.profiling.backends.cuda import CudaStopwatch, is_throttled
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +58,19 @@ class TorchBackend(Backend):
             with torch.inference_mode():
                 return module(x)
 
-        def call_and_wait() -> torch.Tensor:
-            output = call()
-            torch.cuda.synchronize(self.device)
-            return output
+        return call
 
-        return call if self.device == "cpu" else call_and_wait
+    def wait(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+    def stopwatch(self) -> CudaStopwatch | None:
+        return None if self.device == "cpu" else CudaStopwatch(self.device)
+
+    def throttled(self) -> bool:
+        return self.device != "cpu" and is_throttled(self.device)
 
     def array(self, output: torch.Tensor) -> np.ndarray:
         return output.cpu().numpy()

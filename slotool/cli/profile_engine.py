@@ -1,0 +1,46 @@
+"""Where ``slotool profile`` has its items measured: on this machine, or shared out over a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slotool.cli.output import Output
+    from slotool.profiling.engines import Engine
+    from slotool.profiling.plan import Settings
+
+ENGINES = ("local", "ray")
+
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="local: this machine. ray: also the nodes of a ray cluster that have this machine's fingerprint and "
+        "version of slotool; trained models must lie at the same path there (pip install 'slotool[ray]').",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", help="The ray cluster: host:port, or auto for the one this machine is in.", show_default="auto"
+    ),
+]
+
+
+def chosen_engine(name: str, address: str | None, output: Output) -> Callable[[Settings], Engine]:
+    """What makes the engine of that name; what it has to say goes to stderr."""
+    if name not in ENGINES:
+        raise typer.BadParameter(f"{name!r} is neither {' nor '.join(ENGINES)}", param_hint="--engine")
+    if name == "local":
+        if address is not None:
+            raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
+        from slotool.profiling.engines import LocalEngine
+
+        return LocalEngine
+    from slotool.profiling.engines.ray_engine import RayEngine
+
+    return lambda settings: RayEngine(settings, address or "auto", output.note)

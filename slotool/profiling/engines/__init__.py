@@ -1,0 +1,8 @@
+"""Where a campaign's items are measured: on this machine, or on the nodes of a cluster."""
+
+from __future__ import annotations
+
+from slotool.profiling.engines.base import Engine
+from slotool.profiling.engines.local import LocalEngine
+
+__all__ = ["Engine", "LocalEngine"]

@@ -1,0 +1,68 @@
+"""What others took from a measuring process: time spent waiting for a core, and time the host stole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+NANOSECOND = 1e-9
+STEAL_FIELD = 8  # of a line "cpuN user nice system idle iowait irq softirq steal …", in clock ticks
+
+
+class Interference:
+    """Call it for the seconds that others took since the last call: 0 on a quiet machine.
+
+    Counted are the run-queue delay of every thread of this process (runnable, but another process had the core) and
+    the steal time of ``cores`` (the hypervisor ran another guest; its ticks are 10 ms long). Where the kernel counts
+    neither, it is always 0. Two short reads per thread keep it cheap enough to ask after every sample.
+    """
+
+    def __init__(self, cores: Sequence[int]):
+        self._cores = {f"cpu{core}".encode() for core in cores}
+        self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
+        self._threads: dict[str, int] = {}
+        self._stat = _opened("/proc/stat")
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Find the threads there are now; call it when a model has run once and its pools exist."""
+        alive = set(os.listdir("/proc/self/task"))
+        for gone in self._threads.keys() - alive:
+            os.close(self._threads.pop(gone))
+        for thread in sorted(alive - self._threads.keys()):
+            descriptor = _opened(f"/proc/self/task/{thread}/schedstat")
+            if descriptor is not None:
+                self._threads[thread] = descriptor
+        self._seen = self._waited_s() + self._stolen_s()
+
+    def __call__(self) -> float:
+        now = self._waited_s() + self._stolen_s()
+        lost, self._seen = now - self._seen, now
+        return max(0.0, lost)
+
+    def _waited_s(self) -> float:
+        waited = 0
+        for descriptor in self._threads.values():
+            with suppress(OSError):  # the thread has ended
+                waited += int(os.pread(descriptor, 80, 0).split()[1])
+        return waited * NANOSECOND
+
+    def _stolen_s(self) -> float:
+        if self._stat is None:
+            return 0.0
+        ticks = 0
+        for line in os.pread(self._stat, 1 << 14, 0).splitlines():
+            if not line.startswith(b"cpu"):
+                break
+            fields = line.split()
+            if fields[0] in self._cores and len(fields) > STEAL_FIELD:
+                ticks += int(fields[STEAL_FIELD])
+        return ticks * self._tick_s
+
+
+def _opened(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

@@ -1,0 +1,96 @@
+"""The base class of everything that turns items into rows of the latency table."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from slotool.machine import machine_id
+from slotool.profiling.backends import backend_class
+from slotool.profiling.plan import Item, Settings
+from slotool.profiling.process import WorkerProcess
+from slotool.profiling.rows import EXTRA_COLUMNS, judged
+from slotool.profiling.subjects import Subject
+
+# A worker that dies is given a second try, for it may have been killed from outside.
+TRIES = 2
+
+
+class Measurer(ABC):
+    """Measures items one after the other, keeping worker processes between them. Use it as a context manager.
+
+    A subject that is too big is a row ``skipped``, one that fails or kills its worker ``failed``, one that hangs
+    ``timeout``, each with its reason. Raises ``WorkerError`` when no worker can be started at all.
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+
+    @abstractmethod
+    def rows(self, item: Item) -> list[dict[str, Any]]:
+        """A row per subject of the item."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers. Safe to call again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def too_big(self, item: Item) -> dict[str, Any] | None:
+        """The answer for an item that does not fit, else None."""
+        needed, limit = item.memory_bytes, self.settings.memory_limit_bytes
+        if needed <= limit:
+            return None
+        return {
+            "status": "skipped",
+            "reason": f"needs about {needed / 2**30:.2f} GiB, the limit is {limit / 2**30:.2f} GiB",
+        }
+
+    def start(self, backend: str, cores: Sequence[int]) -> WorkerProcess:
+        """A fresh worker bound to these cores."""
+        settings = self.settings
+        return WorkerProcess(
+            backend=backend,
+            device=settings.device,
+            threads=settings.threads,
+            affinity=cores,
+            rule=settings.visit_rule,
+            cold=settings.cold,
+            seed=settings.seed,
+        )
+
+    def row(self, item: Item, place: int, cores: Sequence[int], answer: Mapping[str, Any]) -> dict[str, Any]:
+        """The row of the item's subject number ``place``, judged as that of one visit."""
+        settings, subject = self.settings, item.subjects[place]
+        name, point, batch_size, co_runners = item.keys[place]
+        row = {
+            **EXTRA_COLUMNS,
+            "subject": name,
+            "point": point,
+            "batch_size": batch_size,
+            "co_runners": co_runners,
+            "device": settings.device,
+            "backend": backend_class(settings.backend_of(subject)).name,
+            "threads": settings.threads,
+            "machine": machine_id(),
+            "content": subject.content,
+            "cache": "cold" if settings.cold else "warm",
+            "affinity": ",".join(map(str, cores)),
+            "reason": "",
+            "first_call_s": None,
+            "samples_s": [],
+            "measured_at": time.time(),
+            **answer,
+        }
+        return judged(row, settings.rule)
+
+
+def request_for(subject: Subject, item: Item, do: str) -> dict[str, Any]:
+    """What a worker is asked about a subject."""
+    return {"do": do, "subject": dict(subject.request), "batch_size": item.batch_size}

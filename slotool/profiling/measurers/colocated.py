@@ -1,0 +1,225 @@
+"""Subjects side by side: one process each, kept alive between combinations, solo – together – solo.
+
+Drift of the machine cancels, for each member is timed alone just before and just after, in the same process on the
+same cores. The label is the degradation: the median in company against the median of those solo samples.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from slotool.errors import WorkerError
+from slotool.profiling.bench import DIGITS
+from slotool.profiling.measurers.base import Measurer, request_for
+from slotool.profiling.plan import Item, Settings, available_memory
+from slotool.profiling.process import WorkerHung, WorkerProcess
+from slotool.profiling.rows import by_key
+from slotool.profiling.subjects import Subject
+from slotool.profiling.together import Board, conduct, samples_in_company
+
+# A combination during which other processes took more than this share of a core is measured again, so many times.
+MOST_OTHERS = 0.02
+ATTEMPTS = 3
+# A new worker is started only with so much memory left; those used longest ago make room.
+SPARE_BYTES = 2 << 30
+# So long they run together at least: a scheduler that hands out slices of some milliseconds is to be seen at work.
+LEAST_SECONDS = 0.5
+
+# What a worker is kept for: a subject's name, which copy of it, and its cores.
+Key = tuple[str, int, tuple[int, ...]]
+
+
+@dataclass
+class _Member:
+    """A worker with its cores; ``ready`` says what was prepared on it last, ``answer`` what that gave."""
+
+    worker: WorkerProcess
+    cores: Sequence[int]
+    ready: tuple[str, int] | None = None
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    used_at: float = 0.0
+
+
+class _Failure(Exception):
+    """A member cannot take part; holds the answer for the rows of the combination."""
+
+    def __init__(self, answer: Mapping[str, Any]):
+        super().__init__(answer["reason"])
+        self.answer = dict(answer)
+
+
+class ColocatedMeasurer(Measurer):
+    """Rows hold the samples in company; ``solo_s`` are the samples alone around them, ``degradation_s`` and
+    ``degradation_ratio`` compare the medians, ``others`` is the share of a core that the rest of the machine took."""
+
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self._members: dict[Key, _Member] = {}
+        self._broken: dict[tuple[Key, tuple[str, int]], dict[str, Any]] = {}
+        shared = Path("/dev/shm")
+        self._folder = Path(tempfile.mkdtemp(prefix="slotool-", dir=shared if os.access(shared, os.W_OK) else None))
+
+    def rows(self, item: Item) -> list[dict[str, Any]]:
+        places = self.settings.placement(len(item.members))
+        try:
+            answers = self._measured(item, places)
+        except _Failure as failure:
+            answers = [failure.answer] * len(item.subjects)
+        rows = [self.row(item, i, places[i], answers[i]) for i in range(len(item.subjects))]
+        # A subject beside itself has one row, with the samples of both copies.
+        return [{**row, "visits": 1} for row in by_key(rows, self.settings.rule).values()]
+
+    def close(self) -> None:
+        for key in list(self._members):
+            self._retire(key)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _measured(self, item: Item, places: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+        too_big = self.too_big(item)
+        if too_big:
+            raise _Failure(too_big)
+        keys = _keys(item, places)
+        members = [self._ready(key, subject, item, keys) for key, subject in zip(keys, item.members, strict=True)]
+        try:
+            return self._best_attempt(item, members)
+        except WorkerError as error:
+            for key in keys:
+                self._retire(key)
+            status = "timeout" if isinstance(error, WorkerHung) else "failed"
+            raise _Failure({"status": status, "reason": str(error)}) from error
+
+    def _best_attempt(self, item: Item, members: Sequence[_Member]) -> list[dict[str, Any]]:
+        """The attempt that others disturbed least; the first when it was quiet."""
+        attempts: list[list[dict[str, Any]]] = []
+        while len(attempts) < ATTEMPTS and (not attempts or min(attempts, key=_others)[0]["others"] > MOST_OTHERS):
+            attempts.append(self._attempt(item, members))
+        best = min(attempts, key=_others)
+        for answer in best:
+            answer["discarded"] = len(attempts) - 1
+        return best
+
+    def _attempt(self, item: Item, members: Sequence[_Member]) -> list[dict[str, Any]]:
+        before = [self._alone(member) for member in members]
+        spans, others = self._together(members)
+        after = [self._alone(member) for member in members]
+        answers = []
+        for member, company_s, alone_s in zip(
+            members, samples_in_company(spans), zip(before, after, strict=True), strict=True
+        ):
+            calls = member.answer["calls_per_sample"]
+            answers.append(self._answer(member, company_s / calls, np.concatenate(alone_s), others))
+        return answers
+
+    def _answer(self, member: _Member, company_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
+        if len(company_s) == 0:
+            reason = f"no sample in company within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
+            return {"status": "timeout", "reason": reason, "others": others}
+        prepared = {name: member.answer[name] for name in ("open_s", "prepare_s", "first_call_s", "calls_per_sample")}
+        return {
+            "status": "ok",
+            **prepared,
+            "samples_s": _rounded(company_s[:: len(company_s) // self.settings.rule.max_samples + 1]),
+            "solo_s": _rounded(alone_s),
+            "others": others,
+            "disturbed": others > MOST_OTHERS,
+            "measured_at": time.time(),
+        }
+
+    def _alone(self, member: _Member) -> np.ndarray:
+        answer = member.worker.ask({"do": "sample", "runs": self.settings.solo_runs}, self.settings.timeout_s)
+        if answer["status"] != "ok":
+            raise WorkerError(answer["reason"])
+        return np.array(answer["samples_s"])
+
+    def _together(self, members: Sequence[_Member]) -> tuple[list[np.ndarray], float]:
+        """Begin and end of each member's samples, and the share of a core that the rest of the machine took."""
+        rule, workers = self.settings.visit_rule, [member.worker for member in members]
+        board = Board.create(self._folder / "board", len(members))
+        try:
+            for place, worker in enumerate(workers):
+                request = {"do": "together", "board": str(board.path), "members": len(members), "member": place}
+                worker.send(request)
+            started, busy = time.monotonic(), _busy_with_others_s(workers)
+            conduct(
+                board, rule.runs, (LEAST_SECONDS, rule.max_seconds), lambda: all(worker.alive for worker in workers)
+            )
+            answers = [worker.receive(self.settings.timeout_s) for worker in workers]
+            others = (_busy_with_others_s(workers) - busy) / (time.monotonic() - started)
+        finally:
+            board.remove()
+        failed = [answer["reason"] for answer in answers if answer["status"] != "ok"]
+        if failed:
+            raise WorkerError(failed[0])
+        return [np.array(answer["spans"]).reshape(-1, 2) for answer in answers], max(0.0, others)
+
+    def _ready(self, key: Key, subject: Subject, item: Item, needed: Sequence[Key]) -> _Member:
+        """The member of that key with the subject ready on it. Raises ``_Failure``."""
+        wanted = (subject.point, item.batch_size)
+        if (key, wanted) in self._broken:
+            raise _Failure(self._broken[key, wanted])
+        if key not in self._members:
+            self._make_room(needed)
+            self._members[key] = _Member(self.start(self.settings.backend_of(subject), key[-1]), key[-1])
+        member = self._members[key]
+        if member.ready != wanted:
+            member.answer = _prepared(member.worker, subject, item, self.settings.timeout_s)
+            member.ready = wanted
+        if member.answer["status"] != "ok":
+            self._retire(key)
+            answer = {"status": member.answer["status"], "reason": f"{subject.label}: {member.answer['reason']}"}
+            self._broken[key, wanted] = answer
+            raise _Failure(answer)
+        member.used_at = time.monotonic()
+        return member
+
+    def _make_room(self, needed: Sequence[Key]) -> None:
+        while available_memory() < SPARE_BYTES:
+            idle = [key for key in self._members if key not in needed]
+            if not idle:
+                return
+            self._retire(min(idle, key=lambda key: self._members[key].used_at))
+
+    def _retire(self, key: Key) -> None:
+        member = self._members.pop(key, None)
+        if member is not None:
+            member.worker.kill()
+
+
+def _keys(item: Item, places: Sequence[Sequence[int]]) -> list[Key]:
+    names = [member.name for member in item.members]
+    return [(name, names[:i].count(name), tuple(places[i])) for i, name in enumerate(names)]
+
+
+def _prepared(worker: WorkerProcess, subject: Subject, item: Item, timeout_s: float) -> dict[str, Any]:
+    try:
+        return worker.ask(request_for(subject, item, "prepare"), timeout_s)
+    except WorkerHung as error:
+        return {"status": "timeout", "reason": str(error)}
+    except WorkerError as error:
+        return {"status": "failed", "reason": str(error)}
+
+
+def _others(answers: Sequence[Mapping[str, Any]]) -> float:
+    return float(answers[0]["others"])
+
+
+def _rounded(seconds: np.ndarray) -> list[float]:
+    return [round(value, DIGITS) for value in seconds.tolist()]
+
+
+def _busy_with_others_s(workers: Sequence[WorkerProcess]) -> float:
+    """CPU seconds that this machine has spent on other processes than this one and these workers."""
+    times = psutil.cpu_times()
+    own = [psutil.Process().cpu_times(), *(psutil.Process(worker.pid).cpu_times() for worker in workers)]
+    busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
+    return busy - sum(of.user + of.system for of in own)

@@ -1,0 +1,125 @@
+"""Running beside each other: a board in shared memory for the barrier, and which samples count.
+
+Every co-runner calls its model over and over from the same instant on. A sample counts only while all of them were
+live: it began after each had finished its first call in company, and ended before any of them stopped (Abacus' way of
+labelling; here with the raw time stamps kept, so that the choice is one small function).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slotool.profiling.timer import Call
+
+_GO, _STOP, _FIRST = 0, 1, 2
+_BYTES_PER_SLOT = 8
+SPIN_S = 1e-4
+MOST_SPANS = 1 << 20
+
+
+class Board:
+    """Shared between the parent and ``members`` workers: when to go, when to stop, how many samples each has.
+
+    A counter is -1 until its member stands ready. The parent makes it with ``Board.create`` and removes the file
+    with ``close``; a member opens it by its path.
+    """
+
+    def __init__(self, path: Path, members: int):
+        self.path, self.members = path, members
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), (_FIRST + members) * _BYTES_PER_SLOT)
+        self._slots = memoryview(self._memory).cast("q")
+
+    @classmethod
+    def create(cls, path: Path, members: int) -> Board:
+        path.write_bytes(bytes((_FIRST + members) * _BYTES_PER_SLOT))
+        board = cls(path, members)
+        board.rewind()
+        return board
+
+    def rewind(self) -> None:
+        """Ready for the next combination."""
+        for slot in (_GO, _STOP):
+            self._slots[slot] = 0
+        for member in range(self.members):
+            self._slots[_FIRST + member] = -1
+
+    @property
+    def counts(self) -> list[int]:
+        return [self._slots[_FIRST + member] for member in range(self.members)]
+
+    def go(self, at_s: float) -> None:
+        """Let all begin at this reading of ``time.perf_counter``, which all processes of a machine share."""
+        self._slots[_GO] = int(at_s * 1e9)
+
+    def stop(self) -> None:
+        self._slots[_STOP] = 1
+
+    def run(self, member: int, call: Call, calls: int) -> np.ndarray:
+        """As a member: wait for the others, then call until told to stop. Returns float64 [n, 2]: begin and end of
+        each sample of ``calls`` calls, in seconds of ``time.perf_counter``."""
+        slots, mine = self._slots, _FIRST + member
+        spans: list[tuple[float, float]] = []
+        slots[mine] = 0
+        while not slots[_GO] and not slots[_STOP]:
+            time.sleep(SPIN_S)
+        while time.perf_counter() * 1e9 < slots[_GO]:
+            pass
+        while not slots[_STOP] and len(spans) < MOST_SPANS:
+            started = time.perf_counter()
+            for _ in range(calls):
+                call()
+            spans.append((started, time.perf_counter()))
+            slots[mine] = len(spans)
+        return np.array(spans).reshape(-1, 2)
+
+    def close(self) -> None:
+        self._slots.release()
+        self._memory.close()
+
+    def remove(self) -> None:
+        self.close()
+        os.unlink(self.path)
+
+
+def samples_in_company(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Seconds of the samples of each member that lie wholly within the time in which all members were live.
+
+    ``spans``: per member float64 [n, 2], begin and end of each sample in order. The time in company begins when the
+    slowest starter has ended its first sample and ends with the end of the member that stopped first.
+    """
+    if any(len(of_member) == 0 for of_member in spans):
+        return [np.empty(0) for _ in spans]
+    begin = max(of_member[0, 1] for of_member in spans)
+    end = min(of_member[-1, 1] for of_member in spans)
+    inside = [of_member[(of_member[:, 0] >= begin) & (of_member[:, 1] <= end)] for of_member in spans]
+    return [of_member[:, 1] - of_member[:, 0] for of_member in inside]
+
+
+def conduct(
+    board: Board, samples: int, seconds: tuple[float, float], alive: Callable[[], bool], poll_s: float = 0.01
+) -> bool:
+    """As the parent: start all members at once, stop them when each has ``samples`` in company.
+
+    ``seconds``: the least and the most they run together, whatever the samples. Ends early when one has died; returns
+    whether all are alive.
+    """
+    while min(board.counts) < 0 and alive():
+        time.sleep(poll_s)
+    least, most = seconds
+    started = time.perf_counter() + 2 * poll_s
+    board.go(started)
+    while alive():
+        lasted = time.perf_counter() - started
+        # One sample more at either end, which lie partly outside.
+        if lasted >= most or (lasted >= least and min(board.counts) >= samples + 2):
+            break
+        time.sleep(poll_s)
+    board.stop()
+    return alive()

@@ -1,0 +1,150 @@
+"""What others take from a measurement is seen, thrown away, and said."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_profiling_timer import FakeClock, call_taking
+
+from slotool.machine import cores_by_preference
+from slotool.profiling.caches import MOST_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
+from slotool.profiling.interference import Interference
+from slotool.profiling.timer import MOST_REPEATS, StoppingRule, Surroundings, measure
+
+needs_schedstat = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not count run-queue delay"
+)
+
+
+@contextmanager
+def on_one_core() -> Iterator[int]:
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    os.sched_setaffinity(0, [core])
+    try:
+        yield core
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def spin(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+@needs_schedstat
+def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
+    with on_one_core() as core:
+        lost = Interference([core])
+        rival = multiprocessing.get_context("fork").Process(target=spin, args=(0.3,))
+        rival.start()
+        started = time.perf_counter()
+        spin(0.3)
+        elapsed = time.perf_counter() - started
+        rival.join()
+    # While both wanted the core each had it half of the time; what we lost is what it took us longer.
+    assert lost() == pytest.approx(elapsed - 0.3, abs=0.1)
+    assert elapsed > 0.4
+    assert lost() < 0.02
+
+
+def test_disturbed_samples_are_measured_again() -> None:
+    clock, lost = FakeClock(), iter([0.0, 0.5, 0.0, 0.0, 0.5] + [0.0] * 100)
+    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, Surroundings(lost=lambda: next(lost)))
+    assert (len(found.samples_s), found.discarded, found.disturbed) == (20, 2, False)
+
+
+def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
+    clock = FakeClock()
+    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, Surroundings(lost=lambda: 1.0))
+    assert found.disturbed
+    assert found.discarded == 0
+    assert 20 < len(found.samples_s) <= MOST_REPEATS * 20 + 1
+
+
+def test_cold_samples_are_single_calls_each_after_an_eviction_that_is_not_timed() -> None:
+    clock, evictions = FakeClock(), []
+
+    def evict() -> None:
+        evictions.append(clock.now)
+        clock.now += 5.0
+
+    call = call_taking(clock, [], [2e-6])
+    found = measure(call, StoppingRule(runs=20, max_seconds=0.0), clock, Surroundings(before_sample=evict))
+    assert found.calls_per_sample == 1
+    assert len(evictions) == len(found.samples_s) == 20
+    assert found.samples_s.max() < 1e-5
+
+
+def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> None:
+    clock, waits = FakeClock(), []
+
+    class Halved:
+        def start(self) -> None:
+            self.began = clock.now
+
+        def stop(self) -> float:
+            return (clock.now - self.began) / 2
+
+    def wait() -> None:
+        waits.append(1)
+        clock.now += 1e-3
+
+    around = Surroundings(wait=wait, stopwatch=Halved())
+    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, around)
+    assert found.device_samples_s is not None
+    np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
+    assert len(waits) >= 22
+
+
+def test_an_eviction_really_makes_the_next_read_slower() -> None:
+    # As large as fits the caches near a core, and no larger.
+    values = np.ones(1 << 17)
+
+    def read_s() -> float:
+        started = time.perf_counter()
+        values.sum()
+        return time.perf_counter() - started
+
+    evict = eviction()
+    for _ in range(20):
+        read_s()
+    warm = np.median([read_s() for _ in range(20)])
+    cold = []
+    for _ in range(7):
+        evict()
+        cold.append(read_s())
+    assert np.median(cold) > warm
+
+
+def test_cache_sizes_are_read_as_the_system_states_them(tmp_path: Path) -> None:
+    for index, size in enumerate(("32K", "2048K", "12M")):
+        folder = tmp_path / "cpu0" / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        (folder / "size").write_text(f"{size}\n")
+    assert largest_cache_bytes(0, str(tmp_path)) == 12 << 20
+    assert largest_cache_bytes(1, str(tmp_path)) == USUAL_BYTES
+    (folder / "size").write_text("64G\n")
+    assert largest_cache_bytes(0, str(tmp_path)) == MOST_BYTES
+
+
+def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    for core, siblings in {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}.items():
+        folder = tmp_path / f"cpu{core}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert cores_by_preference(str(tmp_path)) == [3, 2, 1, 0]
+    (tmp_path / "cpu3" / "topology" / "thread_siblings_list").write_text("2-3\n")
+    (tmp_path / "cpu2" / "topology" / "thread_siblings_list").write_text("2-3\n")
+    (tmp_path / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    (tmp_path / "cpu0" / "topology" / "thread_siblings_list").write_text("0-1\n")
+    assert cores_by_preference(str(tmp_path)) == [3, 1, 2, 0]

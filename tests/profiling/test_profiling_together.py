@@ -1,0 +1,182 @@
+"""Subjects side by side: which samples count, and what real processes on shared and on own cores do to each other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeSubject
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.profiling.campaign import Campaign
+from slotool.profiling.measurers.colocated import MOST_OTHERS
+from slotool.profiling.plan import Item, Settings, combinations_of, points_beside_copies
+from slotool.profiling.subjects import Subject
+from slotool.profiling.timer import StoppingRule
+from slotool.profiling.together import Board, conduct, samples_in_company
+from slotool.tables import LatencyTable
+
+SETTINGS = Settings(
+    backend="hostile_backend:HostileBackend",
+    rule=StoppingRule(runs=5, precision=0.5, max_seconds=20.0),
+    timeout_s=30.0,
+    policy="shared",
+)
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process is given one core only")
+
+
+@st.composite
+def one_member(draw: st.DrawFn) -> np.ndarray:
+    """Begin and end of samples, one after the other with pauses between."""
+    steps = draw(st.lists(st.floats(0.0, 5.0), min_size=2, max_size=40).filter(lambda s: len(s) % 2 == 0))
+    return np.cumsum([draw(st.floats(0.0, 10.0)), *steps])[1:].reshape(-1, 2)
+
+
+@given(st.lists(one_member(), min_size=1, max_size=4))
+def test_a_sample_counts_exactly_while_all_members_are_live(spans: list[np.ndarray]) -> None:
+    company = samples_in_company(spans)
+    begin, end = max(s[0, 1] for s in spans), min(s[-1, 1] for s in spans)
+    for of_member, seconds in zip(spans, company, strict=True):
+        wanted = [b - a for a, b in of_member if a >= begin and b <= end]
+        np.testing.assert_array_equal(seconds, wanted)
+        assert len(seconds) <= len(of_member) - (of_member[0, 1] == begin and of_member[0, 0] < begin)
+
+
+def test_a_member_without_samples_leaves_nobody_company() -> None:
+    assert [len(s) for s in samples_in_company([np.array([[0.0, 1.0]]), np.empty((0, 2))])] == [0, 0]
+
+
+def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough(tmp_path: Path) -> None:
+    board = Board.create(tmp_path / "board", 2)
+    pauses, spans = (0.001, 0.01), {}
+    waits = [threading.Event() for _ in pauses]
+
+    def member(place: int) -> None:
+        mine = Board(board.path, 2)
+        spans[place] = mine.run(place, lambda: waits[place].wait(pauses[place]), 1)
+        mine.close()
+
+    threads = [threading.Thread(target=member, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    assert conduct(board, 6, (0.0, 30.0), lambda: True)
+    for thread in threads:
+        thread.join()
+    board.remove()
+    assert not (tmp_path / "board").exists()
+    fast, slow = spans[0], spans[1]
+    assert abs(fast[0, 0] - slow[0, 0]) < 0.01
+    assert len(slow) >= 8
+    assert len(fast) > 2 * len(slow)
+    assert all(len(s) >= 6 for s in samples_in_company([fast, slow]))
+
+
+def measured(items: list[Item], settings: Settings, out: Path) -> LatencyTable:
+    with Campaign(items, settings, out) as campaign:
+        return campaign.run()
+
+
+def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, out: Path) -> None:
+    subjects = [subject("one", "work"), subject("two", "work"), subject("idle")]
+    table = measured(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out)
+    rows = table.rows.set_index(["subject", "co_runners"])
+    assert len(rows) == 2 * 3 + 3
+    assert set(rows["status"]) == {"ok"}
+    for beside in ("two", "idle+two"):
+        assert 1.5 < rows.loc[("one", beside), "degradation_ratio"] < 2.6
+    row = rows.loc[("two", "one")]
+    assert row["degradation_s"] == pytest.approx(np.median(row["samples_s"]) - np.median(row["solo_s"]))
+    assert len(row["solo_s"]) == 2 * SETTINGS.solo_runs
+    assert len(row["samples_s"]) >= 5
+    assert table.provenance["configuration"]["policy"] == "shared"
+    # Read back, nothing is left to measure.
+    with Campaign(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out) as campaign:
+        assert campaign.plan.todo == []
+
+
+@two_cores
+def test_on_cores_of_their_own_they_hardly_feel_each_other(subject: MakeSubject, out: Path) -> None:
+    settings = replace(SETTINGS, policy="split")
+    rows = measured(
+        combinations_of([subject("one", "work"), subject("two", "work")], [2], settings), settings, out
+    ).rows
+    assert rows["affinity"].nunique() == 2
+    quiet = rows[rows["others"] <= MOST_OTHERS]
+    assert (quiet["degradation_ratio"] < 1.4).all()
+
+
+def test_one_that_fails_costs_its_combinations_alone(subject: MakeSubject, out: Path) -> None:
+    subjects = [
+        subject("fine"),
+        subject("good"),
+        subject("odd", "odd"),
+        subject("crash", "die"),
+        subject("hung", "hang"),
+    ]
+    settings = replace(SETTINGS, timeout_s=2.0)
+    rows = measured(combinations_of(subjects, [2], settings), settings, out).rows
+    ok = rows[rows["status"] == "ok"]
+    assert sorted(zip(ok["subject"], ok["co_runners"], strict=True)) == [("fine", "good"), ("good", "fine")]
+    assert rows["subject"].value_counts().to_dict() == dict.fromkeys(("fine", "good", "odd", "crash", "hung"), 4)
+    reasons = rows[rows["subject"] == "fine"].set_index("co_runners")["reason"]
+    assert "odd: operator 'odd' is odd" in reasons["odd"]
+    assert "SIGKILL" in reasons["crash"]
+    assert "within 2 s" in reasons["hung"]
+    # What failed once is known, and not started again for each combination.
+    assert (out.parent / "log").read_text().split().count("crash") == 1
+
+
+def test_one_that_dies_in_company_is_replaced_for_the_next_combination(subject: MakeSubject, out: Path) -> None:
+    subjects = [subject("fine"), subject("good"), subject("late", "die-later")]
+    settings = replace(SETTINGS, timeout_s=10.0)
+    rows = measured(combinations_of(subjects, [2], settings), settings, out).rows
+    status = rows.set_index(["subject", "co_runners"])["status"]
+    assert status["fine", "good"] == status["good", "fine"] == "ok"
+    assert status["fine", "late"] == status["late", "fine"] == "failed"
+    assert status["good", "late"] == "failed"
+
+
+def test_a_subject_beside_itself_is_one_row_of_both_copies(subject: MakeSubject, out: Path) -> None:
+    rows = measured(combinations_of([subject("a")], [2], SETTINGS, with_itself=True), SETTINGS, out).rows
+    assert rows[["subject", "co_runners", "visits"]].to_numpy().tolist() == [["a", "a", 1]]
+    assert len(rows["solo_s"][0]) == 4 * SETTINGS.solo_runs
+
+
+def test_points_run_beside_copies_of_the_most_expensive_one(subject: MakeSubject, out: Path) -> None:
+    points = [replace(subject("model"), point=point) for point in ("k=0.5", "full")]
+    rows = measured(points_beside_copies(points, [0, 2], SETTINGS), SETTINGS, out).rows
+    assert sorted(zip(rows["point"], rows["co_runners"], strict=True)) == [
+        ("full", ""),
+        ("full", "model+model"),
+        ("k=0.5", ""),
+        ("k=0.5", "model+model"),
+    ]
+
+
+def test_impossible_combinations_are_refused(subject: MakeSubject, out: Path) -> None:
+    subjects: list[Subject] = [subject("a"), subject("b")]
+    for size in (1, 3):
+        with pytest.raises(InputError, match="cannot run side by side"):
+            combinations_of(subjects, [size], SETTINGS)
+    cores = len(os.sched_getaffinity(0))
+    split = replace(SETTINGS, policy="split", threads=cores)
+    with pytest.raises(InputError, match=f"2 × {cores} threads"):
+        measured(combinations_of(subjects, [2], split), split, out)
+
+
+def test_a_limit_draws_combinations_by_the_seed(subject: MakeSubject) -> None:
+    subjects = [subject(f"s{i}") for i in range(8)]
+
+    def drawn(seed: int) -> list[list[str]]:
+        items = combinations_of(subjects, [2, 3], replace(SETTINGS, seed=seed), limit=5)
+        return [[s.name for s in item.subjects] for item in items]
+
+    assert [len(names) for names in drawn(1)] == [2] * 5 + [3] * 5
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
