@@ -73,7 +73,7 @@ def _counts(found: dict[str, Any], settings: Settings) -> Any:
         ["skipped: too big", f"{found['skipped']:,}"],
         ["failed", f"{found['failed']:,}"],
         ["timeout", f"{found['timeout']:,}"],
-        [f"unstable, beyond ± {settings.rule.precision:.2g}", f"{found['unstable']:,}"],
+        [f"unstable, beyond ± {100 * settings.rule.precision:g}%", f"{found['unstable']:,}"],
     ]
     if found["left"]:
         rows.append(["left over", f"{found['left']:,}"])
@@ -166,7 +166,7 @@ def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
         remarks.append(f"advice: {found['disturbed']} rows hold samples that other processes disturbed")
     if found["unstable"]:
         remarks.append(
-            f"advice: {found['unstable']} medians are not yet sure to ± {settings.rule.precision:.2g} of themselves; "
+            f"advice: {found['unstable']} medians are not yet sure to ± {100 * settings.rule.precision:g}%; "
             "the same command with --budget 5m goes back to them, on a quieter machine the better"
         )
     if found["left"]:

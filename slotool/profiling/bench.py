@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +64,7 @@ class Bench:
 
     def together(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Run what lies ready as ``member`` of the ``board``; returns begin and end of every sample."""
-        board = Board(Path(request["board"]), int(request["members"]))
+        board = Board(request["board"], int(request["members"]))
         try:
             spans = board.run(int(request["member"]), self._ready(), self._calls_per_sample)
         finally:

@@ -11,7 +11,6 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -26,29 +25,24 @@ MOST_SPANS = 1 << 20
 class Board:
     """Shared between the parent and ``members`` workers: when to go, when to stop, how many samples each has.
 
-    A counter is -1 until its member stands ready. The parent makes it with ``Board.create`` and removes the file
-    with ``close``; a member opens it by its path.
+    A counter is -1 until its member stands ready. The parent makes it with ``Board.create``; it is memory without a
+    file, which members open by ``path`` while the parent lives, so that no death leaves anything behind.
     """
 
-    def __init__(self, path: Path, members: int):
-        self.path, self.members = path, members
-        with path.open("r+b") as file:
+    def __init__(self, path: str, members: int, descriptor: int | None = None):
+        self.path, self.members, self._descriptor = path, members, descriptor
+        with open(path, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), (_FIRST + members) * _BYTES_PER_SLOT)
         self._slots = memoryview(self._memory).cast("q")
 
     @classmethod
-    def create(cls, path: Path, members: int) -> Board:
-        path.write_bytes(bytes((_FIRST + members) * _BYTES_PER_SLOT))
-        board = cls(path, members)
-        board.rewind()
+    def create(cls, members: int) -> Board:
+        descriptor = os.memfd_create("slotool-board")
+        os.truncate(descriptor, (_FIRST + members) * _BYTES_PER_SLOT)
+        board = cls(f"/proc/{os.getpid()}/fd/{descriptor}", members, descriptor)
+        for member in range(members):
+            board._slots[_FIRST + member] = -1
         return board
-
-    def rewind(self) -> None:
-        """Ready for the next combination."""
-        for slot in (_GO, _STOP):
-            self._slots[slot] = 0
-        for member in range(self.members):
-            self._slots[_FIRST + member] = -1
 
     @property
     def counts(self) -> list[int]:
@@ -82,10 +76,8 @@ class Board:
     def close(self) -> None:
         self._slots.release()
         self._memory.close()
-
-    def remove(self) -> None:
-        self.close()
-        os.unlink(self.path)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 def samples_in_company(spans: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -52,8 +52,8 @@ def test_a_member_without_samples_leaves_nobody_company() -> None:
     assert [len(s) for s in samples_in_company([np.array([[0.0, 1.0]]), np.empty((0, 2))])] == [0, 0]
 
 
-def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough(tmp_path: Path) -> None:
-    board = Board.create(tmp_path / "board", 2)
+def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough() -> None:
+    board = Board.create(2)
     pauses, spans = (0.001, 0.01), {}
     waits = [threading.Event() for _ in pauses]
 
@@ -68,8 +68,7 @@ def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough(t
     assert conduct(board, 6, (0.0, 30.0), lambda: True)
     for thread in threads:
         thread.join()
-    board.remove()
-    assert not (tmp_path / "board").exists()
+    board.close()
     fast, slow = spans[0], spans[1]
     assert abs(fast[0, 0] - slow[0, 0]) < 0.01
     assert len(slow) >= 8
@@ -94,7 +93,7 @@ def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, o
     assert row["degradation_s"] == pytest.approx(np.median(row["samples_s"]) - np.median(row["solo_s"]))
     assert len(row["solo_s"]) == 2 * SETTINGS.solo_runs
     assert len(row["samples_s"]) >= 5
-    assert table.provenance["configuration"]["policy"] == "shared"
+    assert (row["policy"], row["affinity"]) == ("shared", rows.loc[("one", "two"), "affinity"])
     # Read back, nothing is left to measure.
     with Campaign(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out) as campaign:
         assert campaign.plan.todo == []

@@ -6,13 +6,9 @@ same cores. The label is the degradation: the median in company against the medi
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,8 +62,6 @@ class ColocatedMeasurer(Measurer):
         super().__init__(settings)
         self._members: dict[Key, _Member] = {}
         self._broken: dict[tuple[Key, tuple[str, int]], dict[str, Any]] = {}
-        shared = Path("/dev/shm")
-        self._folder = Path(tempfile.mkdtemp(prefix="slotool-", dir=shared if os.access(shared, os.W_OK) else None))
 
     def rows(self, item: Item) -> list[dict[str, Any]]:
         places = self.settings.placement(len(item.members))
@@ -82,7 +76,6 @@ class ColocatedMeasurer(Measurer):
     def close(self) -> None:
         for key in list(self._members):
             self._retire(key)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _measured(self, item: Item, places: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         too_big = self.too_big(item)
@@ -128,6 +121,7 @@ class ColocatedMeasurer(Measurer):
         return {
             "status": "ok",
             **prepared,
+            "policy": self.settings.policy,
             "samples_s": _rounded(company_s[:: len(company_s) // self.settings.rule.max_samples + 1]),
             "solo_s": _rounded(alone_s),
             "others": others,
@@ -144,10 +138,10 @@ class ColocatedMeasurer(Measurer):
     def _together(self, members: Sequence[_Member]) -> tuple[list[np.ndarray], float]:
         """Begin and end of each member's samples, and the share of a core that the rest of the machine took."""
         rule, workers = self.settings.visit_rule, [member.worker for member in members]
-        board = Board.create(self._folder / "board", len(members))
+        board = Board.create(len(members))
         try:
             for place, worker in enumerate(workers):
-                request = {"do": "together", "board": str(board.path), "members": len(members), "member": place}
+                request = {"do": "together", "board": board.path, "members": len(members), "member": place}
                 worker.send(request)
             started, busy = time.monotonic(), _busy_with_others_s(workers)
             conduct(
@@ -156,7 +150,7 @@ class ColocatedMeasurer(Measurer):
             answers = [worker.receive(self.settings.timeout_s) for worker in workers]
             others = (_busy_with_others_s(workers) - busy) / (time.monotonic() - started)
         finally:
-            board.remove()
+            board.close()
         failed = [answer["reason"] for answer in answers if answer["status"] != "ok"]
         if failed:
             raise WorkerError(failed[0])

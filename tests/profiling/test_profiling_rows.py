@@ -1,0 +1,71 @@
+"""Visits to one item become one row that keeps every sample and is no surer than they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.profiling.rows import EXTRA_COLUMNS, by_key, doubt
+from slotool.profiling.timer import StoppingRule
+
+RULE = StoppingRule(runs=10, precision=0.01)
+
+
+def visit(subject: str = "s", samples: list[float] | None = None, **more: Any) -> dict[str, Any]:
+    ok = {"status": "ok", "samples_s": samples} if samples else {"status": "failed", "samples_s": []}
+    return {**EXTRA_COLUMNS, "subject": subject, "point": "full", "batch_size": 1, "co_runners": "", **ok, **more}
+
+
+visits = st.lists(
+    st.builds(
+        visit, st.sampled_from("ab"), st.one_of(st.none(), st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30))
+    ),
+    max_size=8,
+)
+
+
+@given(visits)
+def test_every_sample_is_kept_whatever_the_order_of_visits(rows: list[dict[str, Any]]) -> None:
+    found = by_key(rows, RULE)
+    assert set(found) == {(row["subject"], "full", 1, "") for row in rows}
+    for (subject, *_), row in found.items():
+        mine = [r for r in rows if r["subject"] == subject]
+        assert row["samples_s"] == [s for r in mine for s in r["samples_s"]]
+        assert (row["status"] == "ok") == any(r["samples_s"] for r in mine)
+        if row["status"] == "ok":
+            assert row["visits"] == sum(bool(r["samples_s"]) for r in mine)
+    backwards = by_key(reversed(rows), RULE)
+    assert {key: sorted(row["samples_s"]) for key, row in backwards.items()} == {
+        key: sorted(row["samples_s"]) for key, row in found.items()
+    }
+
+
+@given(visits)
+def test_pooling_what_was_pooled_changes_nothing(rows: list[dict[str, Any]]) -> None:
+    for cut in range(len(rows) + 1):
+        first = by_key(rows[:cut], RULE).values()
+        assert by_key([*first, *rows[cut:]], RULE) == by_key(rows, RULE)
+
+
+def test_visits_that_agree_are_stable_and_visits_that_differ_are_not() -> None:
+    steady, slower = [1.0] * 10, [1.1] * 10
+    key = ("s", "full", 1, "")
+    agreeing = by_key([visit(samples=steady), visit(samples=steady)], RULE)[key]
+    assert agreeing["stable"]
+    assert doubt(agreeing) == 0.0
+    # Each is sure of itself; together they are not.
+    differing = by_key([visit(samples=steady), visit(samples=slower)], RULE)[key]
+    assert not differing["stable"]
+    assert 0.05 < doubt(differing) < 0.15
+    assert not by_key([visit(samples=steady, disturbed=True)], RULE)[key]["stable"]
+    assert not by_key([visit(samples=steady[:9])], RULE)[key]["stable"]
+
+
+def test_degradation_is_of_all_samples_together() -> None:
+    pair = [visit(samples=[2.0] * 10, solo_s=[1.0] * 4), visit(samples=[2.0] * 9, solo_s=[1.0, 4.0])]
+    row = next(iter(by_key(pair, RULE).values()))
+    assert row["degradation_s"] == np.median([2.0]) - 1.0
+    assert row["degradation_ratio"] == 2.0
