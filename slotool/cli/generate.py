@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
+    from slotool.graphs.generators import Bounds
 
 BYTES_PER_GB = 10**9
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many different networks.")]
@@ -27,6 +28,7 @@ Memory = Annotated[
         show_default="half of this machine's",
     ),
 ]
+Batch = Annotated[int, typer.Option("--batch", min=1, help="Examples in one call, for the memory limit.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -42,6 +44,7 @@ def generate_mlp(
     depth: Depth = "3:10",
     units: Annotated[str, typer.Option("--units", help="Least:greatest units per layer, as exponents of 2.")] = "0:14",
     input_shape: Annotated[str, typer.Option("--input-shape", help="Features of one example.")] = "784",
+    batch: Batch = 1,
     max_memory_gb: Memory = None,
     seed: Seed = 0,
     force: Force = False,
@@ -51,7 +54,11 @@ def generate_mlp(
 
     Example: slotool generate mlp -o mlps.parquet --count 1000
     """
-    _generate("mlp", out, count, depth, units, "--units", input_shape, max_memory_gb, seed, force, json)
+    from slotool.graphs.generators import Bounds
+
+    shape = _sizes(input_shape, "--input-shape", 1)
+    bounds = Bounds(_range(depth, "--depth"), _range(units, "--units"), shape)
+    _generate("mlp", out, count, bounds, batch, max_memory_gb, seed, force, json)
 
 
 def generate_cnn(
@@ -62,26 +69,46 @@ def generate_cnn(
         str, typer.Option("--channels", help="Least:greatest channels per layer, as exponents of 2.")
     ] = "0:10",
     input_shape: Annotated[str, typer.Option("--input-shape", help="channels,height,width.")] = "3,32,32",
+    resolutions: Annotated[
+        str | None, typer.Option("--resolutions", help="Square pictures of one of these sizes instead, e.g. 32,64,224.")
+    ] = None,
+    blocks: Annotated[
+        str, typer.Option("--blocks", help="What a layer may be: plain, residual, depthwise; several with commas.")
+    ] = "plain",
+    downsample: Annotated[
+        str, typer.Option("--downsample", help="How a layer may halve the picture: none, pool, stride.")
+    ] = "none",
+    batch: Batch = 1,
     max_memory_gb: Memory = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Draw different plain CNNs: 3 to 10 convolutions of 2^0 to 2^10 channels.
+    """Draw different CNNs: 3 to 10 layers of 2^0 to 2^10 channels; plain convolutions unless other blocks are named.
 
     Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
+
+    Example: slotool generate cnn -o mixed.parquet --blocks plain,residual,depthwise --downsample none,pool,stride
     """
-    _generate("cnn", out, count, depth, channels, "--channels", input_shape, max_memory_gb, seed, force, json)
+    from slotool.graphs.generators import Bounds
+
+    bounds = Bounds(
+        _range(depth, "--depth"),
+        _range(channels, "--channels"),
+        _sizes(input_shape, "--input-shape", 3),
+        blocks=_names(blocks),
+        downsampling=_names(downsample),
+        resolutions=_sizes(resolutions, "--resolutions") if resolutions else (),
+    )
+    _generate("cnn", out, count, bounds, batch, max_memory_gb, seed, force, json)
 
 
 def _generate(
     family: str,
     out: Path,
     count: int,
-    depth: str,
-    exponents: str,
-    exponents_option: str,
-    input_shape: str,
+    bounds: Bounds,
+    batch: int,
     max_memory_gb: float | None,
     seed: int,
     force: bool,
@@ -91,13 +118,9 @@ def _generate(
 
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.graphs.generators import Bounds, RandomGraphs
+    from slotool.graphs.generators import RandomGraphs
     from slotool.graphs.store import write_graphs
 
-    shape = tuple(int(size) for size in parse_numbers(input_shape, "--input-shape"))
-    if len(shape) != (1 if family == "mlp" else 3):
-        raise typer.BadParameter(f"{input_shape!r} does not fit a random {family}", param_hint="--input-shape")
-    bounds = Bounds(_range(depth, "--depth"), _range(exponents, exponents_option), shape)
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else _half_of_memory()
     refuse_existing(out, force)
     output = Output(as_json=json)
@@ -105,13 +128,12 @@ def _generate(
         "family": family,
         "seed": seed,
         "count": count,
-        "depth": bounds.depth,
-        "exponents": bounds.exponents,
-        "input_shape": shape,
+        **_said(bounds),
+        "batch": batch,
         "max_memory_bytes": limit,
     }
     started = time.perf_counter()
-    graphs = RandomGraphs(family, count, seed, bounds, limit)
+    graphs = RandomGraphs(family, count, seed, bounds, limit, batch)
     watched = _Watched(graphs)
     with output.progress(f"drawing {family.upper()}s", total=count) as progress:
         written = write_graphs(out, watched, provenance, progress.advance)
@@ -173,6 +195,28 @@ class _Watched:
 
 def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
     return min(ends[0] or value, value), max(ends[1], value)
+
+
+def _said(bounds: Bounds) -> dict[str, Any]:
+    """The bounds in the file's header; what a family does not have is left out."""
+    from dataclasses import asdict
+
+    optional = ("blocks", "downsampling", "resolutions")
+    return {name: value for name, value in asdict(bounds).items() if name not in optional or value not in ((), *_PLAIN)}
+
+
+_PLAIN = (("plain",), ("none",))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _sizes(text: str, option: str, count: int | None = None) -> tuple[int, ...]:
+    sizes = tuple(int(size) for size in parse_numbers(text, option))
+    if count is not None and len(sizes) != count:
+        raise typer.BadParameter(f"{text!r} is not {count} size{'s' if count > 1 else ''}", param_hint=option)
+    return sizes
 
 
 def _range(text: str, option: str) -> tuple[int, int]:

@@ -1,14 +1,17 @@
-"""Random networks to learn latency from (inference-latency-prediction, §3.2): MLPs and plain CNNs, no two alike.
+"""Random networks to learn latency from (inference-latency-prediction, §3.2): MLPs and CNNs, no two alike.
 
 Depth counts what the paper's "depth from 3 to 10" leaves open: the hidden layers whose size is drawn. The InputLayer,
-the pooling of a CNN and the closing Dense of ten classes are not counted.
+the pooling of a CNN and the closing Dense of ten classes are not counted. The paper's CNNs are plain; residual and
+depthwise blocks, pooling and strides are there to be asked for.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
 
 from slotool.errors import InputError
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
@@ -19,17 +22,38 @@ GREATEST_EXPONENT = 30
 MOST_SKIPPED_IN_A_ROW = 20_000
 
 
+# What a CNN's layer may be, the paper's own first, and how it may halve the picture.
+BLOCKS = ("plain", "residual", "depthwise")
+DOWNSAMPLING = ("none", "pool", "stride")
+
+
+class Layer(NamedTuple):
+    """One hidden layer as drawn: 2^``exponent`` units or channels, and, in a CNN, its block and downsampling."""
+
+    exponent: int
+    block: str = BLOCKS[0]
+    downsampling: str = DOWNSAMPLING[0]
+
+    @property
+    def size(self) -> int:
+        return 2**self.exponent
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What to draw from: ``depth`` hidden layers, each of 2^e units (MLP) or channels (CNN), e in ``exponents``.
 
-    Both ranges include their ends. ``input_shape`` is (features,) or (channels, height, width).
-    Raises ``InputError`` for an empty range or sizes below 1.
+    Both ranges include their ends. ``input_shape`` is (features,) or (channels, height, width). For CNNs each layer is
+    one of ``blocks`` and ``downsampling``, and pictures are square of one of ``resolutions``, or as ``input_shape``
+    says where there are none. Raises ``InputError`` for an empty range, sizes below 1 or unknown names.
     """
 
     depth: tuple[int, int]
     exponents: tuple[int, int]
     input_shape: tuple[int, ...]
+    blocks: tuple[str, ...] = BLOCKS[:1]
+    downsampling: tuple[str, ...] = DOWNSAMPLING[:1]
+    resolutions: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.depth[0] <= self.depth[1]:
@@ -37,16 +61,27 @@ class Bounds:
         if not 0 <= self.exponents[0] <= self.exponents[1] <= GREATEST_EXPONENT:
             sizes = f"2^{self.exponents[0]} to 2^{self.exponents[1]}"
             raise InputError(f"sizes {sizes} are no range within 2^0 to 2^{GREATEST_EXPONENT}")
-        if not self.input_shape or min(self.input_shape) < 1:
-            raise InputError(f"input shape {self.input_shape} has a size below 1")
+        if not self.input_shape or min(self.input_shape + self.resolutions) < 1:
+            raise InputError(f"input shape {self.input_shape} or a resolution has a size below 1")
+        for what, names, known in (("block", self.blocks, BLOCKS), ("downsampling", self.downsampling, DOWNSAMPLING)):
+            unknown = [name for name in names if name not in known]
+            if unknown or len(set(names)) != len(names) or not names:
+                raise InputError(f"{what} {', '.join(unknown or names)!r}: choose each once, from {', '.join(known)}")
+        if len(set(self.resolutions)) != len(self.resolutions):
+            raise InputError(f"resolutions {self.resolutions} name one twice")
 
     @property
     def depths(self) -> range:
         return range(self.depth[0], self.depth[1] + 1)
 
+    @property
+    def input_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return tuple((self.input_shape[0], size, size) for size in self.resolutions) or (self.input_shape,)
+
     def distinct_of(self, depth: int) -> int:
         """How many different networks of this depth there are."""
-        return (self.exponents[1] - self.exponents[0] + 1) ** depth
+        layers = (self.exponents[1] - self.exponents[0] + 1) * len(self.blocks) * len(self.downsampling)
+        return len(self.input_shapes) * layers**depth
 
     @property
     def distinct(self) -> int:
@@ -59,37 +94,69 @@ MLP_BOUNDS = Bounds(depth=(3, 10), exponents=(0, 14), input_shape=(784,))
 CNN_BOUNDS = Bounds(depth=(3, 10), exponents=(0, 10), input_shape=(3, 32, 32))
 
 
-def mlp(input_shape: tuple[int, ...], units: tuple[int, ...]) -> OperatorGraph:
+def mlp(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
     """Hidden ``Dense`` layers with ReLU, then a ``Dense`` of ten classes. The depth counts the hidden layers."""
     builder = GraphBuilder("mlp")
     last = builder.add("InputLayer", shape=list(input_shape))
-    for size in units:
-        last = builder.add("Dense", last, units=size, activation="relu")
+    for layer in layers:
+        last = builder.add("Dense", last, units=layer.size, activation="relu")
     builder.add("Dense", last, units=CLASSES)
     return builder.graph()
 
 
-def plain_cnn(input_shape: tuple[int, ...], channels: tuple[int, ...]) -> OperatorGraph:
-    """3×3 'same' convolutions with ReLU, global average pooling, a ``Dense`` of ten classes. The depth counts the
-    convolutions."""
+def cnn(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
+    """Blocks of 3×3 'same' convolutions with ReLU, global average pooling, a ``Dense`` of ten classes. The depth counts
+    the blocks; all ``plain`` and without downsampling they are the paper's plain CNNs."""
     builder = GraphBuilder("cnn")
-    last = builder.add("InputLayer", shape=list(input_shape))
-    for size in channels:
-        last = builder.add("Conv2D", last, filters=size, kernel=3, padding="same", activation="relu")
+    last, channels = builder.add("InputLayer", shape=list(input_shape)), input_shape[0]
+    for layer in layers:
+        # Said only where there is one, so that a plain convolution is described as plainly as ever.
+        stride = {"stride": 2} if layer.downsampling == "stride" else {}
+        last = _BLOCKS[layer.block](builder, last, channels, layer.size, stride)
+        if layer.downsampling == "pool":
+            last = builder.add("MaxPooling2D", last, kernel=2, padding="same")
+        channels = layer.size
     builder.add("Dense", builder.add("GlobalAveragePooling2D", last), units=CLASSES)
     return builder.graph()
 
 
-Build = Callable[[tuple[int, ...], tuple[int, ...]], OperatorGraph]
-FAMILIES: dict[str, tuple[Bounds, Build]] = {"mlp": (MLP_BOUNDS, mlp), "cnn": (CNN_BOUNDS, plain_cnn)}
+def _plain(builder: GraphBuilder, last: str, _: int, channels: int, stride: Stride) -> str:
+    return builder.add("Conv2D", last, filters=channels, kernel=3, padding="same", activation="relu", **stride)
+
+
+def _residual(builder: GraphBuilder, last: str, before: int, channels: int, stride: Stride) -> str:
+    """Two convolutions beside a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
+    first = _plain(builder, last, before, channels, stride)
+    second = builder.add("Conv2D", first, filters=channels, kernel=3, padding="same")
+    if stride or before != channels:
+        last = builder.add("Conv2D", last, filters=channels, kernel=1, padding="same", **stride)
+    return builder.add("ReLU", builder.add("Add", [second, last]))
+
+
+def _depthwise(builder: GraphBuilder, last: str, _: int, channels: int, stride: Stride) -> str:
+    """A convolution per channel, then one of 1×1 across them (Howard et al. 2017)."""
+    spatial = builder.add("DepthwiseConv2D", last, kernel=3, padding="same", activation="relu", **stride)
+    return builder.add("Conv2D", spatial, filters=channels, kernel=1, activation="relu")
+
+
+Stride = Mapping[str, int]
+_BLOCKS: dict[str, Callable[[GraphBuilder, str, int, int, Stride], str]] = {
+    "plain": _plain,
+    "residual": _residual,
+    "depthwise": _depthwise,
+}
+Build = Callable[[tuple[int, ...], Sequence[Layer]], OperatorGraph]
+FAMILIES: dict[str, tuple[Bounds, Build]] = {"mlp": (MLP_BOUNDS, mlp), "cnn": (CNN_BOUNDS, cnn)}
+# A network as drawn: which input shape, then for each layer which exponent, block and downsampling.
+Genes = bytes
 
 
 class RandomGraphs(Iterator[OperatorGraph]):
     """``count`` different networks of a family, drawn one by one: same seed, same networks in the same order.
 
     The depth is drawn uniformly (among those with a network left to draw), then each layer's size uniformly in base-2
-    scale. A network that would take more than ``max_memory_bytes`` at batch size 1 is passed over, counted in
-    ``skipped``, and another drawn in its place. Memory grows by some hundred bytes per network.
+    scale, and all else uniformly. A network that would take more than ``max_memory_bytes`` at ``batch_size`` is passed
+    over, counted in ``skipped``, and another drawn in its place. Memory grows by some hundred bytes per network.
 
     Raises ``InputError`` for an unknown family, and when fewer such networks exist than asked for: at once where the
     bounds say so, else when the search has found no more.
@@ -102,6 +169,7 @@ class RandomGraphs(Iterator[OperatorGraph]):
         seed: int = 0,
         bounds: Bounds | None = None,
         max_memory_bytes: int | None = None,
+        batch_size: int = 1,
     ):
         if family not in FAMILIES:
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
@@ -112,14 +180,14 @@ class RandomGraphs(Iterator[OperatorGraph]):
                 f"{count:,} networks asked for, but only {self.bounds.distinct:,} different ones lie within the bounds"
             )
         self.count, self.drawn, self.skipped = count, 0, 0
-        self._limit = max_memory_bytes
+        self._limit, self._batch_size = max_memory_bytes, batch_size
         self._random = random.Random(seed)
-        self._seen: set[bytes] = set()
+        self._seen: set[Genes] = set()
         self._left = {depth: self.bounds.distinct_of(depth) for depth in self.bounds.depths}
-        smallest = self._graph(bytes([self.bounds.exponents[0]] * self.bounds.depth[0]))
+        smallest = self._graph(bytes([0, *[self.bounds.exponents[0], 0, 0] * self.bounds.depth[0]]))
         if not self._fits(smallest):
             raise InputError(
-                f"the smallest network within these bounds takes {smallest.memory_bytes():,} bytes, "
+                f"the smallest network within these bounds takes {smallest.memory_bytes(batch_size):,} bytes, "
                 f"the memory limit is {max_memory_bytes:,}"
             )
 
@@ -139,21 +207,37 @@ class RandomGraphs(Iterator[OperatorGraph]):
             f"{self.skipped:,} drawn ones take more"
         )
 
-    def _unseen(self) -> bytes:
-        """The exponents of a network not drawn before."""
+    def _unseen(self) -> Genes:
+        """A network not drawn before."""
         depth = self._random.choice(tuple(self._left))
         while True:
-            exponents = bytes(self._random.randint(*self.bounds.exponents) for _ in range(depth))
-            if exponents not in self._seen:
+            genes = self._drawn(depth)
+            if genes not in self._seen:
                 break
-        self._seen.add(exponents)
+        self._seen.add(genes)
         self._left[depth] -= 1
         if not self._left[depth]:
             del self._left[depth]
-        return exponents
+        return genes
 
-    def _graph(self, exponents: bytes) -> OperatorGraph:
-        return self._build(self.bounds.input_shape, tuple(2**e for e in exponents))
+    def _drawn(self, depth: int) -> Genes:
+        bounds = self.bounds
+        exponents = [self._random.randint(*bounds.exponents) for _ in range(depth)]
+        blocks = [self._one_of(len(bounds.blocks)) for _ in range(depth)]
+        downsampling = [self._one_of(len(bounds.downsampling)) for _ in range(depth)]
+        shape = self._one_of(len(bounds.input_shapes))
+        return bytes([shape, *chain.from_iterable(zip(exponents, blocks, downsampling, strict=True))])
+
+    def _one_of(self, choices: int) -> int:
+        """Where there is no choice, no chance is spent: plain networks stay the same for the same seed."""
+        return self._random.randrange(choices) if choices > 1 else 0
+
+    def _graph(self, genes: Genes) -> OperatorGraph:
+        bounds, layers = self.bounds, zip(genes[1::3], genes[2::3], genes[3::3], strict=True)
+        return self._build(
+            bounds.input_shapes[genes[0]],
+            [Layer(exponent, bounds.blocks[block], bounds.downsampling[down]) for exponent, block, down in layers],
+        )
 
     def _fits(self, graph: OperatorGraph) -> bool:
-        return self._limit is None or graph.memory_bytes() <= self._limit
+        return self._limit is None or graph.memory_bytes(self._batch_size) <= self._limit

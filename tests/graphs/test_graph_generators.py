@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
+import torch
 
 from slotool.errors import InputError
-from slotool.graphs.generators import MLP_BOUNDS, Bounds, RandomGraphs
+from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, MLP_BOUNDS, Bounds, RandomGraphs
+from slotool.graphs.torch_module import GraphModule
 
 
 @pytest.mark.parametrize("family", ["mlp", "cnn"])
@@ -38,6 +40,40 @@ def test_same_seed_same_networks_and_a_longer_run_only_adds() -> None:
     first = [graph.id for graph in RandomGraphs("mlp", 50, seed=3)]
     assert [graph.id for graph in RandomGraphs("mlp", 80, seed=3)][:50] == first
     assert [graph.id for graph in RandomGraphs("mlp", 50, seed=4)] != first
+
+
+def test_the_shipped_networks_are_those_of_their_seed_for_ever() -> None:
+    first = {family: next(RandomGraphs(family, 1, seed=1)).id for family in ("mlp", "cnn")}
+    assert first == {"mlp": "c1fd1e21e66d4539", "cnn": "b4de7a36aa022bef"}
+
+
+ALL_KINDS = {"blocks": BLOCKS, "downsampling": DOWNSAMPLING, "resolutions": (4, 8)}
+
+
+def test_other_blocks_downsampling_and_resolutions_are_drawn_and_run() -> None:
+    graphs = list(RandomGraphs("cnn", 200, seed=1, bounds=Bounds((3, 6), (0, 4), (3, 32, 32), **ALL_KINDS)))
+    operators = {o.op for graph in graphs for o in graph.operators}
+    assert operators >= {"Conv2D", "DepthwiseConv2D", "Add", "ReLU", "MaxPooling2D"}
+    assert {o.attributes.get("stride") for g in graphs for o in g.operators if o.op == "Conv2D"} == {None, 2}
+    assert {graph.input_shape for graph in graphs} == {(3, 4, 4), (3, 8, 8)}
+    for graph in graphs[:25]:
+        with torch.inference_mode():
+            assert GraphModule(graph)(torch.zeros(2, *graph.input_shape)).shape == (2, 10)
+
+
+def test_all_networks_of_all_kinds_can_be_had_once_each() -> None:
+    bounds = Bounds((1, 2), (0, 1), (3, 8, 8), **ALL_KINDS)
+    assert bounds.distinct == 2 * (18 + 18 * 18)
+    assert len({graph.id for graph in RandomGraphs("cnn", bounds.distinct, bounds=bounds)}) == bounds.distinct
+
+
+def test_the_memory_limit_is_that_of_the_batch() -> None:
+    bounds = Bounds((2, 4), (0, 6), (3, 32, 32))
+    alone = RandomGraphs("cnn", 50, 1, bounds, max_memory_bytes=2_000_000)
+    together = RandomGraphs("cnn", 50, 1, bounds, max_memory_bytes=2_000_000, batch_size=8)
+    assert all(graph.memory_bytes(8) <= 2_000_000 for graph in together)
+    assert any(graph.memory_bytes(8) > 2_000_000 for graph in alone)
+    assert together.skipped > alone.skipped
 
 
 def test_all_networks_within_the_bounds_can_be_had_but_not_one_more() -> None:
@@ -82,6 +118,10 @@ def test_drawing_is_lazy() -> None:
         {"depth": (1, 3), "exponents": (0, 99), "input_shape": (4,)},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": (0,)},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": ()},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "blocks": ("dense",)},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "blocks": ()},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "downsampling": ("pool", "pool")},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "resolutions": (0,)},
     ],
 )
 def test_bounds_that_hold_nothing_are_refused(bad: dict) -> None:
