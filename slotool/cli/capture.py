@@ -23,6 +23,7 @@ def capture(
     torch: Annotated[
         str | None, typer.Option("--torch", help="torch.nn.Module as module:factory; the module's code is run.")
     ] = None,
+    onnx: Annotated[Path | None, typer.Option("--onnx", help="An .onnx file.", show_default=False)] = None,
     input_shape: Annotated[
         str | None, typer.Option("--input-shape", help="One example's shape for --torch, e.g. 3,32,32.")
     ] = None,
@@ -30,7 +31,7 @@ def capture(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Read a Keras or PyTorch model as an operator graph and print its operators.
+    """Read a Keras, PyTorch or ONNX model as an operator graph and print its operators.
 
     Shapes have their channels first; FLOPs are per example, a multiply-add counting two.
 
@@ -42,26 +43,29 @@ def capture(
     from slotool.cli.output import Output
     from slotool.graphs.store import require_graph_suffix, write_graphs
 
-    if (keras is None) == (torch is None):
-        raise typer.BadParameter("give either --keras or --torch")
+    if sum(source is not None for source in (keras, torch, onnx)) != 1:
+        raise typer.BadParameter("give exactly one of --keras, --torch and --onnx")
     if (torch is None) != (input_shape is None):
         raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
     if out is not None:
         require_graph_suffix(out)
         refuse_existing(out, force)
     output = Output(as_json=json)
-    graph = captured(keras, torch, input_shape)
+    graph = captured(keras, torch, onnx, input_shape)
     if out is not None:
-        write_graphs(out, [graph], {"keras": keras, "torch": torch, "input_shape": input_shape})
-    _report(output, graph, keras or torch or "", out)
+        source = {"keras": keras, "torch": torch, "onnx": onnx and str(onnx), "input_shape": input_shape}
+        write_graphs(out, [graph], source)
+    _report(output, graph, keras or torch or str(onnx), out)
 
 
-def captured(keras: str | None, torch: str | None, input_shape: str | None) -> OperatorGraph:
-    """The graph of what `--keras` or `--torch` with `--input-shape` names."""
-    from slotool.graphs.capture import capture_keras, capture_torch, load_keras, load_torch
+def captured(keras: str | None, torch: str | None, onnx: Path | None, input_shape: str | None) -> OperatorGraph:
+    """The graph of what `--keras`, `--onnx` or `--torch` with `--input-shape` names."""
+    from slotool.graphs.capture import capture_keras, capture_onnx, capture_torch, load_keras, load_torch
 
     if keras is not None:
         return capture_keras(load_keras(keras))
+    if onnx is not None:
+        return capture_onnx(onnx)
     shape = _shape(input_shape or "")
     return capture_torch(load_torch(torch or ""), shape)
 

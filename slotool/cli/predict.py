@@ -28,6 +28,7 @@ def predict(
     torch: Annotated[
         str | None, typer.Option("--torch", help="torch.nn.Module as module:factory; the module's code is run.")
     ] = None,
+    onnx: Annotated[Path | None, typer.Option("--onnx", help="An .onnx file.", show_default=False)] = None,
     input_shape: Annotated[
         str | None, typer.Option("--input-shape", help="One example's shape for --torch, e.g. 3,32,32.")
     ] = None,
@@ -47,15 +48,15 @@ def predict(
     from slotool.cli.output import Output
     from slotool.predictors.trained import TrainedPredictor
 
-    if sum(source is not None for source in (graph, keras, torch)) != 1:
-        raise typer.BadParameter("give exactly one of --graph, --keras and --torch")
+    if sum(source is not None for source in (graph, keras, torch, onnx)) != 1:
+        raise typer.BadParameter("give exactly one of --graph, --keras, --torch and --onnx")
     if (torch is None) != (input_shape is None):
         raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
     if out is not None:
         refuse_existing(out, force)
     output = Output(as_json=json)
     trained = TrainedPredictor.load(str(predictor))
-    graphs = _graphs(graph, keras, torch, input_shape)
+    graphs = _graphs(graph, keras, torch, onnx, input_shape)
     predictions = trained.predict(graphs)
     if out is not None:
         trained.latency_table(graphs, predictions).save(out)
@@ -63,11 +64,13 @@ def predict(
     _report(output, graphs, predictions, trained, out)
 
 
-def _graphs(graph: Path | None, keras: str | None, torch: str | None, input_shape: str | None) -> list[OperatorGraph]:
+def _graphs(
+    graph: Path | None, keras: str | None, torch: str | None, onnx: Path | None, input_shape: str | None
+) -> list[OperatorGraph]:
     if graph is None:
         from slotool.cli.capture import captured
 
-        return [captured(keras, torch, input_shape)]
+        return [captured(keras, torch, onnx, input_shape)]
     from slotool.graphs.store import read_graphs
 
     return list(read_graphs(graph))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slotool.errors import InputError
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
@@ -139,7 +139,7 @@ def _depthwise(builder: GraphBuilder, last: str, _: int, channels: int, stride: 
     return builder.add("Conv2D", spatial, filters=channels, kernel=1, activation="relu")
 
 
-Stride = Mapping[str, int]
+Stride = Mapping[str, Any]
 _BLOCKS: dict[str, Callable[[GraphBuilder, str, int, int, Stride], str]] = {
     "plain": _plain,
     "residual": _residual,

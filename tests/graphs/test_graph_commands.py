@@ -50,7 +50,7 @@ def test_generate_for_a_person_within_bounds(slotool, tmp_path: Path) -> None:
         (["mlp", "--depth", "a:b"], "is not least:greatest"),
         (["mlp", "--depth", "5:3"], "no range of at least 1 layer"),
         (["mlp", "--units", "0:77"], "no range within 2^0 to 2^30"),
-        (["cnn", "--input-shape", "784"], "does not fit a random cnn"),
+        (["cnn", "--input-shape", "784"], "is not 3 sizes"),
         (["mlp", "--max-memory-gb", "0.000001"], "the smallest network within these bounds takes"),
         (["mlp", "--count", "0"], "greater than or equal to 1"),
     ],
@@ -119,8 +119,8 @@ def test_capture_keras_prints_the_totals(slotool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "give either --keras or --torch"),
-        (["--keras", "ResNet50", "--torch", "a:b"], "give either --keras or --torch"),
+        ([], "give exactly one of --keras, --torch and --onnx"),
+        (["--keras", "ResNet50", "--torch", "a:b"], "give exactly one of --keras, --torch and --onnx"),
         (["--torch", "a:b"], "--torch and --input-shape go together"),
         (["--keras", "ResNet50", "--input-shape", "3"], "--torch and --input-shape go together"),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),

@@ -1,7 +1,8 @@
-"""Operator graphs of existing models: ``capture_keras``, ``capture_torch`` and loaders that run no foreign pickle."""
+"""Operator graphs of existing models: from Keras, torch and ONNX, with loaders that run no foreign pickle."""
 
 from slotool.graphs.capture.keras import capture_keras
 from slotool.graphs.capture.loading import load_keras, load_torch
+from slotool.graphs.capture.onnx import capture_onnx
 from slotool.graphs.capture.torch import capture_torch
 
-__all__ = ["capture_keras", "capture_torch", "load_keras", "load_torch"]
+__all__ = ["capture_keras", "capture_onnx", "capture_torch", "load_keras", "load_torch"]

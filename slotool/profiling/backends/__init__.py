@@ -13,6 +13,7 @@ BACKENDS = {
     "torch": "slotool.profiling.backends.torch_backend:TorchBackend",
     "keras": "slotool.profiling.backends.keras_backend:KerasBackend",
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
+    "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
 }
 
 

@@ -1,0 +1,111 @@
+"""Small integers that an ONNX model computes from constants and shapes: exporters write sizes and paddings that way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotool.graphs.operators import Shape
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+# Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
+MOST_VALUES = 64
+COMPUTED = {
+    *("Add", "Ceil", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "ReduceProd", "Sub", "Where"),
+    *("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
+    *("Constant", "ConstantOfShape", "Shape", "Size"),
+}
+
+
+def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy with inferred shapes, in which small integers that depend on shapes and constants are initialisers.
+
+    Each helps to find more of the other, so both go on until neither does. Raises what onnx raises.
+    """
+    import onnx.shape_inference
+
+    while True:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        if not _fold(model):
+            return model
+
+
+def known_shapes(graph: onnx.GraphProto) -> Iterator[tuple[str, Shape]]:
+    """Values whose every axis has a size."""
+    for value in [*graph.input, *graph.value_info, *graph.output]:
+        kind = value.type.tensor_type
+        if value.type.HasField("tensor_type") and kind.HasField("shape"):
+            dims = kind.shape.dim
+            if all(axis.HasField("dim_value") and axis.dim_value > 0 for axis in dims):
+                yield value.name, tuple(axis.dim_value for axis in dims)
+
+
+def _fold(model: onnx.ModelProto) -> bool:
+    """Replace nodes by the integers they make; whether there were any."""
+    import onnx
+
+    graph, opsets = model.graph, model.opset_import
+    values: dict[str, np.ndarray] = {}
+    for tensor in graph.initializer:
+        if math.prod(tensor.dims) <= MOST_VALUES and _has_integers(tensor):
+            values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    shapes, left, folded = dict(known_shapes(graph)), [], False
+    for node in graph.node:
+        made = _computed(node, values, shapes, opsets)
+        if made is None:
+            left.append(node)
+            continue
+        folded = True
+        values[node.output[0]] = made
+        graph.initializer.append(onnx.numpy_helper.from_array(made, node.output[0]))
+    if folded:
+        del graph.node[:]
+        graph.node.extend(left)
+    return folded
+
+
+def _has_integers(tensor: onnx.TensorProto) -> bool:
+    integers = tensor.data_type in (tensor.INT32, tensor.INT64, tensor.BOOL)
+    return integers and tensor.data_location != tensor.EXTERNAL
+
+
+def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape], opsets: Any) -> np.ndarray | None:
+    """The one output of a node, if it is a few integers and its inputs are known."""
+    import numpy as np
+
+    if node.domain or node.op_type not in COMPUTED or len(node.output) != 1:
+        return None
+    inputs = [name for name in node.input if name]
+    if node.op_type in ("Shape", "Size"):
+        if inputs[0] not in shapes:
+            return None
+        feeds = {inputs[0]: np.broadcast_to(np.int64(0), shapes[inputs[0]])}
+    elif any(name not in values for name in inputs):
+        return None
+    else:
+        feeds = {name: values[name] for name in inputs}
+    if node.op_type == "ConstantOfShape" and math.prod(feeds[inputs[0]].tolist()) > MOST_VALUES:
+        return None
+    try:
+        made = np.asarray(_run(node, feeds, opsets))
+    except Exception:
+        # A node that contradicts itself makes nothing that we could use; shape inference says what is wrong with it.
+        return None
+    return made if made.size <= MOST_VALUES and made.dtype.kind in "ib" else None
+
+
+def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:
+    """The output of one node, by the meaning its operator has in this version: only a whole model says which."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    kind_of, describe = onnx.helper.np_dtype_to_tensor_dtype, onnx.helper.make_tensor_value_info
+    inputs = [describe(name, kind_of(value.dtype), value.shape) for name, value in feeds.items()]
+    made = onnx.helper.make_empty_tensor_value_info(node.output[0])
+    graph = onnx.helper.make_graph([node], "node", inputs, [made])
+    outputs: Any = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets)).run(None, feeds)
+    return next(iter(outputs))

@@ -1,0 +1,237 @@
+"""An ONNX model as plain nodes, constants and shapes: what of its protobuf a capture needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError, RunError
+from slotool.graphs.capture.onnx_folding import MOST_VALUES, known_shapes, with_shapes
+from slotool.graphs.operators import Shape
+
+if TYPE_CHECKING:
+    import onnx
+
+OWN_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What does not depend on the network's input: its shape, the weights behind it, its values where few and known."""
+
+    shape: Shape
+    weights: int = 0
+    values: tuple[float, ...] | None = None
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one number, whatever its rank."""
+        return math.prod(self.shape) == 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """One call of an operator. An optional input left out is ``""``; operators of other domains carry theirs.
+
+    ``captured`` are values that its inner graphs take from the outer one.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    captured: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A model of one input. ``shapes`` of values are with the batch, which is ``batch`` examples."""
+
+    name: str
+    opset: int
+    input: str
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    constants: dict[str, Constant]
+    shapes: dict[str, Shape]
+    batch: int
+
+
+def read_model(source: str | Path | onnx.ModelProto) -> Reading:
+    """Read a file or a model that is loaded already; weights that lie in files beside it are not opened.
+
+    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model that has not exactly one input
+    or a free axis in it besides the first; ``RunError`` when the package onnx is not installed.
+    """
+    _require_onnx()
+    import onnx
+
+    is_file = isinstance(source, str | Path)
+    model = _loaded(Path(source)) if isinstance(source, str | Path) else source
+    name = str(source) if is_file else model.graph.name or "the model"
+    light = _without_weights(model)
+    batch = _fix_batch(light.graph, name)
+    try:
+        if light.functions:
+            light = onnx.inliner.inline_local_functions(light)
+        light = with_shapes(light)
+    except Exception as error:
+        # onnx raises several kinds for a model that contradicts itself; none is ours.
+        raise GraphError(f"{name}: onnx cannot infer its shapes ({_words(error)})") from error
+    graph = light.graph
+    return Reading(
+        name=name,
+        opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
+        input=_inputs(graph)[0].name,
+        outputs=tuple(value.name for value in graph.output),
+        nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
+        constants=dict(_initialisers(graph, name)),
+        shapes=dict(known_shapes(graph)),
+        batch=batch,
+    )
+
+
+def constant_of(node: Node, name: str) -> Constant | None:
+    """What a ``Constant`` node holds, whichever of its attributes holds it; None for what is no tensor of numbers."""
+    value: Any = next(iter(node.attributes.values()), None)
+    if hasattr(value, "data_type"):
+        return _constant(value, name)
+    if isinstance(value, int | float):
+        return Constant((), 0, (value,))
+    if isinstance(value, list) and len(value) <= MOST_VALUES:
+        return Constant((len(value),), 0, tuple(value))
+    return None
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx.inliner  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise RunError(
+            f"ONNX models need the package {error.name}, which is not installed; pip install 'slotool[onnx]'"
+        ) from error
+
+
+def _loaded(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not path.is_file():
+        raise GraphError(f"{path}: no such file")
+    try:
+        model = onnx.load_model_from_string(path.read_bytes())
+    except OSError as error:
+        raise GraphError(f"{path}: cannot be read ({error.strerror})") from error
+    except DecodeError as error:
+        raise GraphError(f"{path}: not an ONNX model, or a torn one") from error
+    # Many a foreign file decodes to a message that says nothing.
+    if not model.graph.node or not model.opset_import:
+        raise GraphError(f"{path}: not an ONNX model, or one without operators")
+    return model
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large initialisers have a shape but no values: inference copies its model several times."""
+    import onnx
+
+    light = onnx.ModelProto()
+    light.ir_version = model.ir_version
+    light.opset_import.extend(model.opset_import)
+    light.functions.extend(model.functions)
+    for part in ("node", "input", "output", "value_info", "sparse_initializer"):
+        getattr(light.graph, part).extend(getattr(model.graph, part))
+    light.graph.name = model.graph.name
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) <= MOST_VALUES:
+            light.graph.initializer.append(tensor)
+        else:
+            light.graph.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+    return light
+
+
+def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Old files list weights among the inputs, too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
+    """Examples per batch; a free first axis becomes one, so that every shape can be told."""
+    inputs = _inputs(graph)
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs) or "none"
+        raise GraphError(f"{name}: a model of one input can be captured, this one has {len(inputs)} ({names})")
+    if not inputs[0].type.HasField("tensor_type") or not inputs[0].type.tensor_type.HasField("shape"):
+        raise GraphError(f"{name}: its input {inputs[0].name!r} is no tensor of a stated shape")
+    first, *rest = inputs[0].type.tensor_type.shape.dim or [None]
+    if first is None or not rest:
+        raise GraphError(f"{name}: its input {inputs[0].name!r} needs an axis of examples and at least one more")
+    if any(axis.dim_value < 1 for axis in rest):
+        axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or "?" for axis in (first, *rest)]
+        shape = ", ".join(map(str, axes))
+        raise GraphError(
+            f"{name}: its input {inputs[0].name!r} has a free axis in its shape [{shape}]; export it with a fixed one"
+        )
+    first.dim_value = max(first.dim_value, 1)
+    return int(first.dim_value)
+
+
+def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Constant]]:
+    for tensor in graph.initializer:
+        yield tensor.name, _constant(tensor, name)
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name, Constant(tuple(sparse.dims), math.prod(sparse.values.dims))
+
+
+def _node(position: int, node: onnx.NodeProto) -> Node:
+    import onnx
+
+    own = node.domain in OWN_DOMAINS
+    op = node.op_type if own else f"{node.domain}.{node.op_type}"
+    attributes = {entry.name: _plain(onnx.helper.get_attribute_value(entry)) for entry in node.attribute}
+    inner = [
+        graph for entry in node.attribute for graph in (*entry.graphs, *([entry.g] if entry.HasField("g") else []))
+    ]
+    captured = tuple(sorted({name for graph in inner for name in _outer(graph)}))
+    name = node.name or f"{node.op_type.lower()}_{position}"
+    return Node(name, op, tuple(node.input), tuple(filter(None, node.output)), attributes, captured)
+
+
+def _outer(graph: onnx.GraphProto) -> set[str]:
+    """Values that an inner graph (a branch, the body of a loop) uses and does not make."""
+    used, made = set(), {value.name for value in (*graph.input, *graph.initializer)}
+    for position, node in enumerate(graph.node):
+        used |= {*node.input, *_node(position, node).captured}
+        made |= set(node.output)
+    return (used | {value.name for value in graph.output}) - made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return list(value) if not isinstance(value, str) and hasattr(value, "__iter__") else value
+
+
+def _constant(tensor: onnx.TensorProto, name: str) -> Constant:
+    """Integers of 32 or 64 bits say how layers work (sizes, axes, indices) and are no weights; all others are."""
+    import onnx
+
+    shape = tuple(tensor.dims)
+    kinds = onnx.TensorProto
+    count = math.prod(shape)
+    weights = 0 if tensor.data_type in (kinds.INT64, kinds.INT32, kinds.BOOL, kinds.STRING) else count
+    if count > MOST_VALUES or tensor.data_type == kinds.STRING or tensor.data_location == kinds.EXTERNAL:
+        return Constant(shape, weights)
+    try:
+        values = onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()
+    except (ValueError, TypeError) as error:
+        raise GraphError(f"{name}: its constant {tensor.name!r} is torn ({_words(error)})") from error
+    return Constant(shape, weights, tuple(values))
+
+
+def _words(error: Exception) -> str:
+    return " ".join((str(error).strip() or type(error).__name__).split())[:200]

@@ -1,0 +1,143 @@
+"""Operator graphs in ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.profiling.backends.base import Backend
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from slotool.profiling.backends.onnx_model import Weight
+
+# 64 bytes, a cache line, in float32 values.
+ALIGNMENT = 16
+PROVIDERS = ["CPUExecutionProvider"]
+
+
+class OnnxBackend(Backend):
+    """Runs an ONNX model of fixed batch, fully optimised, with input and output bound to memory once.
+
+    Binding leaves out what Python takes to wrap arrays (some 2 µs), which a server in another language does not pay.
+    Threads spin between operators and a moment after a run, as onnxruntime has them do unless told otherwise: calls
+    one after another find them awake as they do under load, and co-runners feel the spinning of a real deployment.
+    Weights are lent from memory that outlives the networks; onnxruntime reads it in place, but packs matrices and
+    convolutions anew for itself, so a network may take twice its weights.
+    """
+
+    name = "onnx"
+    needs = "onnxruntime"
+
+    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
+        self._threads = 0  # onnxruntime's own choice
+        super().__init__(device, threads, seed)
+        self._arena = np.empty(0, dtype=np.float32)
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return super().missing() or (None if find_spec("onnx") else "onnx")
+
+    def devices(self) -> tuple[str, ...]:
+        return ("cpu",)
+
+    def set_threads(self, threads: int) -> None:
+        """Every session has a pool of its own, so unlike elsewhere it is never too late."""
+        if threads < 1:
+            raise InputError(f"{threads} threads cannot compute anything")
+        self._threads = threads
+
+    def threads(self) -> int:
+        """The calling thread and those that a session starts, as the system counts them."""
+        builder = GraphBuilder()
+        builder.add("ReLU", builder.add("InputLayer", shape=[1]))
+        # Beside the first session's own threads, others start that libraries keep.
+        for _ in range(2):
+            before = set(os.listdir("/proc/self/task"))
+            session = self._session(builder.graph(), 1)[0]
+            started = set(os.listdir("/proc/self/task")) - before
+            del session
+        return 1 + len(started)
+
+    def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], onnxruntime.OrtValue]:
+        import onnxruntime
+
+        session, weights = self._session(subject, batch_size)
+        x = onnxruntime.OrtValue.ortvalue_from_numpy(self.inputs(subject.input_shape, batch_size))
+        y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *subject.output_shape), np.float32)
+        return _Call(session, weights, x, y)
+
+    def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
+        """A copy: the next call writes to the same memory."""
+        return np.array(output.numpy())
+
+    def _session(self, graph: OperatorGraph, batch_size: int) -> tuple[onnxruntime.InferenceSession, list[Any]]:
+        import onnxruntime
+
+        from slotool.profiling.backends.onnx_model import onnx_model
+
+        model, weights = onnx_model(graph, batch_size)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = self._threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        # The first session of a process decides this for the calling thread, every session for its pool.
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")
+        options.log_severity_level = 3
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
+        if values:
+            options.add_external_initializers([weight.name for weight in weights], values)
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS), values
+
+    def _lent(self, weights: Sequence[Weight]) -> list[np.ndarray]:
+        """Memory for each weight: trained ones on 64-byte aligned parts of the arena, statistics all ones."""
+        sizes = [math.prod(weight.shape) if weight.trained else 0 for weight in weights]
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
+        arena = self._at_least(ends[-1] if ends else 0)
+        return [
+            arena[start : start + size].reshape(weight.shape) if weight.trained else np.ones(weight.shape, np.float32)
+            for weight, size, start in zip(weights, sizes, [0, *ends], strict=False)
+        ]
+
+    def _at_least(self, values: int) -> np.ndarray:
+        """The arena, filled with ``weight_block`` over and over; filled anew only when it grows."""
+        if len(self._arena) < values:
+            block = self.weight_block
+            self._arena = block[:0]  # free the old one first: both together may not fit
+            wanted = max(values + values // 4, len(block))
+            grown = np.empty(wanted + ALIGNMENT, dtype=np.float32)
+            skipped = -grown.ctypes.data // grown.itemsize % ALIGNMENT
+            grown = grown[skipped : skipped + wanted]
+            for start in range(0, wanted, len(block)):
+                part = grown[start : start + len(block)]
+                part[:] = block[: len(part)]
+            self._arena = grown
+        return self._arena
+
+
+class _Call:
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        weights: list[Any],
+        x: onnxruntime.OrtValue,
+        y: onnxruntime.OrtValue,
+    ):
+        # The session does not own the weights' memory.
+        self._session, self._weights, self._y = session, weights, y
+        self._bound = session.io_binding()
+        self._bound.bind_ortvalue_input("input", x)
+        self._bound.bind_ortvalue_output("output", y)
+
+    def __call__(self) -> onnxruntime.OrtValue:
+        self._session.run_with_iobinding(self._bound)
+        return self._y

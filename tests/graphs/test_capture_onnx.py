@@ -1,0 +1,391 @@
+"""Capture from ONNX: the graph that the model was written from, and the one that the same network gives in torch."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from graph_strategies import graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from slotool.errors import GraphError, RunError
+from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.capture import capture_onnx, capture_torch
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.generators import RandomGraphs
+from slotool.graphs.store import read_graphs
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
+helper = onnx.helper
+
+
+def written(graph: OperatorGraph, batch_size: int = 1) -> Any:
+    from slotool.profiling.backends.onnx_model import onnx_model
+
+    return onnx_model(graph, batch_size)[0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(family=st.sampled_from(["mlp", "cnn"]), seed=st.integers(0, 10_000), batch_size=st.integers(1, 3))
+def test_random_networks_survive_onnx_and_back(family: str, seed: int, batch_size: int) -> None:
+    (graph,) = RandomGraphs(family, 1, seed=seed, max_memory_bytes=30_000_000)
+    captured = capture_onnx(written(graph, batch_size))
+    assert captured.id == graph.id
+    assert captured.kind == "onnx"
+
+
+@settings(max_examples=80, deadline=None)
+@given(graphs())
+def test_a_graph_of_any_operators_survives_as_every_capture_would_write_it(graph: OperatorGraph) -> None:
+    captured = capture_onnx(written(graph, 2))
+    assert captured.output_shape == graph.output_shape
+    # ONNX has no operator that normalises without counting, none that normalises steps along their last axis.
+    lost = any(o.op == "Normalization" or (o.op == "BatchNormalization" and len(o.shape) == 2) for o in graph.operators)
+    if not lost:
+        assert captured.id == as_captured(graph).id
+        assert captured.weights == graph.weights
+
+
+def as_captured(graph: OperatorGraph) -> OperatorGraph:
+    """The graph with activations folded, what does nothing dropped, and separable convolutions taken apart."""
+    drafts, names = Drafts("onnx"), {}
+    for operator in graph.operators:
+        inputs = [names[name] for name in operator.inputs]
+        names[operator.name] = add_as_captured(drafts, operator, inputs)
+    return drafts.graph([names[graph.operators[-1].name]], "onnx")
+
+
+def add_as_captured(drafts: Drafts, operator: Operator, inputs: list[str]) -> str:
+    op, shape = operator.op, operator.shape
+    attributes = {key: value for key, value in operator.attributes.items() if key != "activation"}
+    activation = operator.attributes.get("activation")
+    shapes = [drafts.shape(name) for name in inputs]
+    if op == "Activation" or (op in ("Flatten", "Reshape", "Cropping2D") and shapes[0] == shape):
+        last = inputs[0]
+    elif op == "SeparableConv2D":
+        filters = attributes.pop("filters")
+        bias = attributes.pop("bias", True)
+        middle = replace(operator, op="DepthwiseConv2D", attributes={**attributes, "bias": False})
+        wide = (shapes[0][0] * attributes.get("multiplier", 1), *shape[1:])
+        last = add_as_captured(drafts, replace(middle, shape=wide), inputs)
+        last = drafts.add(operator.name, "Conv2D", [last], {"filters": filters, "kernel": 1, "bias": bias}, shape)
+    elif op == "DepthwiseConv2D" and shapes[0][0] == 1:
+        del (kept := {"multiplier": 1, **attributes})["multiplier"]
+        last = drafts.add(operator.name, "Conv2D", inputs, {**kept, "filters": shape[0]}, shape)
+    elif op == "Conv2D" and 1 < attributes.get("groups", 1) == shapes[0][0]:
+        kept = {key: value for key, value in attributes.items() if key not in ("groups", "filters")}
+        multiplier = attributes["filters"] // shapes[0][0]
+        last = drafts.add(operator.name, "DepthwiseConv2D", inputs, {**kept, "multiplier": multiplier}, shape)
+    else:
+        last = drafts.add(operator.name, op, inputs, attributes, shape)
+    return drafts.add_activation(operator.name, activation, [last], shape) if activation else last
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs())
+def test_onnxruntime_and_torch_compute_the_same_from_the_same_weights(graph: OperatorGraph) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; pip install 'slotool[onnx]'")
+    from slotool.profiling.backends.onnx_backend import OnnxBackend
+    from slotool.profiling.backends.torch_backend import TorchBackend
+
+    # A rescaling's number is no part of a graph.
+    if any(o.op == "Rescaling" for o in graph.operators):
+        return
+    found, wanted = (backend.array(backend.prepare(graph, 2)()) for backend in (OnnxBackend(), TorchBackend()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(channels, 4, 1), nn.Conv2d(4, channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = self.up(torch.relu(self.down(x.mean((2, 3), keepdim=True))))
+        return x * torch.sigmoid(scale)
+
+
+class Flat(nn.Module):
+    """Sizes that an exporter with a free batch computes at run time, a concatenation and a scaling."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([x, x * 2], dim=1)
+        return x.view(x.size(0), -1)
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.Hardswish()),
+        *(nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.SiLU(), nn.Mish(), Gate(8), nn.MaxPool2d(3, 2, 1), nn.ReLU6()),
+        *(nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(8, 16, (3, 5)), nn.LeakyReLU(), nn.AvgPool2d(2), nn.GELU(), Flat()),
+        *(nn.Dropout(), nn.Linear(192, 12), nn.Tanh(), nn.Linear(12, 10), nn.Softmax(dim=1)),
+    )
+
+
+def exported(module: nn.Module, *shape: int, **options: Any) -> Any:
+    """By the exporter that needs no other package; nothing is folded, so that both have the same layers."""
+    file = io.BytesIO()
+    plain = {"dynamo": False, "do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(module.eval(), (torch.zeros(shape),), file, **plain, **options)
+        except ModuleNotFoundError as error:
+            pytest.skip(f"torch exports ONNX only with {error.name}, which is not installed")
+    return onnx.load_model_from_string(file.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "options"),
+    [
+        (1, {}),
+        (3, {"opset_version": 11}),
+        (1, {"opset_version": 20}),
+        (1, {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}),
+    ],
+)
+def test_one_cnn_in_torch_and_exported_is_one_graph(batch_size: int, options: dict[str, Any]) -> None:
+    module = small_cnn()
+    captured = capture_onnx(exported(module, batch_size, 3, 32, 32, **options))
+    assert captured.id == capture_torch(module, (3, 32, 32)).id
+    assert not captured.unknown
+
+
+class Block(nn.Module):
+    """What a ConvNeXt is made of: it turns its image to channels last and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(nn.functional.gelu(self.up(self.norm(x.permute(0, 2, 3, 1)))))
+        return x + y.permute(0, 3, 1, 2)
+
+
+def test_images_with_channels_last_are_followed() -> None:
+    captured = capture_onnx(exported(Block(), 2, 8, 6, 5, opset_version=17))
+    assert [(o.op, o.shape) for o in captured.operators] == [
+        ("InputLayer", (8, 6, 5)),
+        ("LayerNormalization", (8, 6, 5)),
+        ("Conv2D", (32, 6, 5)),
+        ("Conv2D", (8, 6, 5)),
+        ("Add", (8, 6, 5)),
+    ]
+    assert captured.operators[2].attributes == {"filters": 32, "kernel": 1, "activation": "gelu"}
+    assert captured.weights == sum(p.numel() for p in Block().parameters())
+
+
+def model_of(nodes: list[Any], shape: list[Any], weights: dict[str, np.ndarray] | None = None, opset: int = 17) -> Any:
+    """A model of these nodes; their first input is ``x``, the last one's first output the model's."""
+    kept = [onnx.numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
+    ends = [helper.make_tensor_value_info("x", 1, shape)], [helper.make_tensor_value_info(nodes[-1].output[0], 1, None)]
+    return helper.make_model(
+        helper.make_graph(nodes, "net", *ends, kept), opset_imports=[helper.make_opsetid("", opset)]
+    )
+
+
+def conv(**attributes: Any) -> Any:
+    weights = {"w": np.ones((4, 3, 3, 3), np.float32)}
+    return model_of([helper.make_node("Conv", ["x", "w"], ["y"], **attributes)], ["n", 3, 8, 8], weights)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "padding"),
+    [
+        ({}, None),
+        ({"auto_pad": "VALID"}, None),
+        ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, "same"),
+        ({"pads": [0, 0, 1, 1], "strides": [2, 2]}, "same"),
+        ({"pads": [2, 0, 2, 0]}, (2, 0)),
+        ({"auto_pad": "SAME_LOWER"}, "same"),
+        ({"auto_pad": "SAME_LOWER", "strides": [2, 2]}, (1, 0, 1, 0)),
+        ({"pads": [0, 1, 2, 3]}, (0, 2, 1, 3)),
+    ],
+)
+def test_every_way_of_padding_is_understood(attributes: dict[str, Any], padding: Any) -> None:
+    model = conv(**attributes)
+    captured = capture_onnx(model)
+    *before, last = captured.operators[1:]
+    if isinstance(padding, tuple) and len(padding) == 4:
+        assert [dict(o.attributes) for o in before] == [{"padding": padding}]
+        assert "padding" not in last.attributes
+    else:
+        assert before == []
+        assert last.attributes.get("padding") == padding
+    inferred = onnx.shape_inference.infer_shapes(model).graph.output[0].type.tensor_type.shape.dim
+    assert last.shape == tuple(size.dim_value for size in inferred[1:])
+
+
+def test_unknown_operators_are_kept_with_their_shapes_and_weights(slotool, tmp_path: Path) -> None:
+    class Strange(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position = nn.Parameter(torch.ones(5, 8))
+            self.rnn = nn.LSTM(8, 4, batch_first=True)
+            self.head = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x, _ = self.rnn(x + self.position)
+            first, second = self.head(x).chunk(2, dim=-1)
+            return torch.cat([second, first], dim=-1).cumsum(1) ** 2.0
+
+    module = Strange()
+    model = exported(module, 1, 5, 8, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    graph = capture_onnx(model)
+    unknown = {operator.op: operator for operator in graph.unknown}
+    assert {"onnx.Add", "onnx.LSTM", "onnx.CumSum", "onnx.Pow"} <= set(unknown)
+    assert unknown["onnx.Add"].weights == 40
+    assert unknown["onnx.LSTM"].flops == unknown["onnx.Pow"].weights == 0
+    assert graph.weights == sum(p.numel() for p in module.parameters())
+    assert graph.output_shape == (5, 4)
+    assert OperatorGraph.from_document(graph.document()).id == graph.id
+    onnx.save(model, tmp_path / "strange.onnx")
+    finished = slotool("capture", "--onnx", tmp_path / "strange.onnx", "--json")
+    assert finished.exit_code == 0
+    assert "kept by name alone" in finished.stderr
+    assert "onnx.LSTM" in finished.stderr
+
+
+def test_a_branch_taken_at_run_time_is_one_unknown_operator_with_its_inputs() -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["h"], ["r"])], "b", [], [helper.make_tensor_value_info("r", 1, [2, 4])]
+    )
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["h"]),
+        helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch),
+    ]
+    graph = capture_onnx(model_of(nodes, [2, 4], {"yes": np.array(True)}))
+    assert [(o.op, o.shape) for o in graph.operators] == [
+        ("InputLayer", (4,)),
+        ("Activation", (4,)),
+        ("onnx.If", (4,)),
+    ]
+
+
+def test_weights_beside_the_file_are_not_needed_and_a_loaded_model_is_left_as_it_was(tmp_path: Path) -> None:
+    (graph,) = RandomGraphs("mlp", 1, seed=3, max_memory_bytes=1_000_000)
+    model = written(graph)
+    values = {tensor.name: np.zeros(tuple(tensor.dims), np.float32) for tensor in model.graph.initializer}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in values.items())
+    before = model.SerializeToString()
+    assert capture_onnx(model).id == graph.id
+    assert model.SerializeToString() == before
+    path = tmp_path / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="net.weights", size_threshold=0)
+    (tmp_path / "net.weights").unlink()
+    assert capture_onnx(path).id == graph.id
+
+
+def relu(*names: str, domain: str = "") -> Any:
+    return helper.make_node("Relu" if not domain else "Wavelet", [names[0]], [names[1]], name="act", domain=domain)
+
+
+def two_inputs() -> Any:
+    model = model_of([helper.make_node("Add", ["x", "z"], ["y"])], [1, 4])
+    model.graph.input.append(helper.make_tensor_value_info("z", 1, [1, 4]))
+    return model
+
+
+def foreign_operator() -> Any:
+    model = model_of([relu("x", "y", domain="com.acme")], [1, 4])
+    model.opset_import.append(helper.make_opsetid("com.acme", 1))
+    return model
+
+
+REFUSED = {
+    "two inputs": (two_inputs, "a model of one input can be captured, this one has 2 (x, z)"),
+    "free axis": (
+        lambda: model_of([relu("x", "y")], ["n", 3, "h", None]),
+        "its input 'x' has a free axis in its shape [n, 3, h, ?]",
+    ),
+    "no batch": (lambda: model_of([relu("x", "y")], [4]), "needs an axis of examples and at least one more"),
+    "no such value": (
+        lambda: model_of([relu("q", "y")], [1, 4]),
+        "node 'act' takes 'q', which no node before it makes",
+    ),
+    "foreign operator": (
+        foreign_operator,
+        "node 'act' (com.acme.Wavelet) has an output whose shape cannot be told beforehand",
+    ),
+    "how many": (
+        lambda: model_of([helper.make_node("NonZero", ["x"], ["y"], name="n")], [1, 4]),
+        "node 'n' (NonZero) has an output whose shape cannot be told",
+    ),
+    "nothing": (lambda: model_of([helper.make_node("Identity", ["x"], ["y"])], [1, 4]), "computes nothing from its"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_have_no_graph_are_explained(slotool, tmp_path: Path, name: str) -> None:
+    make, sentence = REFUSED[name]
+    path = tmp_path / "net.onnx"
+    onnx.save(make(), path)
+    with pytest.raises(GraphError) as caught:
+        capture_onnx(path)
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert slotool("capture", "--onnx", path, "-o", tmp_path / "net.jsonl").exit_code == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_files_that_hold_no_model_are_explained(tmp_path: Path) -> None:
+    onnx.save(conv(), tmp_path / "net.onnx")
+    whole = (tmp_path / "net.onnx").read_bytes()
+    for name, content in {"torn": whole[: len(whole) // 2], "text": b"hello\n", "empty": b""}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(GraphError, match="not an ONNX model"):
+            capture_onnx(tmp_path / name)
+    for path in (tmp_path, tmp_path / "none.onnx"):
+        with pytest.raises(GraphError, match="no such file"):
+            capture_onnx(path)
+
+
+def test_capture_and_predict_take_a_file(slotool, tmp_path: Path) -> None:
+    (graph,) = RandomGraphs("mlp", 1, seed=5, max_memory_bytes=4_000_000)
+    path, out = tmp_path / "net.onnx", tmp_path / "net.jsonl"
+    onnx.save(written(graph), path)
+    finished = slotool("capture", "--onnx", path, "-o", out, "--json")
+    assert finished.exit_code == 0, finished.stderr
+    assert finished.document["graph_id"] == graph.id
+    assert [read.id for read in read_graphs(out)] == [graph.id]
+    assert slotool("capture", "--onnx", path, "--keras", "VGG16").exit_code == 2
+    predictor = Path(__file__).parents[2] / "models" / "predictor"
+    if not predictor.exists():
+        pytest.skip("no predictor is shipped beside these tests")
+    predicted, same = (
+        slotool("predict", predictor, *source, "--json").document["predictions"]
+        for source in (["--onnx", path], ["--graph", out])
+    )
+    assert predicted == same
+    assert slotool("predict", predictor, "--onnx", path, "--graph", out).exit_code == 2
+
+
+def test_without_onnx_a_sentence_says_what_to_install(slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(conv(), tmp_path / "net.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(RunError, match=r"the package onnx, which is not installed; pip install 'slotool\[onnx\]'"):
+        capture_onnx(tmp_path / "net.onnx")
+    finished = slotool("capture", "--onnx", tmp_path / "net.onnx")
+    assert finished.exit_code == 3
+    assert "pip install 'slotool[onnx]'" in " ".join(finished.stderr.split())
+
+
+def test_onnx_is_loaded_only_when_it_is_asked_for() -> None:
+    code = "import sys, slotool.graphs.capture, slotool.profiling.backends.onnx_backend as b; b.OnnxBackend('cpu', 1);"
+    code += "assert not {'onnx', 'onnxruntime', 'google.protobuf'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
