@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,31 @@ def test_the_shipped_predictor_predicts(slotool, tmp_path: Path) -> None:
 def test_the_shipped_tables_belong_together() -> None:
     folder = ROOT / "datasets"
     latency = LatencyTable.load(folder / "random-networks-latency.parquet")
-    graphs = {g.id for kind in ("mlps", "cnns") for g in read_graphs(folder / f"random-networks-{kind}.parquet")}
-    assert set(latency.rows["subject"]) == graphs
+    graphs = [g for kind in ("mlps", "cnns") for g in read_graphs(folder / f"random-networks-{kind}.parquet")]
+    assert set(latency.rows["subject"]) == {graph.id for graph in graphs}
     assert (latency.rows["samples_s"].map(len) >= 20).all()
+    assert sum(graph.kind == "mlp" for graph in graphs) >= 4000
+    assert sum(graph.kind == "cnn" for graph in graphs) >= 2500
     assert OutcomeTable.load(folder / "digits-family-outcomes.parquet").versions == ["small", "medium", "large"]
+
+
+def test_the_shipped_company_is_complete() -> None:
+    table = LatencyTable.load(ROOT / "datasets" / "keras-applications-colocated.parquet")
+    rows = table.rows[table.rows["status"] == "ok"]
+    company = {
+        frozenset([subject, *beside.split("+")])
+        for subject, beside in zip(rows["subject"], rows["co_runners"], strict=True)
+    }
+    pairs, trios = ({names for names in company if len(names) == size} for size in (2, 3))
+    often = sorted(name for name in set().union(*pairs) if sum(name in pair for pair in pairs) >= 13)
+    assert len(often) >= 14
+    assert {frozenset(pair) for pair in combinations(often, 2)} <= pairs
+    assert len(trios) >= 150
+    # Two threads each on the same two cores: nobody gets faster in company.
+    assert rows["degradation_ratio"].median() > 1.2
+    alone = LatencyTable.load(ROOT / "datasets" / "keras-applications-latency.parquet").rows
+    assert set(rows["subject"]) <= set(alone.loc[alone["status"] == "ok", "subject"])
+
+
+def test_the_shipped_tables_are_small_enough_to_clone() -> None:
+    assert sum(path.stat().st_size for path in (ROOT / "datasets").iterdir()) <= 25_000_000

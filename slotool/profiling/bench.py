@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
         self._backend, self._rule = backend, rule
-        self._interference = Interference(cores)
+        self._interference = Interference(cores, crowded=backend.crowded)
         self._around = Surroundings(
             begin=self._interference.look_again,
             lost=self._lost_s,

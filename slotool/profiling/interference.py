@@ -15,10 +15,14 @@ class Interference:
 
     Counted are the run-queue delay of every thread of this process (runnable, but another process had the core) and
     the steal time of ``cores`` (the hypervisor ran another guest; its ticks are 10 ms long). Where the kernel counts
-    neither, it is always 0. Two short reads per thread keep it cheap enough to ask after every sample.
+    neither, it is always 0. A short read per thread keeps it cheap enough to ask after every sample.
+
+    ``crowded``: this process has more busy threads than cores, so they wait for each other too, and their delay says
+    nothing of others; only steal is counted then.
     """
 
-    def __init__(self, cores: Sequence[int]):
+    def __init__(self, cores: Sequence[int], *, crowded: bool = False):
+        self._crowded = crowded
         self._cores = {f"cpu{core}".encode() for core in cores}
         self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
         self._threads: dict[str, int] = {}
@@ -27,7 +31,7 @@ class Interference:
 
     def look_again(self) -> None:
         """Find the threads there are now; call it when a model has run once and its pools exist."""
-        alive = set(os.listdir("/proc/self/task"))
+        alive = set() if self._crowded else set(os.listdir("/proc/self/task"))
         for gone in self._threads.keys() - alive:
             os.close(self._threads.pop(gone))
         for thread in sorted(alive - self._threads.keys()):

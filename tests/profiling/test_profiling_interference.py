@@ -43,7 +43,7 @@ def spin(seconds: float) -> None:
 @needs_schedstat
 def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
     with on_one_core() as core:
-        lost = Interference([core])
+        lost, steal_only = Interference([core]), Interference([core], crowded=True)
         rival = multiprocessing.get_context("fork").Process(target=spin, args=(0.3,))
         rival.start()
         started = time.perf_counter()
@@ -53,6 +53,7 @@ def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
     # While both wanted the core each had it half of the time; what we lost is what it took us longer.
     assert lost() == pytest.approx(elapsed - 0.3, abs=0.1)
     assert elapsed > 0.4
+    assert steal_only() < 0.1
     assert lost() < 0.02
 
 
