@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,24 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.graph import Operator, OperatorGraph
+
+# Vector units compute channels in groups of this many: 17 cost what 32 do.
+LANES = 16
+# What an operator must do and how large it is, whatever its type.
+MEASURES = (
+    "flops",
+    "padded_flops",
+    "weight_bytes",
+    "input_bytes",
+    "output_bytes",
+    "channels_in",
+    "channels_out",
+    "positions",
+    "kernel",
+    "stride",
+    "activated",
+)
 
 
 class Encoding(ABC):
@@ -100,3 +118,43 @@ class FlatEncoding(Encoding):
                 f"graph {graph.id} has {len(graph.operators)} operators, "
                 f"but the encoding holds {self.nodes}, the most that a training graph had"
             )
+
+
+def operator_measures(graph: OperatorGraph) -> np.ndarray:
+    """float64 [operators, ``MEASURES``], per example; what an operator lacks counts 0 bytes or a size of 1."""
+    shapes = {operator.name: operator.shape for operator in graph.operators}
+    return np.array([_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators], dtype=np.float64)
+
+
+def _of_operator(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple[float, ...]:
+    channels_in = inputs[0][0] if inputs and inputs[0] else 1
+    channels_out = operator.shape[0] if operator.shape else 1
+    padded = float(operator.flops)
+    if operator.weights and inputs:
+        padded *= _padding(channels_in) * _padding(channels_out)
+    attributes = operator.attributes
+    return (
+        float(operator.flops),
+        padded,
+        float(operator.weight_bytes),
+        4.0 * sum(math.prod(shape) for shape in inputs),
+        float(operator.output_bytes),
+        float(channels_in),
+        float(channels_out),
+        float(math.prod(operator.shape[1:])),
+        _area(attributes, "kernel"),
+        _area(attributes, "stride"),
+        float("activation" in attributes),
+    )
+
+
+def _padding(channels: int) -> float:
+    return -(-channels // LANES) * LANES / channels
+
+
+def _area(attributes: Mapping[str, Any], name: str) -> float:
+    """Of a window given as 3 or (3, 5); 1 where there is none, or none of numbers."""
+    value = attributes.get(name, 1)
+    sides = (value, value) if isinstance(value, int) else value
+    plain = isinstance(sides, (tuple, list)) and all(isinstance(side, int) and side > 0 for side in sides)
+    return float(math.prod(sides)) if plain else 1.0

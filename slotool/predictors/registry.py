@@ -6,9 +6,10 @@ from slotool.errors import ArtifactError
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Predictor
 from slotool.predictors.dnn import DnnPredictor
+from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.linear import LinearPredictor
 
-_CLASSES = (LinearPredictor, DnnPredictor, AdditivePredictor)
+_CLASSES = (LinearPredictor, DnnPredictor, AdditivePredictor, GraphNetworkPredictor)
 PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in _CLASSES}
 
 

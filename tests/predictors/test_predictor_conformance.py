@@ -10,6 +10,7 @@ from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.dnn import DnnPredictor
+from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.linear import LinearPredictor
 from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
 
@@ -24,6 +25,10 @@ class TestAdditive(PredictorConformance):
 
 class TestDnn(PredictorConformance):
     make = staticmethod(lambda: DnnPredictor([2]))
+
+
+class TestGraphNetwork(PredictorConformance):
+    make = staticmethod(lambda: GraphNetworkPredictor(members=1, epochs=15))
 
 
 GRAPHS = random_networks(300, seed=1)

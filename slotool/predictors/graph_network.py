@@ -1,0 +1,390 @@
+"""A graph network over typed operators: each one's share of the latency, learnt from what it and its like must do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slotool.errors import InputError, RunError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+
+# Of the whole network, beside each operator's own measures.
+CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
+HIDDEN_UNITS = 64
+ROUNDS = 2
+MEMBERS = 2
+LEARNING_RATE = 4e-3
+WEIGHT_DECAY = 1e-2
+LARGEST_BATCH = 128
+STEPS_PER_EPOCH = 8
+MOST_EPOCHS = 150
+MOST_STEPS = 3600
+PATIENCE_TO_STOP = 50
+# A dozen dev labels say little about one epoch: the error that stops training is averaged over about this many.
+EPOCHS_SMOOTHED = 10
+# An operator costs at most e^5 times, at least e^-5 of what the roofline says.
+FURTHEST = 5.0
+GRAPHS_AT_ONCE = 1000
+
+
+class GraphNetworkPredictor(Predictor):
+    """Latency = a constant + Σ over operators of a roofline cost × a factor that a graph network finds for it.
+
+    The roofline prices calls, padded FLOPs, weight bytes and moved bytes per operator type (non-negative least squares
+    on relative errors). The factor depends on the operator's type and sizes, on its neighbours over ``ROUNDS`` of
+    messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
+    extends to networks deeper than those shown; sizes beyond those shown count as the nearest shown when the factor
+    is found. An operator of a type never seen pays prices that fit all types alike, factor 1.
+
+    ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
+    dev error (smoothed over epochs), and averaged in log. Trains on CUDA when present, answers on the CPU. Raises
+    ``InputError`` for options below 1, ``RunError`` when training diverged.
+    """
+
+    name = "graph"
+
+    def __init__(self, members: int = MEMBERS, epochs: int = MOST_EPOCHS):
+        if min(members, epochs) < 1:
+            raise InputError("the graph network needs at least 1 member and 1 epoch")
+        self.members, self.epochs = members, epochs
+
+    @property
+    def fit_steps(self) -> int:
+        return self.members
+
+    def fit(
+        self,
+        graphs: Sequence[OperatorGraph],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[OperatorGraph],
+        dev_latency_s: np.ndarray,
+        *,
+        seed: int,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        require_labels(graphs, latency_s, "training")
+        require_labels(dev_graphs, dev_latency_s, "dev")
+        self._scaling = Scaling.fit(graphs, latency_s)
+        train, dev = self._scaling.pack(graphs), self._scaling.pack(dev_graphs)
+        labels, dev_labels = (torch.from_numpy(np.log(s)).float() for s in (latency_s, dev_latency_s))
+        self._networks = []
+        with _one_thread():
+            for member in range(self.members):
+                network, error = _train(self._scaling, (train, labels), (dev, dev_labels), seed + member, self.epochs)
+                self._networks.append(network)
+                if progress:
+                    progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        logs = []
+        with _one_thread(), torch.inference_mode():
+            for at in range(0, len(graphs), GRAPHS_AT_ONCE):
+                packed = self._scaling.pack(graphs[at : at + GRAPHS_AT_ONCE])
+                logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
+        return np.exp(torch.cat(logs).numpy())
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors = self._scaling.tensors()
+        for i, network in enumerate(self._networks):
+            tensors |= {f"networks.{i}.{name}": value.numpy() for name, value in network.state_dict().items()}
+        document = {"types": list(self._scaling.types), "measures": list(MEASURES), "context": list(CONTEXT)}
+        return tensors, {**document, "members": self.members, "epochs": self.epochs}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["measures"] != list(MEASURES) or document["context"] != list(CONTEXT):
+            raise InputError("the graph predictor was trained with other measures than this slotool has")
+        restored = cls(int(document["members"]), int(document["epochs"]))
+        restored._scaling = Scaling.from_tensors(tuple(document["types"]), tensors)
+        restored._networks = []
+        for i in range(restored.members):
+            prefix = f"networks.{i}."
+            network = GraphNetwork(restored._scaling.width)
+            network.load_state_dict(
+                {name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)}
+            )
+            restored._networks.append(network)
+        return restored
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Graphs as one: n operators of g graphs, e edges.
+
+    ``operators`` float32 [n, …] scaled, ``known`` float32 [n] 0 for a type never seen, else 1, ``cost`` float32 [n] in
+    seconds, ``graph`` int64 [n] the graph of each;
+    ``source`` and ``target`` int64 [e] operators; ``constant_s`` float32 [g] of each graph.
+    """
+
+    operators: Tensor
+    known: Tensor
+    cost: Tensor
+    graph: Tensor
+    source: Tensor
+    target: Tensor
+    constant_s: Tensor
+
+    def to(self, device: str) -> Packed:
+        return Packed(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What training fixed about how graphs become numbers: types, ranges of the logarithms, prices of the roofline."""
+
+    types: tuple[str, ...]
+    mean: np.ndarray
+    deviation: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    call_s: np.ndarray
+    prices: np.ndarray
+
+    @property
+    def width(self) -> int:
+        return len(self.types) + 1 + len(self.mean)
+
+    @classmethod
+    def fit(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
+        measured = [operator_measures(graph) for graph in graphs]
+        numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
+        deviation = numbers.std(axis=0)
+        types = tuple(sorted({operator.op for graph in graphs for operator in graph.operators}))
+        terms = np.concatenate([_roofline_terms(each) for each in measured])
+        constant_s, prices = _prices(terms, _slots(graphs, types), _owners(graphs), latency_s)
+        return cls(
+            types=types,
+            mean=numbers.mean(axis=0),
+            deviation=np.where(deviation > 1e-6, deviation, 1.0),
+            low=numbers.min(axis=0),
+            high=numbers.max(axis=0),
+            call_s=constant_s,
+            prices=prices,
+        )
+
+    def pack(self, graphs: Sequence[OperatorGraph]) -> Packed:
+        measured = [operator_measures(graph) for graph in graphs]
+        numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
+        numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
+        slots = _slots(graphs, self.types)
+        one_hot = np.eye(len(self.types) + 1)[slots]
+        cost = np.sum(np.concatenate([_roofline_terms(each) for each in measured]) * self.prices[slots], axis=1)
+        source, target = _edges(graphs)
+        return Packed(
+            operators=torch.from_numpy(np.hstack([one_hot, numbers]).astype(np.float32)),
+            known=torch.from_numpy((slots < len(self.types)).astype(np.float32)),
+            cost=torch.from_numpy(cost.astype(np.float32)),
+            graph=torch.from_numpy(_owners(graphs)),
+            source=source,
+            target=target,
+            constant_s=torch.full((len(graphs),), float(self.call_s[0])),
+        )
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {f"scaling.{name}": value for name, value in vars(self).items() if name != "types"}
+
+    @classmethod
+    def from_tensors(cls, types: tuple[str, ...], tensors: Tensors) -> Self:
+        names = ("mean", "deviation", "low", "high", "call_s", "prices")
+        return cls(types, **{name: tensors[f"scaling.{name}"] for name in names})
+
+
+class GraphNetwork(nn.Module):
+    """log(seconds) [g] of packed graphs, from operators of ``width`` numbers."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.enter = nn.Linear(width, HIDDEN_UNITS)
+        self.rounds = nn.ModuleList(nn.Linear(3 * HIDDEN_UNITS, HIDDEN_UNITS) for _ in range(ROUNDS))
+        self.deepen = nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS)
+        self.leave = nn.Linear(HIDDEN_UNITS, 1)
+        self.constant = nn.Parameter(torch.zeros(()))
+
+    def forward(self, graphs: Packed) -> Tensor:
+        state = nn.functional.silu(self.enter(graphs.operators))
+        for combine in self.rounds:
+            heard = [
+                _mean_of(state, *ends) for ends in ((graphs.source, graphs.target), (graphs.target, graphs.source))
+            ]
+            state = state + nn.functional.silu(combine(torch.cat([state, *heard], dim=1)))
+        factor = self.leave(nn.functional.silu(self.deepen(state))).squeeze(1)
+        cost_s = graphs.cost * torch.exp(graphs.known * FURTHEST * torch.tanh(factor / FURTHEST))
+        constant_s = graphs.constant_s * torch.exp(self.constant)
+        return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
+
+
+def _mean_of(state: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """What each operator hears: the mean state of the sources whose target it is, or zero."""
+    ones = torch.ones(len(source), 1, device=state.device)
+    heard = torch.zeros_like(state).index_add(0, target, state[source])
+    return heard / state.new_zeros(len(state), 1).index_add(0, target, ones).clamp(min=1)
+
+
+def _with_context(measures: np.ndarray) -> np.ndarray:
+    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: beside each operator's, the whole network's."""
+    flops, padded, weights, read, written = measures[:, :5].T
+    totals = [len(measures), flops.sum(), padded.sum(), weights.sum(), (read + written).sum()]
+    context = np.array([*totals, weights.max(), written.max()])
+    return np.hstack([measures, np.broadcast_to(context, (len(measures), len(context)))])
+
+
+def _roofline_terms(measures: np.ndarray) -> np.ndarray:
+    """float64 [operators, 4]: a call, padded FLOPs, weight bytes, moved bytes."""
+    _, padded, weights, read, written = measures[:, :5].T
+    return np.stack([np.ones(len(measures)), padded, weights, read + written], axis=1)
+
+
+def _prices(
+    terms: np.ndarray, slots: np.ndarray, owners: np.ndarray, latency_s: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds > 0, by least squares on relative errors: of a network [1], of each term by type [types + 1, terms].
+
+    The last type is that of the unknown: prices that fit all types alike. A price of zero would leave an operator
+    without a cost to be a factor of, so every type pays at least a thousandth of the common price.
+    """
+    types, width = int(slots.max()) + 1, terms.shape[1]
+    by_type = np.zeros((len(latency_s), types, width))
+    np.add.at(by_type, (owners, slots), terms)
+    ones = np.ones((len(latency_s), 1))
+    common = _not_negative(np.hstack([ones, by_type.sum(axis=1)]), latency_s, least=1e-3)
+    own = _not_negative(np.hstack([ones, by_type.reshape(len(ones), -1)]), latency_s)
+    prices = np.vstack([np.maximum(own[1:].reshape(types, width), 1e-3 * common[1:]), common[1:]])
+    return np.maximum(own[:1], 1e-3 * common[:1]), prices
+
+
+def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0) -> np.ndarray:
+    """Prices ≥ 0 of these columns; each at least what makes the share ``least`` of a latency where it weighs most."""
+    from scipy.optimize import nnls
+
+    relative = columns / latency_s[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    return np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale
+
+
+def _slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:
+    """int64 [operators]: which of ``types`` each is, or one past them."""
+    slot = {op: i for i, op in enumerate(types)}
+    return np.array([slot.get(operator.op, len(types)) for graph in graphs for operator in graph.operators])
+
+
+def _owners(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """int64 [operators]: which graph each belongs to."""
+    return np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs])
+
+
+def _edges(graphs: Sequence[OperatorGraph]) -> tuple[Tensor, Tensor]:
+    """Sources and targets, numbered through all graphs."""
+    source, target, first = [], [], 0
+    for graph in graphs:
+        at = {operator.name: first + i for i, operator in enumerate(graph.operators)}
+        for operator in graph.operators:
+            source += [at[name] for name in operator.inputs]
+            target += [at[operator.name]] * len(operator.inputs)
+        first += len(graph.operators)
+    return torch.tensor(source, dtype=torch.int64), torch.tensor(target, dtype=torch.int64)
+
+
+class _Picker:
+    """Takes some of packed graphs out, as packed graphs."""
+
+    def __init__(self, packed: Packed):
+        self._packed = packed
+        g = len(packed.constant_s)
+        self._starts = torch.searchsorted(packed.graph, torch.arange(g + 1, device=packed.graph.device))
+        edge_graph = packed.graph[packed.target]
+        self._edge_starts = torch.searchsorted(edge_graph, torch.arange(g + 1, device=packed.graph.device))
+
+    def __call__(self, rows: Tensor) -> Packed:
+        packed = self._packed
+        nodes, graph = _ranges(self._starts, rows)
+        edges, edge_graph = _ranges(self._edge_starts, rows)
+        counts = self._starts[rows + 1] - self._starts[rows]
+        shift = (counts.cumsum(0) - counts - self._starts[rows])[edge_graph]
+        return Packed(
+            operators=packed.operators[nodes],
+            known=packed.known[nodes],
+            cost=packed.cost[nodes],
+            graph=graph,
+            source=packed.source[edges] + shift,
+            target=packed.target[edges] + shift,
+            constant_s=packed.constant_s[rows],
+        )
+
+
+def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """All numbers from ``starts[row]`` to ``starts[row + 1]`` for each row, and which row each belongs to."""
+    counts = starts[rows + 1] - starts[rows]
+    owner = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
+    first = (starts[rows] - counts.cumsum(0) + counts)[owner]
+    return first + torch.arange(len(owner), device=rows.device), owner
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums stay in one order whatever the machine's cores, and small matrices gain little from more threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = GraphNetwork(scaling.width)
+    # It starts as the roofline it corrects.
+    nn.init.zeros_(network.leave.weight)
+    nn.init.zeros_(network.leave.bias)
+    with torch.no_grad():
+        # No training operator is of an unknown type, so nothing would ever teach these weights.
+        network.enter.weight[:, len(scaling.types)] = 0
+    return network
+
+
+def _train(
+    scaling: Scaling, train: tuple[Packed, Tensor], dev: tuple[Packed, Tensor], seed: int, epochs: int
+) -> tuple[GraphNetwork, float]:
+    """The network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU, and that error."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
+    network = _new_network(scaling, seed).to(device)
+    pick = _Picker(packed)
+    batch = min(LARGEST_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
+    steps = -(-len(labels) // batch)
+    epochs = max(1, min(epochs, MOST_STEPS // steps))
+    optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    slower = torch.optim.lr_scheduler.OneCycleLR(optimiser, LEARNING_RATE, total_steps=epochs * steps, pct_start=0.1)
+    shuffle = torch.Generator().manual_seed(seed)
+    smoothed, best, best_at, kept = math.nan, math.inf, 0, network.state_dict()
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(labels), generator=shuffle).to(device).split(batch):
+            optimiser.zero_grad(set_to_none=True)
+            (network(pick(rows)) - labels[rows]).abs().mean().backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimiser.step()
+            slower.step()
+        with torch.inference_mode():
+            error = float((network(dev_packed) - dev_labels).abs().mean())
+        smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
+        if smoothed < best:
+            best, best_at = smoothed, epoch
+            kept = {name: value.clone() for name, value in network.state_dict().items()}
+        elif epoch - best_at >= PATIENCE_TO_STOP:
+            break
+    if not math.isfinite(best):
+        raise RunError("the graph network learnt nothing: its training diverged")
+    network.load_state_dict(kept)
+    return network.cpu(), best
