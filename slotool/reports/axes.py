@@ -36,8 +36,9 @@ def log_axis(title: str, values: np.ndarray, *, air: float = 0.06) -> Axis:
     low, high = math.log10(float(values.min())), math.log10(float(values.max()))
     margin = max(air * (high - low), 0.06)
     low, high = low - margin, high + margin
-    ticks = tuple((value, _plain(value)) for value in _round_values(low, high))
-    return Axis(title, 10**low, 10**high, ticks, log=True)
+    # A short axis may lie between two round values; plain steps divide it then.
+    shown = _round_values(low, high) or [v for v in linear_ticks(10**low, 10**high) if 10**low <= v <= 10**high]
+    return Axis(title, 10**low, 10**high, tuple((value, _plain(value)) for value in shown), log=True)
 
 
 def share_axis(title: str, values: np.ndarray, *, air: float = 0.08) -> Axis:

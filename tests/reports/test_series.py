@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_tables import family_outcomes, outcomes, predictions, request_log, rule_set, slo_nn_outcomes
 
@@ -143,6 +143,7 @@ def test_without_a_certificate_none_is_claimed() -> None:
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))
+@example(115.0, 1.0)  # between two round values
 @settings(max_examples=100, deadline=None)
 def test_log_axes_hold_their_data_and_have_few_ticks(low: float, ratio: float) -> None:
     axis = log_axis("x", np.array([low, low * ratio]))
