@@ -213,7 +213,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _sizes(text: str, option: str, count: int | None = None) -> tuple[int, ...]:
-    sizes = tuple(int(size) for size in parse_numbers(text, option))
+    numbers = parse_numbers(text, option)
+    if not all(number.is_integer() for number in numbers):
+        raise typer.BadParameter(f"{text!r} is not of whole numbers", param_hint=option)
+    sizes = tuple(map(int, numbers))
     if count is not None and len(sizes) != count:
         raise typer.BadParameter(f"{text!r} is not {count} size{'s' if count > 1 else ''}", param_hint=option)
     return sizes

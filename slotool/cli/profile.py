@@ -254,26 +254,13 @@ def _subjects(inputs: list[Path] | None, keras: str | None, limit: int | None) -
     """Of the paths and of ``--keras``; one of them must be given."""
     from itertools import islice
 
+    from slotool.graphs.capture.loading import chosen_applications
     from slotool.profiling.subjects import application_subject, read_subjects
 
     if not inputs and not keras:
         raise typer.BadParameter("name graph files, folders of trained models, or networks with --keras")
-    return [*islice(read_subjects(inputs or []), limit), *map(application_subject, _applications(keras)[:limit])]
-
-
-def _applications(names: str | None) -> list[str]:
-    """The names that ``--keras`` gives, each checked before anything is measured."""
-    if names is None:
-        return []
-    from slotool.errors import GraphError
-    from slotool.graphs.capture.loading import application_names
-
-    known = application_names()
-    chosen = known if names == "all" else [name.strip() for name in names.split(",")]
-    for name in chosen:
-        if name not in known:
-            raise GraphError(f"{name!r} is not in keras.applications; there are {', '.join(known)}")
-    return list(dict.fromkeys(chosen))
+    applications = chosen_applications(keras)[:limit] if keras else []
+    return [*islice(read_subjects(inputs or []), limit), *map(application_subject, applications)]
 
 
 def _run(

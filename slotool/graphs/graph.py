@@ -110,11 +110,12 @@ class OperatorGraph:
     """Operators in topological order. Immutable; made by ``GraphBuilder`` or ``from_document``.
 
     ``id`` is a hash of the structure alone (operators, attributes, edges, not names), so that equal networks have
-    equal ids.
+    equal ids. ``name`` is what people call the network, empty where nobody has named it.
     """
 
     operators: tuple[Operator, ...]
     kind: str = field(default="graph", compare=False)
+    name: str = field(default="", compare=False)
 
     @cached_property
     def id(self) -> str:
@@ -159,12 +160,14 @@ class OperatorGraph:
 
     def document(self) -> dict[str, Any]:
         """JSON form: known operators by attributes alone, unknown ones with what is known of them."""
-        return {"kind": self.kind, "operators": [operator.document() for operator in self.operators]}
+        named = {"name": self.name} if self.name else {}
+        return {"kind": self.kind, **named, "operators": [operator.document() for operator in self.operators]}
 
     @property
     def text(self) -> str:
         """``document()`` as compact JSON; cheap, for operators keep their own part of it."""
-        return f'{{"kind":{json.dumps(self.kind)},"operators":[{",".join(o.text for o in self.operators)}]}}'
+        named = f',"name":{json.dumps(self.name)}' if self.name else ""
+        return f'{{"kind":{json.dumps(self.kind)}{named},"operators":[{",".join(o.text for o in self.operators)}]}}'
 
     @classmethod
     def from_document(cls, document: Any) -> OperatorGraph:
@@ -172,7 +175,10 @@ class OperatorGraph:
         entries = document.get("operators") if isinstance(document, Mapping) else None
         if not isinstance(entries, list):
             raise GraphError("not an operator graph: expected an object with a list of operators")
-        builder = GraphBuilder(str(document.get("kind", "graph")))
+        kind, name = document.get("kind", "graph"), document.get("name", "")
+        if not isinstance(kind, str) or not isinstance(name, str):
+            raise GraphError("the graph's kind or name is not text")
+        builder = GraphBuilder(kind, name)
         for position, entry in enumerate(entries):
             _add_entry(builder, position, entry)
         return builder.graph()
@@ -181,8 +187,8 @@ class OperatorGraph:
 class GraphBuilder:
     """Adds operators one after another; each must name inputs that exist already."""
 
-    def __init__(self, kind: str = "graph"):
-        self._kind = kind
+    def __init__(self, kind: str = "graph", name: str = ""):
+        self._kind, self._name = kind, name
         self._operators: dict[str, Operator] = {}
 
     def add(
@@ -222,7 +228,7 @@ class GraphBuilder:
         first = next(iter(self._operators.values()))
         if first.op != "InputLayer":
             raise GraphError(f"operator {first.name!r}: a graph begins with an InputLayer, not with {first.op}")
-        return OperatorGraph(tuple(self._operators.values()), self._kind)
+        return OperatorGraph(tuple(self._operators.values()), self._kind, self._name)
 
 
 def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:

@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from typing import Any
 
 from slotool.errors import GraphError
@@ -116,6 +117,18 @@ def channel_axis(shape: Shape) -> int:
     return 0 if len(shape) == 3 else len(shape) - 1
 
 
+def per_channel(shape: Shape) -> Shape:
+    """The shape of an array of one number for each channel, which stretches over the rest: (channels, 1, 1)."""
+    axis = channel_axis(shape)
+    return (shape[axis], *[1] * (len(shape) - 1 - axis))
+
+
+def stretches_as(shape: Shape, other: Shape) -> bool:
+    """Whether arrays of these shapes broadcast alike: leading axes of one size do not count."""
+    first, second = ([*dropwhile(lambda size: size == 1, sizes)] for sizes in (shape, other))
+    return first == second
+
+
 def _input(attributes: Attributes, _: Sequence[Shape]) -> Effect:
     return Effect(attributes["shape"])
 
@@ -200,6 +213,11 @@ def _normalization(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect(inputs[0], weights, 2 * math.prod(inputs[0]))
 
 
+def _layer_scale(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """One trained factor per channel (Touvron et al. 2021)."""
+    return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
+
+
 def _elementwise(_: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect(inputs[0], 0, math.prod(inputs[0]))
 
@@ -242,6 +260,7 @@ OPERATORS: dict[str, Kind] = {
     "BatchNormalization": Kind(_batch_norm, {"scale": True, "center": True}),
     "LayerNormalization": Kind(_layer_norm, {"scale": True, "center": True}),
     "Normalization": Kind(_normalization, {"fixed": False}),
+    "LayerScale": Kind(_layer_scale),
     "Rescaling": Kind(_elementwise),
     "ReLU": Kind(_elementwise),
     "Softmax": Kind(_elementwise),

@@ -2,8 +2,8 @@
 
 A JSON line is ``OperatorGraph.document()``: ``{"kind": …, "operators": [{"name", "op", "inputs", "attributes"}, …]}``;
 operators that slotool does not know also state ``shape``, ``weights`` and ``flops``. A line may say the graph's
-``id``; it is then checked, as that of a Parquet row is. Parquet holds the same text in the column ``graph``, beside
-columns for choosing without parsing.
+``name``, and its ``id``; that is then checked, as that of a Parquet row is. Parquet holds the same text in the column
+``graph``, beside columns for choosing without parsing. docs/graph-format.md tells it to those who write such files.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ROWS_PER_GROUP = 4096
 _FIELDS = {
     "graph_id": pa.string(),
     "kind": pa.string(),
+    "name": pa.string(),  # null for a graph without one; files of before have no such column
     "operators": pa.int32(),
     "weights": pa.int64(),
     "flops": pa.int64(),
@@ -107,7 +108,7 @@ def _write_lines(
 
 
 def _row(graph: OperatorGraph) -> tuple[Any, ...]:
-    return graph.id, graph.kind, len(graph.operators), graph.weights, graph.flops, graph.text
+    return graph.id, graph.kind, graph.name or None, len(graph.operators), graph.weights, graph.flops, graph.text
 
 
 def _read_parquet(path: Path) -> Iterator[OperatorGraph]:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import Operator, OperatorGraph
-from slotool.graphs.operators import Shape, channel_axis, pair, window_padding, zero_padding
+from slotool.graphs.operators import Shape, channel_axis, pair, per_channel, window_padding, zero_padding
 
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,
@@ -98,14 +98,25 @@ class _Moved(nn.Module):
 class _Normalization(nn.Module):
     """Fixed mean and variance per channel; like Keras it also keeps a counter."""
 
-    def __init__(self, channels: int, tail: int, device: str):
+    def __init__(self, shape: Shape, device: str):
         super().__init__()
-        self.register_buffer("mean", torch.zeros(channels, *[1] * tail, device=device))
-        self.register_buffer("variance", torch.ones(channels, *[1] * tail, device=device))
+        self.register_buffer("mean", torch.zeros(shape, device=device))
+        self.register_buffer("variance", torch.ones(shape, device=device))
         self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.get_buffer("mean")) / self.get_buffer("variance").sqrt()
+
+
+class _LayerScale(nn.Module):
+    """A trained factor per channel."""
+
+    def __init__(self, shape: Shape, device: str):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 def _key(name: str, taken: nn.ModuleDict) -> str:
@@ -200,8 +211,11 @@ def _without_unused(norm: nn.Module, operator: Operator) -> nn.Module:
 def _normalization(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
     if operator.attributes.get("fixed"):
         return _Function(partial(torch.mul, other=1.0))
-    axis = channel_axis(inputs[0])
-    return _Normalization(inputs[0][axis], len(inputs[0]) - 1 - axis, device)
+    return _Normalization(per_channel(inputs[0]), device)
+
+
+def _layer_scale(_: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
+    return _LayerScale(per_channel(inputs[0]), device)
 
 
 def _zero_pad(operator: Operator, *_: object) -> nn.Module:
@@ -258,6 +272,7 @@ _LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
     "Normalization": _normalization,
+    "LayerScale": _layer_scale,
     # A graph holds structure and cost, no constants: it rescales by one.
     "Rescaling": lambda *_: _Function(partial(torch.mul, other=1.0)),
     "ReLU": lambda *_: nn.ReLU(),

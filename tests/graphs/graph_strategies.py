@@ -54,6 +54,7 @@ def _image_operator(draw: Any, shape: tuple[int, ...]) -> tuple[str, dict[str, A
 IMAGE_PLAIN: dict[str, dict[str, Any]] = {
     "ReLU": {},
     "Softmax": {},
+    "LayerScale": {},
     "Rescaling": {},
     "Normalization": {},
     "Activation": {"activation": "silu"},
@@ -62,7 +63,8 @@ IMAGE_PLAIN: dict[str, dict[str, Any]] = {
 
 @st.composite
 def _vector_operator(draw: Any, rank: int) -> tuple[str, dict[str, Any]]:
-    op = draw(st.sampled_from(["Dense", "Dense", "ReLU", "Softmax", "BatchNormalization", "LayerNormalization"]))
+    plain = ["ReLU", "Softmax", "BatchNormalization", "LayerNormalization", "LayerScale"]
+    op = draw(st.sampled_from(["Dense", "Dense", *plain]))
     if op != "Dense":
         return op, {}
     return op, {"units": draw(SMALL), "bias": draw(st.booleans()), "activation": draw(ACTIVATION)}
@@ -71,7 +73,7 @@ def _vector_operator(draw: Any, rank: int) -> tuple[str, dict[str, Any]]:
 @st.composite
 def graphs(draw: Any) -> OperatorGraph:
     """A graph of up to a dozen known operators with branches, ending in a Dense."""
-    builder = GraphBuilder("random")
+    builder = GraphBuilder("random", draw(st.sampled_from(["", "VGG16", 'a "net" of nö one'])))
     shape = draw(st.one_of(st.tuples(SMALL), st.tuples(SMALL, SMALL), st.tuples(SMALL, SMALL, SMALL)))
     last = builder.add("InputLayer", shape=shape)
     for _ in range(draw(st.integers(0, 8))):

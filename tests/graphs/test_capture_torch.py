@@ -93,6 +93,36 @@ def test_a_captured_graph_has_the_weights_and_the_output_of_its_module(graph: Op
         assert sum(p.numel() for p in rebuilt.parameters()) == original
 
 
+class Scaled(nn.Module):
+    """Every channel times a parameter, as ConvNeXt and CaiT have it."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(sizes))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.scale * x).relu() * self.scale
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "is_scale"),
+    [
+        ((4, 1, 1), (4, 6, 5), True),
+        ((1, 4, 1, 1), (4, 6, 5), True),
+        ((5,), (4, 6, 5), False),
+        ((6, 5), (4, 6, 5), False),
+        ((8,), (5, 8), True),
+        ((5, 8), (5, 8), False),
+        ((8,), (8,), True),
+    ],
+)
+def test_a_factor_per_channel_is_a_layer_scale(sizes: tuple[int, ...], shape: tuple[int, ...], is_scale: bool) -> None:
+    graph = capture_torch(Scaled(*sizes), shape)
+    expected = "LayerScale" if is_scale else "torch.mul"
+    assert [o.op for o in graph.operators] == ["InputLayer", expected, "ReLU", expected]
+    assert graph.weights == 2 * torch.Size(sizes).numel()
+
+
 class Strange(nn.Module):
     def __init__(self) -> None:
         super().__init__()

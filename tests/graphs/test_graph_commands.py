@@ -18,11 +18,15 @@ class Sorting(nn.Module):
 """
 
 
-@pytest.mark.parametrize("family", ["mlp", "cnn"])
-def test_generate_writes_the_same_file_for_the_same_seed(slotool, tmp_path: Path, family: str) -> None:
-    first, second, other = (tmp_path / f"{name}.parquet" for name in "abc")
+MIXED = ["cnn", "--blocks", "plain,residual,depthwise", "--downsample", "none,pool,stride", "--resolutions", "8,16"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("family", [["mlp"], ["cnn"], MIXED], ids=["mlp", "cnn", "mixed"])
+def test_generate_writes_the_same_file_for_the_same_seed(slotool, tmp_path: Path, family: list, suffix: str) -> None:
+    first, second, other = (tmp_path / f"{name}{suffix}" for name in "abc")
     for path, seed in ((first, 7), (second, 7), (other, 8)):
-        finished = slotool("generate", family, "-o", path, "--count", 50, "--seed", seed, "--json")
+        finished = slotool("generate", *family, "-o", path, "--count", 50, "--seed", seed, "--json")
         assert finished.exit_code == 0, finished.stderr
     assert first.read_bytes() == second.read_bytes() != other.read_bytes()
     graphs = list(read_graphs(other))
@@ -43,9 +47,31 @@ def test_generate_for_a_person_within_bounds(slotool, tmp_path: Path) -> None:
     assert {len(graph.operators) - 2 for graph in graphs} == {2, 3}
 
 
+def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool, tmp_path: Path) -> None:
+    out = tmp_path / "mixed.jsonl"
+    arguments = ["-o", out, "--count", 60, "--max-memory-gb", "0.01", "--seed", 1, "--json"]
+    alone = slotool("generate", *MIXED, *arguments).document
+    finished = slotool("generate", *MIXED, *arguments, "--batch", 16, "--force")
+    assert finished.exit_code == 0, finished.stderr
+    assert finished.document["skipped"] > alone["skipped"]
+    assert finished.document["blocks"] == ["plain", "residual", "depthwise"]
+    graphs = list(read_graphs(out))
+    assert all(graph.memory_bytes(16) <= 10**7 for graph in graphs)
+    assert {graph.input_shape for graph in graphs} == {(3, 8, 8), (3, 16, 16)}
+    operators = [operator for graph in graphs for operator in graph.operators]
+    assert {"Conv2D", "DepthwiseConv2D", "Add", "MaxPooling2D"} <= {operator.op for operator in operators}
+    assert any(operator.attributes.get("stride") == 2 for operator in operators if operator.op == "Conv2D")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["cnn", "--blocks", "plain,dense"], "choose each once, from plain, residual, depthwise"),
+        (["cnn", "--downsample", "pool,pool"], "choose each once, from none, pool, stride"),
+        (["cnn", "--resolutions", "0"], "has a size below 1"),
+        (["cnn", "--resolutions", "x"], "is neither a number"),
+        (["cnn", "--resolutions", "32.5"], "'32.5' is not of whole numbers"),
+        (["mlp", "--input-shape", "nan"], "'nan' is not of whole numbers"),
         (["mlp", "--count", 4, "--depth", 1, "--units", "0:2"], "only 3 different ones lie within the bounds"),
         (["mlp", "--depth", "a:b"], "is not least:greatest"),
         (["mlp", "--depth", "5:3"], "no range of at least 1 layer"),
@@ -91,7 +117,7 @@ def test_capture_torch_prints_and_writes_the_graph(slotool, nets: Path) -> None:
     assert "1,370" in finished.stdout
     assert "8×8×8" in finished.stdout
     (graph,) = read_graphs(nets / "tiny.jsonl")
-    assert graph.weights == 1370
+    assert (graph.weights, graph.name) == (1370, "command_nets:tiny")
     assert slotool(*arguments).exit_code == 2
     again = slotool(*arguments, "--force", "--json").document
     assert (again["graph_id"], again["weights"], again["unknown"]) == (graph.id, 1370, [])
@@ -113,7 +139,52 @@ def test_capture_keras_prints_the_totals(slotool, tmp_path: Path) -> None:
     finished = slotool("capture", "--keras", tmp_path / "net.keras", "-o", tmp_path / "net.parquet", "--json")
     assert finished.exit_code == 0, finished.stderr
     assert (finished.document["weights"], finished.document["flops"]) == (36, 64)
-    assert len(list(read_graphs(tmp_path / "net.parquet"))) == 1
+    assert [graph.name for graph in read_graphs(tmp_path / "net.parquet")] == ["net"]
+
+
+@pytest.fixture
+def small_applications(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for four members of keras.applications, for the real ones take a minute; VGG19 does not build."""
+    keras = pytest.importorskip("keras")
+    pytest.importorskip("tensorflow", reason="Keras models need TensorFlow, which is not installed")
+
+    def built(name: str) -> keras.Model:
+        if name == "VGG19":
+            raise ValueError("no room\nfor its weights")
+        return keras.Sequential([keras.Input((8,)), keras.layers.Dense(len(name))])
+
+    names = ["MobileNet", "VGG16", "VGG19", "Xception"]
+    monkeypatch.setattr("slotool.graphs.capture.loading.application_names", lambda: names)
+    monkeypatch.setattr("slotool.graphs.capture.applications.load_keras", built)
+
+
+@pytest.mark.usefixtures("small_applications")
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_capture_all_of_keras_leaves_out_and_names_what_fails(slotool, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"applications{suffix}"
+    finished = slotool("capture", "--keras", "all", "-o", out)
+    assert finished.exit_code == 0, finished.stderr
+    assert "VGG19 is left out: ValueError: no room for its weights" in finished.stderr
+    assert "networks of keras.applications, 1 left out" in finished.stdout
+    graphs = {graph.name: graph for graph in read_graphs(out)}
+    assert list(graphs) == ["MobileNet", "VGG16", "Xception"]
+    assert graphs["VGG16"].output_shape == (5,)
+    document = slotool("capture", "--keras", "all", "--json").document
+    assert [entry["name"] for entry in document["graphs"]] == list(graphs)
+    assert document["graphs"][-1]["graph_id"] == graphs[document["graphs"][-1]["name"]].id
+    assert list(document["failed"]) == ["VGG19"]
+
+
+@pytest.mark.usefixtures("small_applications")
+def test_capture_fails_when_most_of_what_was_asked_for_does(slotool, tmp_path: Path) -> None:
+    out = tmp_path / "some.parquet"
+    finished = slotool("capture", "--keras", "VGG16,VGG19", "-o", out)
+    assert finished.exit_code == 3
+    assert "1 of 2 networks could not be captured, so nothing is written" in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+    foreign = slotool("capture", "--keras", "VGG16,VGG17", "-o", out)
+    assert foreign.exit_code == 2
+    assert "'VGG17' is not in keras.applications; there are MobileNet" in foreign.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 
 from slotool.errors import InputError
 from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, MLP_BOUNDS, Bounds, RandomGraphs
+from slotool.graphs.store import write_graphs
 from slotool.graphs.torch_module import GraphModule
 
 
@@ -45,6 +48,19 @@ def test_same_seed_same_networks_and_a_longer_run_only_adds() -> None:
 def test_the_shipped_networks_are_those_of_their_seed_for_ever() -> None:
     first = {family: next(RandomGraphs(family, 1, seed=1)).id for family in ("mlp", "cnn")}
     assert first == {"mlp": "c1fd1e21e66d4539", "cnn": "b4de7a36aa022bef"}
+
+
+@pytest.mark.parametrize(
+    ("family", "digest"),
+    [
+        ("mlp", "49384363b0b862ed3c1417b952459e8fe15447650714e07007c99aa78b52da97"),
+        ("cnn", "54d2cf1d34f61a7a43ab1edb082aaef224f91ea96d004114b57d15ac08f3626f"),
+    ],
+)
+def test_the_papers_networks_are_written_byte_for_byte_as_ever(family: str, digest: str, tmp_path: Path) -> None:
+    """As before there were other blocks, resolutions, or names."""
+    write_graphs(tmp_path / "graphs.jsonl", RandomGraphs(family, 20, seed=1, max_memory_bytes=4 * 10**9))
+    assert hashlib.sha256((tmp_path / "graphs.jsonl").read_bytes()).hexdigest() == digest
 
 
 ALL_KINDS = {"blocks": BLOCKS, "downsampling": DOWNSAMPLING, "resolutions": (4, 8)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ def test_graphs_come_back_as_they_were(tmp_path: Path, suffix: str, written: lis
     assert write_graphs(path, written) == len(written)
     back = list(read_graphs(path))
     assert back == written
-    assert [(g.id, g.kind) for g in back] == [(g.id, g.kind) for g in written]
+    assert [(g.id, g.kind, g.name) for g in back] == [(g.id, g.kind, g.name) for g in written]
     assert [path] == list(tmp_path.iterdir())
 
 
@@ -54,9 +55,19 @@ def test_columns_header_and_progress(tmp_path: Path) -> None:
     row = pq.read_table(path).slice(4321, 1).to_pylist()[0]
     graph = list(read_graphs(path))[4321]
     assert row["graph_id"] == graph.id
-    assert (row["kind"], row["operators"]) == ("mlp", len(graph.operators))
+    assert (row["kind"], row["name"], row["operators"]) == ("mlp", None, len(graph.operators))
     assert (row["weights"], row["flops"]) == (graph.weights, graph.flops)
     assert json.loads(row["graph"]) == graph.document()
+
+
+def test_names_have_a_column_and_files_of_before_had_none(tmp_path: Path) -> None:
+    path = tmp_path / "graphs.parquet"
+    graphs = [replace(graph, name=name) for graph, name in zip(RandomGraphs("mlp", 2), ("", "VGG16"), strict=True)]
+    write_graphs(path, graphs)
+    assert pq.read_table(path)["name"].to_pylist() == [None, "VGG16"]
+    assert [graph.name for graph in read_graphs(path)] == ["", "VGG16"]
+    pq.write_table(pq.read_table(path).drop_columns(["name"]), path)
+    assert list(read_graphs(path)) == graphs
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])

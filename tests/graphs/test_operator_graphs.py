@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_a_document_read_back_is_the_same_graph(graph: OperatorGraph) -> None:
     text = json.dumps(graph.document())
     again = OperatorGraph.from_document(json.loads(text))
     assert again == graph
-    assert again.id == graph.id
+    assert (again.id, again.kind, again.name) == (graph.id, graph.kind, graph.name)
     assert json.loads(graph.text) == json.loads(text)
 
 
@@ -88,6 +89,17 @@ def test_names_play_no_part_in_the_id_but_edges_do() -> None:
 
     assert network("x", "relu").id == network("y", "relu").id
     assert network("x", "relu").id != network("x", "source").id
+
+
+def test_the_name_plays_no_part_in_the_id_and_is_text() -> None:
+    graph = conv(kernel=3)
+    named = replace(graph, name="VGG16")
+    assert (named.id, named.document()["name"]) == (graph.id, "VGG16")
+    assert named == graph
+    assert "name" not in graph.document()
+    for foreign in ({"name": 16}, {"kind": ["cnn"]}):
+        with pytest.raises(GraphError, match="kind or name is not text"):
+            OperatorGraph.from_document(graph.document() | foreign)
 
 
 def test_an_unknown_operator_is_kept_with_what_is_known_of_it() -> None:

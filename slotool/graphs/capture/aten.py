@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import Shape, per_channel, stretches_as
 
 # What a call is: an operator and its attributes, or SAME when its output is its input, or None when we do not know.
 Translated = tuple[str, Mapping[str, Any]] | None
@@ -119,6 +119,15 @@ def _combine(op: str) -> Callable[[Call], Translated]:
     return combine
 
 
+def _multiply(call: Call) -> Translated:
+    """By a parameter of one number per channel it is a LayerScale; which of the two is the parameter is all one."""
+    if len(call.inputs) == 1 and call.shape == call.inputs[0]:
+        factors = [call[side] for side in ("self", "other") if isinstance(call[side], tuple)]
+        if any(stretches_as(factor, per_channel(call.shape)) for factor in factors):
+            return "LayerScale", {}
+    return _combine("Multiply")(call)
+
+
 def _rescale(call: Call) -> Translated:
     return ("Rescaling", {}) if len(call.inputs) == 1 and isinstance(call["other"], int | float) else None
 
@@ -194,7 +203,7 @@ CALLS: dict[str, Callable[[Call], Translated]] = {
     "squeeze": _reshape,
     "unsqueeze": _reshape,
     "add": _combine("Add"),
-    "mul": _combine("Multiply"),
+    "mul": _multiply,
     "sub": _rescale,
     "div": _rescale,
     "cat": _concatenate,

@@ -76,6 +76,10 @@ class _Walk:
 
     def _add(self, node: Any, layer: Any, label: str, inputs: list[str]) -> str:
         shape = self._shape(node.outputs[0], label)
+        if type(layer).__name__ == "CustomScaleLayer" and type(layer).__module__.startswith("keras."):
+            # InceptionResNetV2's residual sum, its second part scaled down.
+            scaled = self._drafts.add(f"{label}.scale", "Rescaling", inputs[1:], {}, shape)
+            return self._drafts.add(label, "Add", [inputs[0], scaled], {}, shape)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
         op, attributes = self._translated(layer, shapes, shape)
         if attributes is not None:
@@ -95,6 +99,9 @@ class _Walk:
             return op, None
         if op in ("InputLayer", "Reshape"):
             return op, {"shape": shape}
+        if op in ARITHMETIC and len(inputs) == 1:
+            # An operation of the model's own, such as x + 3, not a layer: with a number.
+            return "Rescaling", {}
         if op not in LAYERS or (op in ALONG_AN_AXIS and not self._on_channels(layer, len(inputs[0]))):
             return op, None
         attributes = LAYERS[op](layer)
@@ -106,7 +113,8 @@ class _Walk:
 
     def _on_channels(self, layer: Any, rank: int) -> bool:
         """Whether it works along the channels of an image, or along the last axis of what is none."""
-        axis = layer.axis
+        # A LayerScale has no choice but the last.
+        axis = getattr(layer, "axis", -1)
         if isinstance(axis, list | tuple):
             axis = axis[0] if len(axis) == 1 else None
         if axis is None:
@@ -178,7 +186,8 @@ def _no_attributes(_: Any) -> Attributes:
     return {}
 
 
-ALONG_AN_AXIS = ("BatchNormalization", "LayerNormalization", "Concatenate", "Softmax", "Normalization")
+ALONG_AN_AXIS = ("BatchNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax", "Normalization")
+ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide")
 ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
 LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
     "Dense": lambda layer: {"units": layer.units, **_trained(layer)},
@@ -199,6 +208,7 @@ LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
     "BatchNormalization": _norm,
     "LayerNormalization": _norm,
     "Normalization": lambda layer: {"fixed": layer.input_mean is not None},
+    "LayerScale": _no_attributes,
     "Rescaling": _no_attributes,
     "Softmax": _no_attributes,
     "Add": _no_attributes,

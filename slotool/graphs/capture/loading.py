@@ -72,6 +72,16 @@ def application_names() -> list[str]:
         return sorted(name for name in vars(_keras().applications) if name[0].isupper())
 
 
+def chosen_applications(names: str) -> list[str]:
+    """``all``, or names with commas between, each once. Raises ``GraphError`` naming one that Keras does not have."""
+    known = application_names()
+    chosen = known if names == "all" else [name.strip() for name in names.split(",")]
+    for name in chosen:
+        if name not in known:
+            raise GraphError(f"{name!r} is not in keras.applications; there are {', '.join(known)}")
+    return list(dict.fromkeys(chosen))
+
+
 def _keras() -> Any:
     try:
         import keras

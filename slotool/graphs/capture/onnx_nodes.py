@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotool.graphs.capture.onnx_reading import Constant, Node
-from slotool.graphs.operators import Shape, window_padding
+from slotool.graphs.operators import Shape, per_channel, stretches_as, window_padding
 
 # What a node is: an operator and its attributes, or SAME when its output is its input, or None when we do not know.
 Translated = tuple[str, dict[str, Any]] | None
@@ -196,6 +196,16 @@ def _combine(op: str) -> Callable[[Call], Translated]:
     return combine
 
 
+def _multiply(call: Call) -> Translated:
+    """By one trained number per channel it is a LayerScale."""
+    factors = [constant for constant in call.constants.values() if not constant.single]
+    if len(call.inputs) == len(factors) == 1 and call.shape == call.inputs[0]:
+        wanted = call.shape[:1] if call.channels_last and len(call.shape) == 3 else per_channel(call.shape)
+        if stretches_as(factors[0].shape, wanted):
+            return "LayerScale", {}
+    return _combine("Multiply")(call)
+
+
 def _rescale(call: Call) -> Translated:
     """With one number; a constant of more has weights that we cannot place."""
     numbers = all(constant.single for constant in call.constants.values())
@@ -309,7 +319,7 @@ NODES: dict[str, Callable[[Call], Translated]] = {
     "Concat": _concatenate,
     "Add": _combine("Add"),
     "Sum": _combine("Add"),
-    "Mul": _combine("Multiply"),
+    "Mul": _multiply,
     "Sub": _rescale,
     "Div": _rescale,
     "Softmax": _softmax,

@@ -124,6 +124,21 @@ def _norm(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> 
     return getattr(keras.layers, operator.op)(axis=-1, epsilon=EPSILON, **parts, name=_name(operator))
 
 
+def _layer_scale(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
+    import keras
+
+    class LayerScale(keras.layers.Layer):
+        """Keras has it only inside one of its applications."""
+
+        def build(self, shape: Shape) -> None:
+            self.gamma = self.add_weight(shape=(shape[-1],), initializer=weights, name="gamma")
+
+        def call(self, x: Any) -> Any:
+            return x * self.gamma
+
+    return LayerScale(name=_name(operator))
+
+
 def _activation(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
     import keras
 
@@ -165,6 +180,7 @@ _LAYERS: dict[str, Build] = {
     "BatchNormalization": _norm,
     "LayerNormalization": _norm,
     "Normalization": _plain(axis=-1, mean=0.0, variance=1.0),
+    "LayerScale": _layer_scale,
     "Rescaling": _plain(scale=1 / 255),
     "ReLU": _plain(),
     "Softmax": _plain(axis=-1),

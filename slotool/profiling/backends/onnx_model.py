@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs import Operator, OperatorGraph
-from slotool.graphs.operators import Shape, channel_axis, pair, window_padding, zero_padding
+from slotool.graphs.operators import Shape, channel_axis, pair, per_channel, window_padding, zero_padding
 
 if TYPE_CHECKING:
     import onnx
@@ -232,12 +232,14 @@ def _scale_and_shift(writer: _Writer, operator: Operator, channels: int) -> list
 
 
 def _normalization(writer: _Writer, operator: Operator, inputs: Sequence[Shape], values: Sequence[str]) -> str:
-    axis = channel_axis(inputs[0])
-    shape = [inputs[0][axis], *[1] * (len(inputs[0]) - 1 - axis)]
     if operator.attributes.get("fixed"):
         return _rescale(writer, operator, inputs, values)
-    mean, deviation = (writer.weight(*shape, trained=False) for _ in range(2))
+    mean, deviation = (writer.weight(*per_channel(inputs[0]), trained=False) for _ in range(2))
     return writer.node("Div", writer.node("Sub", values[0], mean), deviation)
+
+
+def _layer_scale(writer: _Writer, operator: Operator, inputs: Sequence[Shape], values: Sequence[str]) -> str:
+    return writer.node("Mul", values[0], writer.weight(*per_channel(inputs[0])))
 
 
 def _rescale(writer: _Writer, operator: Operator, inputs: Sequence[Shape], values: Sequence[str]) -> str:
@@ -321,6 +323,7 @@ _LAYERS: dict[str, Layer] = {
     "BatchNormalization": _batch_norm,
     "LayerNormalization": _layer_norm,
     "Normalization": _normalization,
+    "LayerScale": _layer_scale,
     "Rescaling": _rescale,
     "ReLU": _relu,
     "Softmax": _softmax,

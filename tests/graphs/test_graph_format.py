@@ -1,0 +1,63 @@
+"""docs/graph-format.md says what is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from slotool.errors import GraphError
+from slotool.graphs import OPERATORS, OperatorGraph
+from slotool.graphs.operators import REQUIRED
+from slotool.graphs.store import read_graphs, write_graphs
+from slotool.graphs.torch_module import ACTIVATIONS
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "graph-format.md").read_text()
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    (block,) = re.findall(r"```json\n(.*?)```", DOCUMENT, re.DOTALL)
+    (tmp_path / "example.jsonl").write_text(block)
+    return tmp_path / "example.jsonl"
+
+
+def test_its_example_loads_and_comes_back(example: Path) -> None:
+    small, branched = read_graphs(example)
+    assert (small.name, small.weights) == ("small-mlp", 784 * 64 + 64 + 64 * 10 + 10)
+    assert (branched.name, branched.kind, branched.output_shape) == ("two-branches", "cnn", (10,))
+    assert [(o.op, o.shape, o.flops) for o in branched.unknown] == [("mine.Sort", (8, 32, 32), 81920)]
+    write_graphs(example.with_suffix(".parquet"), [small, branched])
+    assert list(read_graphs(example.with_suffix(".parquet"))) == [small, branched]
+
+
+def test_its_example_can_be_profiled(slotool, example: Path, tmp_path: Path) -> None:
+    finished = slotool("profile", "solo", example, "-o", tmp_path / "latency.parquet", "--dry-run")
+    assert finished.exit_code == 0, finished.stderr
+
+
+def test_its_tables_are_complete() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\w ]+) \| (.*?) ?\|$", DOCUMENT.split("## Types")[1], re.MULTILINE)
+    assert [row[0] for row in rows] == list(OPERATORS)
+    for op, inputs, attributes in rows:
+        kind = OPERATORS[op]
+        assert inputs == ("one or more" if kind.inputs is None else str(kind.inputs))
+        assert attributes.strip() == ", ".join(described(name, value) for name, value in kind.attributes.items())
+    assert f"one of {', '.join(f'`{name}`' for name in ACTIVATIONS if name)}." in " ".join(DOCUMENT.split())
+
+
+def described(name: str, default: object) -> str:
+    if default is REQUIRED:
+        return f"**`{name}`**"
+    return f"`{name}` as the kernel" if name == "stride" and default is None else f"`{name}` {json.dumps(default)}"
+
+
+def test_what_it_calls_required_is() -> None:
+    source = {"name": "x", "op": "InputLayer", "attributes": {"shape": [4]}}
+    unknown = {"op": "mine.Sort", "inputs": ["x"], "shape": [4]}
+    assert OperatorGraph.from_document({"operators": [source, unknown]}).flops == 0
+    for lacking in ({}, {"operators": [source, {**unknown, "op": None}]}, {"operators": [unknown]}):
+        with pytest.raises(GraphError):
+            OperatorGraph.from_document(lacking)
