@@ -131,7 +131,7 @@ def _of_operator(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple
     channels_out = operator.shape[0] if operator.shape else 1
     padded = float(operator.flops)
     if operator.weights and inputs:
-        padded *= _padding(channels_in) * _padding(channels_out)
+        padded *= lane_padding(channels_in) * lane_padding(channels_out)
     attributes = operator.attributes
     return (
         float(operator.flops),
@@ -148,7 +148,8 @@ def _of_operator(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple
     )
 
 
-def _padding(channels: int) -> float:
+def lane_padding(channels: int) -> float:
+    """What computing so many channels costs, over what it would cost without lanes left empty."""
     return -(-channels // LANES) * LANES / channels
 
 

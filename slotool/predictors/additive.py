@@ -10,10 +10,9 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.encodings import lane_padding
 from slotool.predictors.base import Document, Predictor, Tensors, require_labels
 
-# Vector units compute channels in groups of this many: 17 cost what 32 do.
-LANES = 16
 # Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.
 CACHE_TIERS = (1 << 20, 1 << 25)
 TERMS = ("calls", "flops", "padded_flops", "moved_bytes", "tier_0_bytes", "tier_1_bytes", "tier_2_bytes")
@@ -87,13 +86,9 @@ def _costs(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple[float
     """One operator's ``TERMS``, for one example."""
     padded = float(operator.flops)
     if operator.weights and inputs:
-        padded *= _padding(inputs[0][0]) * _padding(operator.shape[0])
+        padded *= lane_padding(inputs[0][0]) * lane_padding(operator.shape[0])
     moved = 4.0 * sum(math.prod(shape) for shape in inputs) + operator.output_bytes
     return (1.0, float(operator.flops), padded, moved, *_tiers(operator.weight_bytes))
-
-
-def _padding(channels: int) -> float:
-    return -(-channels // LANES) * LANES / channels
 
 
 def _tiers(weight_bytes: int) -> tuple[float, float, float]:
