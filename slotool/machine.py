@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 _LIBRARIES = ("numpy", "torch", "tensorflow", "keras", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
+# Those of the optional extras that have a part in a latency.
+_OPTIONAL_LIBRARIES = ("onnxruntime", "ray")
 
 
 @lru_cache(maxsize=1)
 def machine_facts() -> dict[str, Any]:
-    """CPU model, cores given to this process, memory, container limits, governor, system and library versions.
+    """CPU and GPU models, cores given to this process, memory, container limits, governor, system, library versions.
 
     Everything is read from the system, none of the libraries is imported. Unknown facts are None.
     """
@@ -36,14 +38,25 @@ def machine_facts() -> dict[str, Any]:
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
+        "optional_libraries": {name: _version(name) for name in _OPTIONAL_LIBRARIES},
+        "gpus": gpu_models(),
     }
 
 
 def machine_id() -> str:
     """Twelve hexadecimal digits that change when a fact that latency depends on does."""
-    facts = {name: value for name, value in machine_facts().items() if name not in ("python", "libraries")}
+    apart = ("python", "libraries", "optional_libraries", "gpus")
+    facts = {name: value for name, value in machine_facts().items() if name not in apart}
+    if machine_facts()["gpus"]:
+        facts["gpus"] = machine_facts()["gpus"]
     facts["torch"] = machine_facts()["libraries"]["torch"]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
+    told = [(_read(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
+    return [line.partition(":")[2].strip() for lines in told for line in lines if line.startswith("Model:")]
 
 
 def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:

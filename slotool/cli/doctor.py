@@ -36,7 +36,7 @@ def doctor(json: Json = False) -> None:
         "advice": findings,
         "missing": missing,
     }
-    libraries = facts["libraries"].items()
+    libraries = (facts["libraries"] | facts["optional_libraries"]).items()
     shown = {
         "machine id": machine_id(),
         "cpu": facts["cpu"],

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slotool.graphs.generators import Bounds
 
 BYTES_PER_GB = 10**9
+BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many different networks.")]
 Depth = Annotated[str, typer.Option("--depth", help="Fewest:most hidden layers.")]
 Memory = Annotated[
@@ -73,7 +74,7 @@ def generate_cnn(
         str | None, typer.Option("--resolutions", help="Square pictures of one of these sizes instead, e.g. 32,64,224.")
     ] = None,
     blocks: Annotated[
-        str, typer.Option("--blocks", help="What a layer may be: plain, residual, depthwise; several with commas.")
+        str, typer.Option("--blocks", help=f"What a layer may be, several with commas, or all: {BLOCKS}.")
     ] = "plain",
     downsample: Annotated[
         str, typer.Option("--downsample", help="How a layer may halve the picture: none, pool, stride.")
@@ -88,15 +89,16 @@ def generate_cnn(
 
     Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
 
-    Example: slotool generate cnn -o mixed.parquet --blocks plain,residual,depthwise --downsample none,pool,stride
+    Example: slotool generate cnn -o mixed.parquet --blocks all --downsample none,pool,stride
     """
+    from slotool.graphs import blocks as known
     from slotool.graphs.generators import Bounds
 
     bounds = Bounds(
         _range(depth, "--depth"),
         _range(channels, "--channels"),
         _sizes(input_shape, "--input-shape", 3),
-        blocks=_names(blocks),
+        blocks=tuple(known.BLOCKS) if blocks == "all" else _names(blocks),
         downsampling=_names(downsample),
         resolutions=_sizes(resolutions, "--resolutions") if resolutions else (),
     )

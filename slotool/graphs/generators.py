@@ -1,19 +1,20 @@
 """Random networks to learn latency from (inference-latency-prediction, §3.2): MLPs and CNNs, no two alike.
 
 Depth counts what the paper's "depth from 3 to 10" leaves open: the hidden layers whose size is drawn. The InputLayer,
-the pooling of a CNN and the closing Dense of ten classes are not counted. The paper's CNNs are plain; residual and
-depthwise blocks, pooling and strides are there to be asked for.
+the pooling of a CNN and the closing Dense of ten classes are not counted. The paper's CNNs are plain; other
+blocks, pooling and strides are there to be asked for.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slotool.errors import InputError
+from slotool.graphs.blocks import BLOCKS
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
 
 CLASSES = 10
@@ -22,8 +23,7 @@ GREATEST_EXPONENT = 30
 MOST_SKIPPED_IN_A_ROW = 20_000
 
 
-# What a CNN's layer may be, the paper's own first, and how it may halve the picture.
-BLOCKS = ("plain", "residual", "depthwise")
+# How a CNN's layer may halve the picture.
 DOWNSAMPLING = ("none", "pool", "stride")
 
 
@@ -31,7 +31,7 @@ class Layer(NamedTuple):
     """One hidden layer as drawn: 2^``exponent`` units or channels, and, in a CNN, its block and downsampling."""
 
     exponent: int
-    block: str = BLOCKS[0]
+    block: str = "plain"
     downsampling: str = DOWNSAMPLING[0]
 
     @property
@@ -51,7 +51,7 @@ class Bounds:
     depth: tuple[int, int]
     exponents: tuple[int, int]
     input_shape: tuple[int, ...]
-    blocks: tuple[str, ...] = BLOCKS[:1]
+    blocks: tuple[str, ...] = ("plain",)
     downsampling: tuple[str, ...] = DOWNSAMPLING[:1]
     resolutions: tuple[int, ...] = ()
 
@@ -105,46 +105,20 @@ def mlp(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
 
 
 def cnn(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
-    """Blocks of 3×3 'same' convolutions with ReLU, global average pooling, a ``Dense`` of ten classes. The depth counts
-    the blocks; all ``plain`` and without downsampling they are the paper's plain CNNs."""
+    """Blocks, global average pooling, a ``Dense`` of ten classes. The depth counts the blocks; all ``plain``
+    and without downsampling they are the paper's plain CNNs."""
     builder = GraphBuilder("cnn")
-    last, channels = builder.add("InputLayer", shape=list(input_shape)), input_shape[0]
+    last = builder.add("InputLayer", shape=list(input_shape))
     for layer in layers:
         # Said only where there is one, so that a plain convolution is described as plainly as ever.
         stride = {"stride": 2} if layer.downsampling == "stride" else {}
-        last = _BLOCKS[layer.block](builder, last, channels, layer.size, stride)
+        last = BLOCKS[layer.block](builder, last, layer.size, stride)
         if layer.downsampling == "pool":
             last = builder.add("MaxPooling2D", last, kernel=2, padding="same")
-        channels = layer.size
     builder.add("Dense", builder.add("GlobalAveragePooling2D", last), units=CLASSES)
     return builder.graph()
 
 
-def _plain(builder: GraphBuilder, last: str, _: int, channels: int, stride: Stride) -> str:
-    return builder.add("Conv2D", last, filters=channels, kernel=3, padding="same", activation="relu", **stride)
-
-
-def _residual(builder: GraphBuilder, last: str, before: int, channels: int, stride: Stride) -> str:
-    """Two convolutions beside a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
-    first = _plain(builder, last, before, channels, stride)
-    second = builder.add("Conv2D", first, filters=channels, kernel=3, padding="same")
-    if stride or before != channels:
-        last = builder.add("Conv2D", last, filters=channels, kernel=1, padding="same", **stride)
-    return builder.add("ReLU", builder.add("Add", [second, last]))
-
-
-def _depthwise(builder: GraphBuilder, last: str, _: int, channels: int, stride: Stride) -> str:
-    """A convolution per channel, then one of 1×1 across them (Howard et al. 2017)."""
-    spatial = builder.add("DepthwiseConv2D", last, kernel=3, padding="same", activation="relu", **stride)
-    return builder.add("Conv2D", spatial, filters=channels, kernel=1, activation="relu")
-
-
-Stride = Mapping[str, Any]
-_BLOCKS: dict[str, Callable[[GraphBuilder, str, int, int, Stride], str]] = {
-    "plain": _plain,
-    "residual": _residual,
-    "depthwise": _depthwise,
-}
 Build = Callable[[tuple[int, ...], Sequence[Layer]], OperatorGraph]
 FAMILIES: dict[str, tuple[Bounds, Build]] = {"mlp": (MLP_BOUNDS, mlp), "cnn": (CNN_BOUNDS, cnn)}
 # A network as drawn: which input shape, then for each layer which exponent, block and downsampling.

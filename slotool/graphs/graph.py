@@ -221,6 +221,10 @@ class GraphBuilder:
         self._operators[name] = make_operator(name, op, inputs, shapes, attributes, stated)
         return name
 
+    def shape(self, name: str) -> Shape:
+        """The output shape of an operator added before."""
+        return self._operators[name].shape
+
     def graph(self) -> OperatorGraph:
         """The finished graph. Raises ``GraphError`` when it is empty or does not begin with an InputLayer."""
         if not self._operators:

@@ -66,7 +66,7 @@ def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["cnn", "--blocks", "plain,dense"], "choose each once, from plain, residual, depthwise"),
+        (["cnn", "--blocks", "plain,dens"], "choose each once, from plain, residual, depthwise"),
         (["cnn", "--downsample", "pool,pool"], "choose each once, from none, pool, stride"),
         (["cnn", "--resolutions", "0"], "has a size below 1"),
         (["cnn", "--resolutions", "x"], "is neither a number"),

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from slotool.errors import InputError
-from slotool.graphs.generators import BLOCKS, DOWNSAMPLING, MLP_BOUNDS, Bounds, RandomGraphs
+from slotool.graphs.blocks import BLOCKS
+from slotool.graphs.generators import DOWNSAMPLING, MLP_BOUNDS, Bounds, RandomGraphs
 from slotool.graphs.store import write_graphs
 from slotool.graphs.torch_module import GraphModule
 
@@ -63,13 +64,14 @@ def test_the_papers_networks_are_written_byte_for_byte_as_ever(family: str, dige
     assert hashlib.sha256((tmp_path / "graphs.jsonl").read_bytes()).hexdigest() == digest
 
 
-ALL_KINDS = {"blocks": BLOCKS, "downsampling": DOWNSAMPLING, "resolutions": (4, 8)}
+ALL_KINDS = {"blocks": tuple(BLOCKS), "downsampling": DOWNSAMPLING, "resolutions": (4, 8)}
 
 
 def test_other_blocks_downsampling_and_resolutions_are_drawn_and_run() -> None:
     graphs = list(RandomGraphs("cnn", 200, seed=1, bounds=Bounds((3, 6), (0, 4), (3, 32, 32), **ALL_KINDS)))
     operators = {o.op for graph in graphs for o in graph.operators}
-    assert operators >= {"Conv2D", "DepthwiseConv2D", "Add", "ReLU", "MaxPooling2D"}
+    assert operators >= {"Conv2D", "DepthwiseConv2D", "SeparableConv2D", "BatchNormalization", "LayerNormalization"}
+    assert operators >= {"LayerScale", "Add", "Multiply", "Concatenate", "ReLU", "Activation", "MaxPooling2D"}
     assert {o.attributes.get("stride") for g in graphs for o in g.operators if o.op == "Conv2D"} == {None, 2}
     assert {graph.input_shape for graph in graphs} == {(3, 4, 4), (3, 8, 8)}
     for graph in graphs[:25]:
@@ -79,7 +81,7 @@ def test_other_blocks_downsampling_and_resolutions_are_drawn_and_run() -> None:
 
 def test_all_networks_of_all_kinds_can_be_had_once_each() -> None:
     bounds = Bounds((1, 2), (0, 1), (3, 8, 8), **ALL_KINDS)
-    assert bounds.distinct == 2 * (18 + 18 * 18)
+    assert bounds.distinct == 2 * (54 + 54 * 54)
     assert len({graph.id for graph in RandomGraphs("cnn", bounds.distinct, bounds=bounds)}) == bounds.distinct
 
 
@@ -134,7 +136,7 @@ def test_drawing_is_lazy() -> None:
         {"depth": (1, 3), "exponents": (0, 99), "input_shape": (4,)},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": (0,)},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": ()},
-        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "blocks": ("dense",)},
+        {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "blocks": ("dens",)},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "blocks": ()},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "downsampling": ("pool", "pool")},
         {"depth": (1, 3), "exponents": (0, 3), "input_shape": (3, 8, 8), "resolutions": (0,)},
@@ -148,3 +150,8 @@ def test_bounds_that_hold_nothing_are_refused(bad: dict) -> None:
 def test_an_unknown_family_is_refused() -> None:
     with pytest.raises(InputError, match="there are mlp, cnn"):
         RandomGraphs("rnn", 1)
+
+
+def test_every_block_is_told_of(slotool) -> None:
+    told = slotool("generate", "cnn", "--help").stdout
+    assert all(name in told for name in BLOCKS)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from test_profiling_timer import FakeClock, call_taking
 
-from slotool.machine import cores_by_preference
+from slotool.machine import cores_by_preference, gpu_models
 from slotool.profiling.caches import MOST_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.profiling.interference import Interference
 from slotool.profiling.timer import MOST_REPEATS, StoppingRule, Surroundings, measure
@@ -149,3 +149,11 @@ def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "cpu1" / "topology" / "thread_siblings_list").write_text("0-1\n")
     (tmp_path / "cpu0" / "topology" / "thread_siblings_list").write_text("0-1\n")
     assert cores_by_preference(str(tmp_path)) == [3, 1, 2, 0]
+
+
+def test_gpus_are_known_by_what_their_driver_says(tmp_path: Path) -> None:
+    for bus, model in (("0000:41:00.0", "NVIDIA H200"), ("0000:01:00.0", "NVIDIA A100")):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 24\n")
+    assert gpu_models(str(tmp_path)) == ["NVIDIA A100", "NVIDIA H200"]
+    assert gpu_models(str(tmp_path / "absent")) == []

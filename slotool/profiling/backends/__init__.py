@@ -15,6 +15,8 @@ BACKENDS = {
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
     "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
 }
+# Those whose package comes with an extra of the same name.
+OF_AN_EXTRA = ("onnx",)
 
 
 def backend_class(name: str) -> type[Backend]:
@@ -27,7 +29,8 @@ def backend_class(name: str) -> type[Backend]:
     chosen = _resolve(BACKENDS.get(name, name))
     missing = chosen.missing()
     if missing:
-        raise InputError(f"the {name} backend needs the Python package {missing}, which is not installed")
+        how = f"; pip install 'slotool[{name}]'" if name in OF_AN_EXTRA else ""
+        raise InputError(f"the {name} backend needs the Python package {missing}, which is not installed{how}")
     return chosen
 
 
