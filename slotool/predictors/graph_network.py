@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -33,6 +33,8 @@ PATIENCE_TO_STOP = 50
 EPOCHS_SMOOTHED = 10
 # An operator costs at most e^5 times, at least e^-5 of what the roofline says.
 FURTHEST = 5.0
+# In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
+BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
 
 
@@ -42,8 +44,9 @@ class GraphNetworkPredictor(Predictor):
     The roofline prices calls, padded FLOPs, weight bytes and moved bytes per operator type (non-negative least squares
     on relative errors). The factor depends on the operator's type and sizes, on its neighbours over ``ROUNDS`` of
     messages along edges in both directions, and on the network's totals, which say what fits a cache. Being a sum, it
-    extends to networks deeper than those shown; sizes beyond those shown count as the nearest shown when the factor
-    is found. An operator of a type never seen pays prices that fit all types alike, factor 1.
+    extends to networks deeper than those shown: totals beyond those shown are left out when the factor is found, as
+    they are for a share of the networks in training, and an operator's own sizes beyond those shown count as the
+    nearest shown. An operator of a type never seen pays prices that fit all types alike, factor 1.
 
     ``members`` networks of different seeds are trained on |log(predicted ÷ label)|, each kept as it was at its lowest
     dev error (smoothed over epochs), and averaged in log. Trains on CUDA when present, answers on the CPU. Raises
@@ -122,8 +125,8 @@ class GraphNetworkPredictor(Predictor):
 class Packed:
     """Graphs as one: n operators of g graphs, e edges.
 
-    ``operators`` float32 [n, …] scaled, ``known`` float32 [n] 0 for a type never seen, else 1, ``cost`` float32 [n] in
-    seconds, ``graph`` int64 [n] the graph of each;
+    ``operators`` float32 [n, …]: one-hot type, scaled measures and ``CONTEXT``, 1 where that is left out; ``known``
+    float32 [n] 0 for a type never seen, else 1, ``cost`` float32 [n] in seconds, ``graph`` int64 [n] the graph of each;
     ``source`` and ``target`` int64 [e] operators; ``constant_s`` float32 [g] of each graph.
     """
 
@@ -153,7 +156,7 @@ class Scaling:
 
     @property
     def width(self) -> int:
-        return len(self.types) + 1 + len(self.mean)
+        return len(self.types) + 1 + len(self.mean) + 1
 
     @classmethod
     def fit(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
@@ -176,13 +179,15 @@ class Scaling:
     def pack(self, graphs: Sequence[OperatorGraph]) -> Packed:
         measured = [operator_measures(graph) for graph in graphs]
         numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
+        beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
+        blind = torch.from_numpy(beyond[:, -len(CONTEXT) :].any(axis=1))
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
         slots = _slots(graphs, self.types)
-        one_hot = np.eye(len(self.types) + 1)[slots]
+        one_hot, ends = np.eye(len(self.types) + 1)[slots], np.zeros((len(slots), 1))
         cost = np.sum(np.concatenate([_roofline_terms(each) for each in measured]) * self.prices[slots], axis=1)
         source, target = _edges(graphs)
         return Packed(
-            operators=torch.from_numpy(np.hstack([one_hot, numbers]).astype(np.float32)),
+            operators=_without_context(torch.from_numpy(np.hstack([one_hot, numbers, ends]).astype(np.float32)), blind),
             known=torch.from_numpy((slots < len(self.types)).astype(np.float32)),
             cost=torch.from_numpy(cost.astype(np.float32)),
             graph=torch.from_numpy(_owners(graphs)),
@@ -237,6 +242,13 @@ def _with_context(measures: np.ndarray) -> np.ndarray:
     totals = [len(measures), flops.sum(), padded.sum(), weights.sum(), (read + written).sum()]
     context = np.array([*totals, weights.max(), written.max()])
     return np.hstack([measures, np.broadcast_to(context, (len(measures), len(context)))])
+
+
+def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
+    """``Packed.operators`` with the network's totals left out, and that said, for the operators of bool [n]."""
+    context = operators[:, -len(CONTEXT) - 1 : -1] * ~blind[:, None]
+    said = torch.maximum(operators[:, -1:], blind[:, None].to(operators.dtype))
+    return torch.cat([operators[:, : -len(CONTEXT) - 1], context, said], dim=1)
 
 
 def _roofline_terms(measures: np.ndarray) -> np.ndarray:
@@ -372,7 +384,10 @@ def _train(
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=shuffle).to(device).split(batch):
             optimiser.zero_grad(set_to_none=True)
-            (network(pick(rows)) - labels[rows]).abs().mean().backward()
+            shown = pick(rows)
+            blind = torch.rand(len(rows), generator=shuffle).to(device) < BLIND_SHARE
+            shown = replace(shown, operators=_without_context(shown.operators, blind[shown.graph]))
+            (network(shown) - labels[rows]).abs().mean().backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
