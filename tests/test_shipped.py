@@ -49,6 +49,20 @@ def test_the_shipped_tables_belong_together() -> None:
     assert OutcomeTable.load(folder / "digits-family-outcomes.parquet").versions == ["small", "medium", "large"]
 
 
+@pytest.mark.parametrize(
+    ("table", "graphs"),
+    [
+        ("random-networks-blocks-latency", "random-networks-blocks"),
+        ("keras-applications-torch-latency", "keras-applications-graphs"),
+    ],
+)
+def test_every_shipped_graph_was_measured(table: str, graphs: str) -> None:
+    rows = LatencyTable.load(ROOT / "datasets" / f"{table}.parquet").rows
+    assert set(rows["subject"]) == {graph.id for graph in read_graphs(ROOT / "datasets" / f"{graphs}.parquet")}
+    assert (rows["status"] == "ok").all()
+    assert (rows["samples_s"].map(len) >= 20).all()
+
+
 def test_the_shipped_company_is_complete() -> None:
     table = LatencyTable.load(ROOT / "datasets" / "keras-applications-colocated.parquet")
     rows = table.rows[table.rows["status"] == "ok"]
