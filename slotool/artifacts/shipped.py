@@ -1,4 +1,4 @@
-"""Artifacts that come with slotool itself: what lies in ``models/`` of the checkout, in ``slotool.models`` of a wheel."""
+"""Artifacts that come with slotool itself: those of ``models/``, which a wheel holds as ``slotool.models``."""
 
 from __future__ import annotations
 

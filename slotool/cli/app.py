@@ -11,6 +11,7 @@ from slotool import __version__
 from slotool.cli import (
     build_tables,
     capture,
+    compare_predictors,
     demo,
     doctor,
     evaluate,
@@ -45,6 +46,7 @@ for command in (
     capture,
     profile,
     train_predictor,
+    compare_predictors,
     predict,
     build_tables,
     evaluate,

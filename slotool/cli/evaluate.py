@@ -1,13 +1,17 @@
-"""``slotool evaluate``: an elastic model's outcome table, every example at every operating point."""
+"""``slotool evaluate``: an elastic model's outcome table, or a predictor's scores on measured networks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, cores_given
+from slotool.cli.evaluate_predictor import evaluate_predictor
+from slotool.cli.options import Force, Json, cores_given, parse_numbers
+
+if TYPE_CHECKING:
+    from slotool.artifacts import Artifact
 
 TARGETS = "0.8,0.9,0.95,0.97,0.99"
 
@@ -17,8 +21,10 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    artifact: Annotated[Path, typer.Argument(help="A network, family or SLO-NN.")],
-    out: Out,
+    artifact: Annotated[Path, typer.Argument(help="A network, family or SLO-NN; or a predictor.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write the outcome table, or a predictor's predictions.")
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     split: Annotated[str, typer.Option("--split", help="test or validation.")] = "test",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed calls per example and point.")] = 3,
@@ -27,18 +33,62 @@ def evaluate(
         str, typer.Option("--targets", help="Accuracy targets to sweep, for a model that can choose per input.")
     ] = TARGETS,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
+    latency: Annotated[
+        Path | None, typer.Option("--latency", help="For a predictor: latency table of measured networks.")
+    ] = None,
+    graphs: Annotated[
+        list[Path] | None, typer.Option("--graphs", "-g", help="For a predictor: their graph files; repeatable.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Answer every held-out example at every operating point and write the outcome table.
+    """Answer every held-out example at every operating point and write the outcome table; or score a predictor.
 
     Example: slotool evaluate slo-nn -o outcomes.parquet --split test
+
+    Example: slotool evaluate predictor --latency latency.parquet --graphs graphs.parquet
     """
+    from slotool.artifacts import open_artifact
+
+    opened = open_artifact(artifact)
+    if opened.kind == "predictor":
+        evaluate_predictor(opened, latency, graphs or [], out, force=force, json=json)
+        return
+    if latency or graphs:
+        raise typer.BadParameter(f"{artifact} is no predictor but a {opened.kind}: it takes no --latency or --graphs")
+    if out is None:
+        raise typer.BadParameter("the outcome table needs a place to be written to", param_hint="--out")
+    wanted = parse_numbers(targets, "--targets")
+    _evaluate_elastic(
+        opened,
+        out,
+        wanted,
+        data=data,
+        split=split,
+        repeats=repeats,
+        limit=limit,
+        threads=threads,
+        force=force,
+        json=json,
+    )
+
+
+def _evaluate_elastic(
+    opened: Artifact,
+    out: Path,
+    targets: list[float],
+    *,
+    data: str | None,
+    split: str,
+    repeats: int,
+    limit: int | None,
+    threads: int,
+    force: bool,
+    json: bool,
+) -> None:
     import torch
 
-    from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
     from slotool.data import load_dataset
     from slotool.data.dataset import Split
@@ -47,10 +97,8 @@ def evaluate(
 
     if split not in ("test", "validation"):
         raise typer.BadParameter(f"{split!r} is neither test nor validation", param_hint="--split")
-    wanted = parse_numbers(targets, "--targets")
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
-    opened = open_artifact(artifact)
     model = load_model(opened)
     dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
     chosen: Split = getattr(dataset, split)
@@ -68,7 +116,7 @@ def evaluate(
     with output.progress(f"evaluating {model.name} on {dataset.name}", total=len(chosen)) as progress:
         outcomes = evaluation.evaluate(model, chosen, repeats=repeats, provenance=provenance, progress=progress.advance)
     outcomes.save(out)
-    sweep = evaluation.accuracy_by_target(model, chosen, wanted, outcomes)
+    sweep = evaluation.accuracy_by_target(model, chosen, targets, outcomes)
     _report(output, provenance, evaluation.summary(outcomes), sweep, len(chosen), out)
 
 

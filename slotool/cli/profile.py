@@ -9,6 +9,7 @@ import typer
 
 from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given, parse_duration, parse_numbers
 from slotool.cli.profile_engine import Address, EngineName, chosen_engine
+from slotool.cli.profile_for import For, Proposal, Samples, Until, note_outcome, proposal, report_proposal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +89,9 @@ def profile_solo(
     visits: Visits = 1,
     cache: Cache = "warm",
     limit: Limit = None,
+    predictor: For = None,
+    samples: Samples = None,
+    until: Until = None,
     timeout: Timeout = 60.0,
     max_seconds: MaxSeconds = 0.5,
     budget: Budget = None,
@@ -110,6 +114,8 @@ def profile_solo(
     Example: slotool profile solo family -o family-latency.parquet --batch 1,8
 
     Example: slotool profile solo --keras MobileNet,ResNet50 -o keras.parquet --visits 3
+
+    Example: slotool profile solo cnns.parquet --for models/predictor --samples 10 -o few.parquet --backend keras
     """
     from slotool.profiling.plan import Settings, solo_items
     from slotool.profiling.timer import StoppingRule
@@ -125,7 +131,8 @@ def profile_solo(
         visits=visits,
         cold=_is_cold(cache),
     )
-    items = solo_items(_subjects(inputs, keras, limit), settings)
+    chosen = proposal(predictor, inputs, keras, limit, samples, until, settings)
+    items = solo_items(chosen.subjects if chosen else _subjects(inputs, keras, limit), settings)
     _run(
         json,
         items,
@@ -137,6 +144,7 @@ def profile_solo(
         strict=strict,
         engine=engine,
         address=address,
+        chosen=chosen,
     )
 
 
@@ -275,20 +283,28 @@ def _run(
     strict: bool,
     engine: str = "local",
     address: str | None = None,
+    chosen: Proposal | None = None,
 ) -> None:
     """Measure, or only plan, and report."""
     from slotool.cli.output import Output
     from slotool.cli.profile_report import report, report_plan
     from slotool.profiling.campaign import Campaign, plan_only
+    from slotool.profiling.plan import predicted_seconds
 
     output, budget_s = Output(as_json=json), parse_duration(budget, "--budget")
     make_engine = chosen_engine(engine, address, output)
     if dry_run:
-        plan = plan_only(items, settings, out, force=force, budgeted=budget_s is not None)
-        report_plan(output, plan, settings, out, budget_s)
+        plan = plan_only(items, settings, out, force=force, budgeted=budget_s is not None, in_order=chosen is not None)
+        if chosen:
+            report_proposal(output, chosen, settings.configuration(), predicted_seconds(plan.todo, settings))
+        else:
+            report_plan(output, plan, settings, out, budget_s)
         return
-    with Campaign(items, settings, out, force=force, budget_s=budget_s, engine=make_engine) as campaign:
+    enough = chosen.enough if chosen else None
+    with Campaign(items, settings, out, force=force, budget_s=budget_s, enough=enough, engine=make_engine) as campaign:
         unstable = report(output, _measured(output, campaign, settings, out), settings, out)
+    if chosen:
+        note_outcome(output, chosen, out)
     if strict and unstable:
         raise typer.Exit(1)
 

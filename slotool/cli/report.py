@@ -23,7 +23,8 @@ def report(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Draw everything found: predicted latency, accuracy against k and latency, tolerance tiers, served latency.
+    """Draw everything found: predicted latency, studies of predictors, accuracy against k and latency, tolerance
+    tiers, served latency.
 
     The page needs nothing but itself, offline and for good; the same plots lie as PNG in a folder beside it.
 

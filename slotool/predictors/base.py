@@ -1,21 +1,24 @@
-"""What every latency predictor is: graphs and seconds in, seconds out, its state tensors and JSON."""
+"""What every latency predictor is: networks (or companies) and seconds in, seconds out, its state tensors and JSON."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.predictors.companies import Company
 
 Tensors = Mapping[str, np.ndarray]
 Document = Mapping[str, Any]
+# What a latency is asked of: a network alone, or one beside others.
+Asked = TypeVar("Asked", bound=OperatorGraph | Company)
 
 
-def require_labels(graphs: Sequence[OperatorGraph], latency_s: np.ndarray, which: str) -> None:
+def require_labels(graphs: Sequence[Any], latency_s: np.ndarray, which: str) -> None:
     """Raises ``InputError`` unless the ``which`` set has a graph, and one positive number of seconds for each."""
     if not len(graphs) == len(latency_s) > 0:
         raise InputError(f"the {which} set has {len(graphs)} graphs and {len(latency_s)} latencies")
@@ -23,8 +26,10 @@ def require_labels(graphs: Sequence[OperatorGraph], latency_s: np.ndarray, which
         raise InputError(f"the {which} set has a latency that is not a positive number of seconds")
 
 
-class Predictor(ABC):
-    """Predicts the latency of networks it has not seen from those it was fitted to.
+class Predictor(ABC, Generic[Asked]):
+    """Predicts the latency of what it has not seen from what it was fitted to.
+
+    ``Predictor[OperatorGraph]`` answers for networks alone, ``Predictor[Company]`` for networks beside others.
 
     Made without arguments (options have defaults), then either ``fit`` or built by ``from_state``. It knows nothing
     of intervals, training bounds or files: ``TrainedPredictor`` adds those to any predictor alike.
@@ -40,9 +45,9 @@ class Predictor(ABC):
     @abstractmethod
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
+        graphs: Sequence[Asked],
         latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph],
+        dev_graphs: Sequence[Asked],
         dev_latency_s: np.ndarray,
         *,
         seed: int,
@@ -55,8 +60,14 @@ class Predictor(ABC):
         """
 
     @abstractmethod
-    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         """float64 seconds [n], each finite and > 0. Raises ``GraphError`` for a graph it cannot take."""
+
+    def predict_and_spread(self, graphs: Sequence[Asked]) -> tuple[np.ndarray, np.ndarray]:
+        """``predict``, and how unsure each answer is against the others, float64 > 0 [n]: the factor of an interval is
+        raised to it. All 1 where a predictor cannot tell."""
+        latency_s = self.predict(graphs)
+        return latency_s, np.ones(len(latency_s))
 
     @abstractmethod
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

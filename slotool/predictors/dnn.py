@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from slotool.errors import InputError, RunError
-from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.base import Document, Tensors
-from slotool.predictors.flat import FlatFeatures, FlatRegressor, Labelled
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Asked, Document, Tensors
+from slotool.predictors.companies import Company
+from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
+from slotool.predictors.flat_companies import FlatOfCompanies
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
@@ -41,12 +43,12 @@ class Candidate:
     dev_mae_s: float
 
 
-class DnnPredictor(FlatRegressor):
+class DnnRegressor(FlatRegressor[Asked]):
     """Fully connected ReLU network, ``depth`` hidden layers of 100 units, trained on the MAE in seconds.
 
     The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
     trained, with Adam, slowed down and stopped early by the dev MAE, and the network of lowest dev MAE is kept. A
-    depth's seed depends on nothing but ``seed`` and itself. Answers are floored at the shortest training latency.
+    depth's seed depends on nothing but ``seed`` and itself. Answers are floored at the least training label.
     Trains on CUDA when present, answers on the CPU.
 
     Source: inference-latency-prediction, 4.1 (which says neither how it scales its input nor when it stops).
@@ -70,14 +72,19 @@ class DnnPredictor(FlatRegressor):
         return len(self._layers) - 1
 
     def _learn(
-        self, encoding: FlatEncoding, train: Labelled, dev: Labelled, seed: int, progress: Callable[[str], None]
-    ) -> FlatFeatures:
-        self._unit_s = float(np.mean(train.latency_s))
-        found: list[tuple[Candidate, FlatFeatures, nn.Sequential]] = []
+        self,
+        features_of: Callable[[str], Features[Asked]],
+        train: Examples[Asked],
+        dev: Examples[Asked],
+        seed: int,
+        progress: Callable[[str], None],
+    ) -> Features[Asked]:
+        self._unit_s = float(np.mean(np.abs(train.seconds)))
+        found: list[tuple[Candidate, Features[Asked], nn.Sequential]] = []
 
-        def attempt(features: FlatFeatures, depth: int) -> None:
+        def attempt(features: Features[Asked], depth: int) -> None:
             fitting, choosing = (
-                _tensors(features.matrix(part.graphs), part.latency_s / self._unit_s) for part in (train, dev)
+                _tensors(features.matrix(part.graphs), part.seconds / self._unit_s) for part in (train, dev)
             )
             network = _network(fitting[0], depth, seed + depth)
             network, dev_mae = _train(network, fitting, choosing, seed + depth)
@@ -88,7 +95,7 @@ class DnnPredictor(FlatRegressor):
         middle = self.depths[len(self.depths) // 2]
         with _one_thread():
             for scale in SCALES_TRIED:
-                attempt(FlatFeatures.fit(encoding, train.graphs, scale), middle)
+                attempt(features_of(scale), middle)
             _, features, _ = min(found, key=_dev_mae)
             for depth in self.depths:
                 if depth != middle:
@@ -124,6 +131,14 @@ class DnnPredictor(FlatRegressor):
         ]
 
 
+class DnnPredictor(DnnRegressor[OperatorGraph], FlatOfNetworks):
+    """Of the latency of networks alone."""
+
+
+class DnnTogether(DnnRegressor[Company], FlatOfCompanies):
+    """Of what companies add to a network's solo latency. Source: inference-latency-prediction, 4.2."""
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Layers of 100 units gain nothing from more threads and lose much on a busy machine; sums stay in one order."""
@@ -135,7 +150,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _dev_mae(found: tuple[Candidate, FlatFeatures, nn.Sequential]) -> float:
+def _dev_mae(found: tuple[Candidate, Any, nn.Sequential]) -> float:
     return found[0].dev_mae_s
 
 

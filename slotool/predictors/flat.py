@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import Asked, Document, Predictor, Tensors, require_labels
 
 # How a number of weights may enter. Small networks differ by ratios, big ones by differences.
 WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -23,7 +23,7 @@ WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class FlatFeatures:
-    """Encoded graphs with weight counts scaled, constant columns left out and the others standardised.
+    """Encoded_contra graphs with weight counts scaled, constant columns left out and the others standardised.
 
     ``columns_used``: int64 [columns]; ``mean`` and ``deviation``: float64 [columns], of the training graphs.
     """
@@ -56,29 +56,43 @@ class FlatFeatures:
         return cls(encoding, document["weight_scale"], tensors["columns_used"], tensors["mean"], tensors["deviation"])
 
 
+Encoded_contra = TypeVar("Encoded_contra", contravariant=True)
+
+
+class Features(Protocol[Encoded_contra]):
+    """What turns networks, or companies, into the numbers of a regression; fitted to a training set."""
+
+    @property
+    def weight_scale(self) -> str: ...
+
+    def matrix(self, graphs: Sequence[Encoded_contra]) -> np.ndarray: ...
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]: ...
+
+
 @dataclass(frozen=True)
-class Labelled:
-    """Graphs and how long each takes: float64 seconds [n]."""
+class Examples(Generic[Asked]):
+    """Networks or companies, and the seconds that are to be learnt of each: float64 [n]."""
 
-    graphs: Sequence[OperatorGraph]
-    latency_s: np.ndarray
+    graphs: Sequence[Asked]
+    seconds: np.ndarray
 
 
-class FlatRegressor(Predictor):
-    """Regression on ``FlatFeatures``, room being made for the largest graph of the training and dev sets.
+class FlatRegressor(Predictor[Asked]):
+    """Regression on a flattened encoding, room being made for the largest graph of the training and dev sets.
 
-    A regression may answer anything, but a latency is positive: answers below the shortest latency of the training
-    set are raised to it.
+    A regression may answer anything, but a latency is positive: answers below the least of the training set are
+    raised to it. ``FlatOfNetworks`` and ``FlatOfCompanies`` say of what it is, subclasses of those which regression.
     """
 
-    _features: FlatFeatures
+    _features: Features[Asked]
     _floor_s: float
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
+        graphs: Sequence[Asked],
         latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph],
+        dev_graphs: Sequence[Asked],
         dev_latency_s: np.ndarray,
         *,
         seed: int,
@@ -86,15 +100,17 @@ class FlatRegressor(Predictor):
     ) -> None:
         require_labels(graphs, latency_s, "training")
         require_labels(dev_graphs, dev_latency_s, "dev")
-        train, dev = Labelled(graphs, latency_s), Labelled(dev_graphs, dev_latency_s)
-        self._floor_s = float(np.min(train.latency_s))
-        encoding = FlatEncoding.fit([*graphs, *dev_graphs])
-        self._features = self._learn(encoding, train, dev, seed, progress or (lambda _: None))
+        train = Examples(graphs, latency_s - self._base_s(graphs))
+        dev = Examples(dev_graphs, dev_latency_s - self._base_s(dev_graphs))
+        self._floor_s = float(np.min(train.seconds))
+        made = self._feature_maker([*graphs, *dev_graphs], graphs)
+        self._features = self._learn(made, train, dev, seed, progress or (lambda _: None))
 
-    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.maximum(self._answer(self._features.matrix(graphs)), self._floor_s)
+        base_s = self._base_s(graphs)
+        return base_s + np.maximum(self._answer(self._features.matrix(graphs)), np.maximum(self._floor_s, -base_s / 2))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._features.state()
@@ -104,15 +120,33 @@ class FlatRegressor(Predictor):
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         predictor = cls()
-        predictor._features = FlatFeatures.from_state(tensors, document)
+        predictor._features = cls._features_from(tensors, document)
         predictor._floor_s = float(document["floor_s"])
         predictor._restore(tensors, document)
         return predictor
 
     @abstractmethod
+    def _base_s(self, graphs: Sequence[Asked]) -> np.ndarray:
+        """Known seconds [n] of each, beyond which the regression learns what it takes."""
+
+    @abstractmethod
+    def _feature_maker(self, room_for: Sequence[Asked], train: Sequence[Asked]) -> Callable[[str], Features[Asked]]:
+        """What makes the features of a scale of weights (``WEIGHT_SCALES``), fitted to ``train``."""
+
+    @classmethod
+    @abstractmethod
+    def _features_from(cls, tensors: Tensors, document: Document) -> Features[Asked]:
+        """The features whose state this is."""
+
+    @abstractmethod
     def _learn(
-        self, encoding: FlatEncoding, train: Labelled, dev: Labelled, seed: int, progress: Callable[[str], None]
-    ) -> FlatFeatures:
+        self,
+        features_of: Callable[[str], Features[Asked]],
+        train: Examples[Asked],
+        dev: Examples[Asked],
+        seed: int,
+        progress: Callable[[str], None],
+    ) -> Features[Asked]:
         """Learn from ``train`` and return the features that ``_answer`` wants to be given."""
 
     @abstractmethod
@@ -126,6 +160,23 @@ class FlatRegressor(Predictor):
     @abstractmethod
     def _restore(self, tensors: Tensors, document: Document) -> None:
         """Take back what ``_learnt`` gave."""
+
+
+class FlatOfNetworks(FlatRegressor[OperatorGraph]):
+    """Of networks alone: the label is the latency, the features are ``FlatFeatures``."""
+
+    def _base_s(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        return np.zeros(len(graphs))
+
+    def _feature_maker(
+        self, room_for: Sequence[OperatorGraph], train: Sequence[OperatorGraph]
+    ) -> Callable[[str], Features[OperatorGraph]]:
+        encoding = FlatEncoding.fit(room_for)
+        return lambda scale: FlatFeatures.fit(encoding, train, scale)
+
+    @classmethod
+    def _features_from(cls, tensors: Tensors, document: Document) -> Features[OperatorGraph]:
+        return FlatFeatures.from_state(tensors, document)
 
 
 def _columns(encoding: FlatEncoding, graphs: Sequence[OperatorGraph], weight_scale: str) -> np.ndarray:

@@ -114,9 +114,11 @@ class GraphNetworkPredictor(Predictor):
         for i in range(restored.members):
             prefix = f"networks.{i}."
             network = GraphNetwork(restored._scaling.width)
-            network.load_state_dict(
-                {name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)}
-            )
+            own = {name.removeprefix(prefix): torch.tensor(v) for name, v in tensors.items() if name.startswith(prefix)}
+            try:
+                network.load_state_dict(own)
+            except RuntimeError:
+                raise InputError("the graph predictor's weights are those of another version of slotool") from None
             restored._networks.append(network)
         return restored
 

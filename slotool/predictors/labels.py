@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
@@ -12,12 +12,17 @@ import pandas as pd
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
+from slotool.predictors.base import Asked
+from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a latency belongs to: columns of the latency table that must be the same for all labels."""
+    """What a latency belongs to: columns of the latency table that must be the same for all labels.
+
+    Of co-located labels also ``policy``, shared or split, and how many ``cores`` a member may use.
+    """
 
     machine: str
     device: str
@@ -25,6 +30,8 @@ class Setting:
     threads: int
     batch_size: int
     cpu: str | None = None
+    policy: str = ""
+    cores: int | None = None
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -40,18 +47,50 @@ class Setting:
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         where = f"machine {self.machine}" + (f" ({self.cpu})" if self.cpu else "")
-        return f"{self.device}, {self.backend}, {threads}, batch {self.batch_size}, {where}"
+        cores = (
+            f" on {self.cores} {self.policy} core{'s' if self.cores and self.cores > 1 else ''}" if self.policy else ""
+        )
+        return f"{self.device}, {self.backend}, {threads}{cores}, batch {self.batch_size}, {where}"
+
+    def crowding(self, members: int) -> float:
+        """How many times more threads than cores there are when so many run side by side, at least 1.
+
+        An accelerator counts as one core, and one thread of each member.
+        """
+        if self.device != "cpu":
+            return float(members)
+        threads = self.threads * (1 if self.policy == "split" else members)
+        return max(1.0, threads / (self.cores or self.threads))
 
 
-SETTING_COLUMNS = tuple(field.name for field in fields(Setting) if field.name != "cpu")
+SETTING_COLUMNS = tuple(field.name for field in fields(Setting) if field.name not in ("cpu", "policy", "cores"))
+
+
+class Labelled(Protocol[Asked]):
+    """What predictors are trained on and scored by: networks, or companies, with their labels."""
+
+    @property
+    def latency_s(self) -> np.ndarray: ...
+
+    @property
+    def noise_s(self) -> np.ndarray: ...
+
+    @property
+    def setting(self) -> Setting: ...
+
+    def take(self, rows: np.ndarray) -> tuple[list[Asked], np.ndarray]: ...
 
 
 @dataclass(frozen=True)
 class LabelledGraphs:
-    """Graphs with their labels, float64 seconds > 0 [n]: the median of all samples of that graph."""
+    """Graphs with their labels, float64 seconds > 0 [n]: the median of all samples of that graph.
+
+    ``noise_s``: how far that median may be off, float64 seconds [n] (``label_noise_s``), NaN where nobody can tell.
+    """
 
     graphs: tuple[OperatorGraph, ...]
     latency_s: np.ndarray
+    noise_s: np.ndarray
     setting: Setting
     graphs_without_label: int
     labels_without_graph: int
@@ -71,29 +110,33 @@ class LabelledGraphs:
 def join_labels(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
 ) -> LabelledGraphs:
-    """Each graph with the median latency of its measured solo rows: subject = graph id, point full, status ok.
+    """Each graph with the median latency of its measured solo rows: subject = graph id or name, point full, status ok.
 
     ``picked``: values of setting columns (``SETTING_COLUMNS``) to keep. Predicted and co-located rows, and rows of
-    several replicas, never count. A graph given twice counts once.
+    several replicas, never count. A graph given twice counts once, with the labels of all its names.
 
-    Raises ``InputError`` when nothing joins or rows of several settings remain, ``TableError`` for a label that is
-    not a finite number.
+    Raises ``InputError`` when nothing joins, rows of several settings remain, or different graphs share a name that
+    was measured, ``TableError`` for a label that is not a finite number.
     """
     conditions = {column: value for column, value in (picked or {}).items() if value is not None}
-    by_id = {graph.id: graph for graph in graphs}
-    measured = _measured_solo(table, conditions)
+    given = list(graphs)
+    by_id = {graph.id: graph for graph in given}
+    measured = _by_graph_id(_measured_solo(table, conditions), given)
     rows = measured[measured["subject"].isin(by_id)]
     subjects = measured["subject"].nunique()
     if rows.empty:
         raise InputError(
-            f"none of the {len(by_id)} graphs has a label: no subject of the {subjects} measured is a graph's id"
+            f"none of the {len(by_id)} graphs has a label: "
+            f"no subject of the {subjects} measured is a graph's id or name"
         )
-    setting = _only_setting(rows)
-    medians = _medians(rows)
+    setting = only_setting(rows)
+    samples_s = _pooled_samples(rows)
+    medians = _medians(samples_s)
     found = [graph for id_, graph in by_id.items() if id_ in medians]
     return LabelledGraphs(
         graphs=tuple(found),
         latency_s=np.array([medians[graph.id] for graph in found]),
+        noise_s=np.array([label_noise_s(samples_s[graph.id]) for graph in found]),
         setting=setting,
         graphs_without_label=len(by_id) - len(found),
         labels_without_graph=subjects - len(found),
@@ -112,19 +155,37 @@ def _measured_solo(table: LatencyTable, conditions: Mapping[str, Any]) -> pd.Dat
     return rows[keep]
 
 
-def _medians(rows: pd.DataFrame) -> dict[str, float]:
-    medians = {
-        str(subject): float(np.median(np.concatenate(samples.tolist())))
+def _by_graph_id(rows: pd.DataFrame, graphs: Iterable[OperatorGraph]) -> pd.DataFrame:
+    """The rows with the graph's id as subject where the subject was its name."""
+    ids: dict[str, set[str]] = {}
+    for graph in graphs:
+        if graph.name:
+            ids.setdefault(graph.name, set()).add(graph.id)
+    for subject in sorted(set(rows["subject"]) & set(ids)):
+        if len(ids[subject]) > 1:
+            raise InputError(f"{len(ids[subject])} different graphs are named {subject}, which was measured")
+    return rows.assign(subject=[min(ids.get(subject, {subject})) for subject in rows["subject"]])
+
+
+def _pooled_samples(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Every subject's samples of all its rows, in the order measured."""
+    return {
+        str(subject): np.concatenate(samples.tolist())
         for subject, samples in rows.groupby("subject", sort=False)["samples_s"]
     }
+
+
+def _medians(samples_s: Mapping[str, np.ndarray]) -> dict[str, float]:
+    medians = {subject: float(np.median(samples)) for subject, samples in samples_s.items()}
     endless = [subject for subject, median in medians.items() if not np.isfinite(median)]
     if endless:
         raise TableError(f"latency table: the median of subject {endless[0]} is not a finite number of seconds")
     return medians
 
 
-def _only_setting(rows: pd.DataFrame) -> Setting:
-    for column in SETTING_COLUMNS:
+def only_setting(rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS) -> Setting:
+    """The setting of these rows. Raises ``InputError`` when they are of several in one of ``columns``."""
+    for column in columns:
         values = sorted(rows[column].unique().tolist())
         if len(values) > 1:
             shown = ", ".join(map(str, values))

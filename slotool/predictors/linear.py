@@ -7,31 +7,38 @@ from typing import Any
 
 import numpy as np
 
-from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.base import Document, Tensors
-from slotool.predictors.flat import FlatFeatures, FlatRegressor, Labelled
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Asked, Document, Tensors
+from slotool.predictors.companies import Company
+from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
+from slotool.predictors.flat_companies import FlatOfCompanies
 
 # Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
 # columns of a node sum to one, so columns always depend on each other and a plain solution would be noise there.
 RANK_TOLERANCE = 1e-6
 
 
-class LinearPredictor(FlatRegressor):
+class LinearRegressor(FlatRegressor[Asked]):
     """Ordinary least squares on plain weight counts, the solution of least norm (scikit-learn's, without its import).
 
-    Answers are floored at the shortest training latency; the seed plays no part.
+    Answers are floored at the least training label; the seed plays no part.
     Source: inference-latency-prediction, 4.1.
     """
 
     name = "linear"
 
     def _learn(
-        self, encoding: FlatEncoding, train: Labelled, dev: Labelled, seed: int, progress: Callable[[str], None]
-    ) -> FlatFeatures:
-        features = FlatFeatures.fit(encoding, train.graphs, "counts")
+        self,
+        features_of: Callable[[str], Features[Asked]],
+        train: Examples[Asked],
+        dev: Examples[Asked],
+        seed: int,
+        progress: Callable[[str], None],
+    ) -> Features[Asked]:
+        features = features_of("counts")
         # Every feature has mean 0 in training, so the intercept is the mean label.
-        self._intercept_s = float(np.mean(train.latency_s))
-        x, y = features.matrix(train.graphs), train.latency_s - self._intercept_s
+        self._intercept_s = float(np.mean(train.seconds))
+        x, y = features.matrix(train.graphs), train.seconds - self._intercept_s
         self._coefficients = np.linalg.lstsq(x, y, rcond=RANK_TOLERANCE)[0]
         progress("linear: least squares")
         return features
@@ -44,3 +51,11 @@ class LinearPredictor(FlatRegressor):
 
     def _restore(self, tensors: Tensors, document: Document) -> None:
         self._coefficients, self._intercept_s = tensors["coefficients"], float(document["intercept_s"])
+
+
+class LinearPredictor(LinearRegressor[OperatorGraph], FlatOfNetworks):
+    """Of the latency of networks alone."""
+
+
+class LinearTogether(LinearRegressor[Company], FlatOfCompanies):
+    """Of what companies add to a network's solo latency. Source: inference-latency-prediction, 4.2."""

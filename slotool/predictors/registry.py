@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from slotool.errors import ArtifactError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.adapted import AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Predictor
-from slotool.predictors.dnn import DnnPredictor
+from slotool.predictors.companies import Company
+from slotool.predictors.dnn import DnnPredictor, DnnTogether
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.linear import LinearPredictor, LinearTogether
+from slotool.predictors.ridge import RidgePredictor
+from slotool.predictors.sharing import SharingPredictor
 
 _CLASSES = (LinearPredictor, DnnPredictor, AdditivePredictor, GraphNetworkPredictor)
-PREDICTORS: dict[str, type[Predictor]] = {kind.name: kind for kind in _CLASSES}
+_TOGETHER = (LinearTogether, DnnTogether, RidgePredictor, SharingPredictor)
+PREDICTORS: dict[str, type[Predictor[OperatorGraph]]] = {kind.name: kind for kind in _CLASSES}
+# Of networks in company.
+TOGETHER_PREDICTORS: dict[str, type[Predictor[Company]]] = {kind.name: kind for kind in _TOGETHER}
 
 
-def predictor_class(name: str) -> type[Predictor]:
-    """Raises ``ArtifactError`` for a name that an artifact holds but this slotool does not know."""
-    if name not in PREDICTORS:
-        raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {', '.join(PREDICTORS)}")
-    return PREDICTORS[name]
+def predictor_class(name: str, *, together: bool = False) -> type[Predictor[Any]]:
+    """``together``: one of companies.
+
+    Raises ``ArtifactError`` for a name that an artifact holds but this slotool does not know.
+    """
+    alone: dict[str, type[Predictor[Any]]] = {**PREDICTORS, AdaptedPredictor.name: AdaptedPredictor}
+    known: Mapping[str, type[Predictor[Any]]] = TOGETHER_PREDICTORS if together else alone
+    if name not in known:
+        raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {', '.join(known)}")
+    return known[name]

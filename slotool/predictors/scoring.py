@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from scipy.stats import spearmanr
 
+from slotool.predictors.noise import floor
 from slotool.tables import Column, Schema, Table
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE
+
+# Names of figures, and the figures: numbers, None where undefined, and ``floor``, itself such figures.
+Score = dict[str, Any]
 
 PREDICTIONS_SCHEMA = Schema(
     "predictions",
@@ -18,6 +25,8 @@ PREDICTIONS_SCHEMA = Schema(
         Column("predicted_s", "number", "predicted seconds per call", rule=POSITIVE),
         Column("low_s", "number", "lower end of the prediction's interval", rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of the prediction's interval", rule=NOT_NEGATIVE),
+        Column("noise_s", "number", "how far the label itself may be off", optional=True, rule=NOT_NEGATIVE),
+        Column("solo_s", "number", "in company: the latency alone, known beforehand", optional=True, rule=POSITIVE),
     ),
 )
 
@@ -27,12 +36,17 @@ class PredictionsTable(Table):
 
     schema = PREDICTIONS_SCHEMA
 
-    def scores(self) -> dict[str, float | int | None]:
-        """``score`` of all rows."""
-        columns = ("measured_s", "predicted_s", "low_s", "high_s")
-        return score(*(self.rows[column].to_numpy(dtype=np.float64) for column in columns))
+    def scores(self) -> Score:
+        """``score`` of all rows; in company also ``degradation_mean_s``, which ``mae_s`` is to be seen beside."""
+        columns = ("measured_s", "predicted_s", "low_s", "high_s", "noise_s")
+        scores = score(*(self.rows[column].to_numpy(dtype=np.float64) for column in columns))
+        solo_s = self.rows["solo_s"].to_numpy(dtype=np.float64)
+        if np.isfinite(solo_s).all():
+            # The paper's labels in company are what it adds; what a predictor is off by is the same for both.
+            scores["degradation_mean_s"] = float(np.mean(self.rows["measured_s"].to_numpy() - solo_s))
+        return scores
 
-    def scores_by_kind(self) -> dict[str, dict[str, float | int | None]]:
+    def scores_by_kind(self) -> dict[str, Score]:
         """``score`` of the rows of each kind."""
         return {
             kind: PredictionsTable(self.rows[self.rows["kind"] == kind]).scores()
@@ -41,14 +55,19 @@ class PredictionsTable(Table):
 
 
 def score(
-    measured_s: np.ndarray, predicted_s: np.ndarray, low_s: np.ndarray, high_s: np.ndarray
-) -> dict[str, float | int | None]:
-    """Scores of n > 0 predictions; all arrays float64 seconds [n].
+    measured_s: np.ndarray,
+    predicted_s: np.ndarray,
+    low_s: np.ndarray,
+    high_s: np.ndarray,
+    noise_s: np.ndarray | None = None,
+) -> Score:
+    """Scores of n > 0 predictions; all arrays float64 seconds [n], ``noise_s`` NaN where it is not known.
 
     ``mae_s`` beside ``label_mean_s`` and ``label_std_s`` is the paper's form (inference-latency-prediction, figures 3
     to 8). Relative: ``mae_over_mean``; ``mape``, the mean of |error| ÷ label; ``within_5_percent`` and
     ``within_10_percent``, shares of predictions that near; ``spearman``, the rank correlation, None where undefined;
-    ``interval_coverage``, the share of labels inside [low, high].
+    ``interval_coverage``, the share of labels inside [low, high]. ``floor``: what of these a perfect predictor would
+    score against labels of this noise, each None where that of most labels is unknown.
     """
     error_s = np.abs(predicted_s - measured_s)
     relative = error_s / measured_s
@@ -63,6 +82,7 @@ def score(
         "within_10_percent": float(np.mean(relative <= 0.10)),
         "spearman": _rank_correlation(measured_s, predicted_s),
         "interval_coverage": float(np.mean((low_s <= measured_s) & (measured_s <= high_s))),
+        "floor": floor(measured_s, np.full(len(measured_s), np.nan) if noise_s is None else noise_s),
     }
 
 
@@ -70,3 +90,17 @@ def _rank_correlation(measured_s: np.ndarray, predicted_s: np.ndarray) -> float 
     if np.ptp(measured_s) == 0 or np.ptp(predicted_s) == 0:
         return None
     return float(spearmanr(measured_s, predicted_s).statistic)
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """The mean of each figure over several scores, None where one has none; ``n`` stays a whole number."""
+    found: Score = {}
+    for name, first in scores[0].items():
+        values = [score[name] for score in scores]
+        if isinstance(first, dict):
+            found[name] = mean_score(values)
+        elif any(value is None for value in values):
+            found[name] = None
+        else:
+            found[name] = round(float(np.mean(values))) if isinstance(first, int) else float(np.mean(values))
+    return found

@@ -1,14 +1,15 @@
-"""The paper's splits into training, dev and test sets."""
+"""How labelled networks are split into training, dev and test sets: the paper's way, and ways to ask for more."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.graphs import Operator, OperatorGraph
 
 # Share of all rows that the dev set takes, and the test set as well. Source: inference-latency-prediction, 5.1.
 DEV_SHARE = {"mlp": 0.10, "cnn": 0.15}
@@ -16,15 +17,35 @@ DEV_SHARE_OTHER = 0.15
 DEV_SHARE_MIXED = 0.075
 # Half of the dev set gives the 90 % interval, which fewer than 9 labels cannot bound.
 FEWEST_DEV_ROWS = 18
+# What extrapolation is asked of, roughly: networks come in whole steps of depth or width.
+BEYOND_SHARE = 0.20
+ALL = "all"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers, int64, sorted; together they are all rows, each once."""
+    """Row numbers, int64, sorted; no row is in two of them."""
 
     train: np.ndarray
     dev: np.ndarray
     test: np.ndarray
+
+    def fewer(self, labels: int, seed: int) -> Split:
+        """The same test rows, but ``labels`` rows to learn from, training and dev set in the proportion they have here.
+
+        Of one seed, a smaller one's rows are among a larger one's. Raises ``InputError`` for more labels than there
+        are, or so few that no interval could be had from them.
+        """
+        there = len(self.train) + len(self.dev)
+        if not 2 * FEWEST_DEV_ROWS <= labels <= there:
+            raise InputError(
+                f"a learning curve cannot have a point at {labels:,} networks: "
+                f"it needs {2 * FEWEST_DEV_ROWS} at least, and {there:,} are there to learn from"
+            )
+        dev = max(FEWEST_DEV_ROWS, round(labels * len(self.dev) / there))
+        rng = np.random.default_rng(seed)
+        train_rows, dev_rows = (rng.permutation(rows) for rows in (self.train, self.dev))
+        return Split(np.sort(train_rows[: labels - dev]), np.sort(dev_rows[:dev]), self.test)
 
 
 def paper_split(kinds: Sequence[str], seed: int) -> Split:
@@ -46,6 +67,111 @@ def paper_split(kinds: Sequence[str], seed: int) -> Split:
         test.append(rows[per_kind : 2 * per_kind])
         train.append(rows[2 * per_kind :])
     return Split(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
+
+
+def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+    """``paper_split`` of each kind alone, under its name, and of ``all`` where there are several.
+
+    A kind too scarce to be split alone is only among all.
+    """
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    counts = Counter(kinds.tolist())
+    if len(counts) < 2:
+        return {kind: paper_split(kinds.tolist(), seed) for kind in counts or [ALL]}
+    splits = {}
+    for kind in sorted(counts, key=lambda kind: -counts[kind]):
+        if round(DEV_SHARE.get(kind, DEV_SHARE_OTHER) * counts[kind]) >= FEWEST_DEV_ROWS:
+            rows = np.flatnonzero(kinds == kind)
+            alone = paper_split([kind] * len(rows), seed)
+            splits[kind] = Split(rows[alone.train], rows[alone.dev], rows[alone.test])
+    return {**splits, ALL: paper_split(kinds.tolist(), seed)}
+
+
+def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+    """Learn from the shallower networks of each kind, predict its deepest, about a fifth.
+
+    Depth is the most operators with weights that lie on one path.
+    """
+    return {ALL: _beyond(graphs, [_depth(graph) for graph in graphs], "depth", seed)}
+
+
+def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+    """Learn from the narrower networks of each kind, predict its widest, about a fifth.
+
+    Width is the most units or channels that an operator with weights puts out.
+    """
+    return {ALL: _beyond(graphs, [_width(graph) for graph in graphs], "width", seed)}
+
+
+def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+    """For each kind: learn from the others and predict it. Raises ``InputError`` when all are of one kind."""
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    found = sorted(set(kinds.tolist()))
+    if len(found) < 2:
+        raise InputError(
+            f"the family protocol leaves one kind of network out, but all {len(graphs)} are {''.join(found) or 'none'}"
+        )
+    return {f"{kind} unseen": _learnt_from(kinds != kind, seed) for kind in found}
+
+
+PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, Split]]] = {
+    "random": random_splits,
+    "depth": depth_split,
+    "width": width_split,
+    "family": family_splits,
+}
+
+
+def splits_of(protocol: str, graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+    """The splits, by name, of one of ``PROTOCOLS``. The dev set always comes from the side that is learnt from.
+
+    Raises ``InputError`` for a protocol that there is none of, or that these networks do not allow.
+    """
+    if protocol not in PROTOCOLS:
+        raise InputError(f"{protocol!r} is no protocol; there are {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[protocol](graphs, seed)
+
+
+def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, seed: int) -> Split:
+    """Test on what is larger than a limit of its kind, the limit that leaves nearest to ``BEYOND_SHARE`` beyond it."""
+    kinds = np.array([graph.kind for graph in graphs], dtype=object)
+    size = np.array(sizes)
+    seen = np.ones(len(size), dtype=bool)
+    for kind in set(kinds.tolist()):
+        own = kinds == kind
+        levels = np.unique(size[own])[1:]
+        if len(levels):
+            beyond = [np.mean(size[own] >= level) for level in levels]
+            seen &= ~own | (size < levels[int(np.argmin(np.abs(np.array(beyond) - BEYOND_SHARE)))])
+    if seen.all():
+        raise InputError(f"the {what} protocol needs networks of one kind but different {what}; there are none")
+    return _learnt_from(seen, seed)
+
+
+def _learnt_from(seen: np.ndarray, seed: int) -> Split:
+    """Train and dev set from the rows ``seen``, a tenth of them dev; all others are the test set."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(seen))
+    dev = max(FEWEST_DEV_ROWS, round(0.10 * len(rows)))
+    if len(rows) < 2 * dev:
+        raise InputError(f"too few labelled graphs to learn from: {len(rows)}, of which {dev} would be the dev set")
+    return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), np.flatnonzero(~seen))
+
+
+def _depth(graph: OperatorGraph) -> int:
+    above: dict[str, int] = {}
+    for operator in graph.operators:
+        above[operator.name] = max((above[name] for name in operator.inputs), default=0) + (operator.weights > 0)
+    return max(above.values())
+
+
+def _width(graph: OperatorGraph) -> int:
+    return max((_channels(operator) for operator in graph.operators if operator.weights), default=0)
+
+
+def _channels(operator: Operator) -> int:
+    """Channels come first in [channels, height, width], features last in [steps, features]."""
+    shape = operator.shape or (1,)
+    return shape[-1] if len(shape) == 2 else shape[0]
 
 
 def _held_out_per_kind(counts: Counter[str]) -> int:

@@ -38,12 +38,18 @@ def profile_solo(
 
 
 def plan_only(
-    items: Sequence[Item], settings: Settings, out: Path, *, force: bool = False, budgeted: bool = False
+    items: Sequence[Item],
+    settings: Settings,
+    out: Path,
+    *,
+    force: bool = False,
+    budgeted: bool = False,
+    in_order: bool = False,
 ) -> Plan:
     """What a campaign would do, leaving every file as it is."""
     _check(items, settings, out)
     finished = [] if force else [*_finished(out, settings), *read_journal(journal_path(out), settings.configuration())]
-    return make_plan(items, settings, finished, budgeted=budgeted)
+    return make_plan(items, settings, finished, budgeted=budgeted, in_order=in_order)
 
 
 class Campaign:
@@ -51,8 +57,9 @@ class Campaign:
 
     A subject that is too big is one row ``skipped``, one that fails or kills its worker ``failed``, one that hangs
     ``timeout``, each with its reason. With ``budget_s`` it ends after so many seconds, having measured first what
-    tells most for its time (``plan.worth_first``), and, when all is measured, the unstable rows again. ``force``
-    begins again.
+    tells most for its time (``plan.worth_first``), and, when all is measured, the unstable rows again. With ``enough``
+    the items are measured in the order given, and it ends when ``enough``, asked of all finished rows before each item,
+    says so. ``force`` begins again.
 
     Opening it locks the journal; ``plan`` says what is left. Raises ``InputError`` for unusable items or settings,
     ``AlreadyExistsError`` when ``out`` was measured otherwise.
@@ -66,16 +73,19 @@ class Campaign:
         *,
         force: bool = False,
         budget_s: float | None = None,
+        enough: Callable[[Collection[Row]], bool] | None = None,
         engine: Callable[[Settings], Engine] = LocalEngine,
     ):
-        self._settings, self._out, self._budget_s, self._engine = settings, Path(out), budget_s, engine
+        self._settings, self._out, self._engine = settings, Path(out), engine
+        self._budget_s, self._enough = budget_s, enough
         _check(items, settings, self._out)
         with ExitStack() as opened:
             journal = Journal(journal_path(self._out), settings.configuration(), fresh=force)
             self._journal = opened.enter_context(journal)
             earlier = [] if force else _finished(self._out, settings)
             self._pooled = len(journal.rows)  # so many are in the plan's rows already
-            self.plan = make_plan(items, settings, [*earlier, *journal.rows], budgeted=budget_s is not None)
+            kept, budgeted = [*earlier, *journal.rows], budget_s is not None
+            self.plan = make_plan(items, settings, kept, budgeted=budgeted, in_order=enough is not None)
             self._open = opened.pop_all()
 
     def run(self, progress: Callable[[], None] = lambda: None) -> LatencyTable:
@@ -95,7 +105,7 @@ class Campaign:
         run = {
             "measured": measured,
             "resumed": self.plan.resumed,
-            "left": max(0, len(self.plan.todo) - measured),
+            "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured),
             "seconds": seconds,
             "cores_busy_with_others": max(0.0, busy_s) / seconds,
         }
@@ -113,14 +123,17 @@ class Campaign:
         """Items while there is time, one at least; with a budget the unstable ones come again after all others."""
         deadline = math.inf if self._budget_s is None else started + self._budget_s
         for i, item in enumerate(self.plan.todo):
-            if i and time.monotonic() >= deadline:
+            if (i and time.monotonic() >= deadline) or self._has_enough():
                 return
             yield item
-        if self._budget_s is not None:
+        if self._budget_s is not None and self._enough is None:
             for item in self._unstable():
                 if time.monotonic() >= deadline:
                     return
                 yield item
+
+    def _has_enough(self) -> bool:
+        return self._enough is not None and self._enough(self._rows())
 
     def _unstable(self) -> list[Item]:
         """Items of whose rows one is measured but not sure, the least sure first."""

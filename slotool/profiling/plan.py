@@ -183,9 +183,16 @@ def points_beside_copies(points: Sequence[Subject], copies: Sequence[int], setti
     ]
 
 
-def make_plan(items: Sequence[Item], settings: Settings, finished: Iterable[Row], *, budgeted: bool = False) -> Plan:
+def make_plan(
+    items: Sequence[Item],
+    settings: Settings,
+    finished: Iterable[Row],
+    *,
+    budgeted: bool = False,
+    in_order: bool = False,
+) -> Plan:
     """Items in rounds of one visit each, every round in an order of its own shuffled by the seed, so that drift of the
-    machine does not go with size.
+    machine does not go with size; or ``in_order``, as they are.
 
     When time is ``budgeted`` the campaign may end after any item, so cheap ones tend to come first: see
     ``worth_first``. Raises ``InputError`` when there is no item; ``AlreadyExistsError`` when a subject has changed
@@ -203,7 +210,10 @@ def make_plan(items: Sequence[Item], settings: Settings, finished: Iterable[Row]
     todo: list[Item] = []
     for visit in range(settings.visits, 0, -1):
         due = [item for item, visits in zip(items, left, strict=True) if visits >= visit]
-        todo += worth_first(due, settings, chance) if budgeted else chance.sample(due, len(due))
+        if in_order:
+            todo += due
+        else:
+            todo += worth_first(due, settings, chance) if budgeted else chance.sample(due, len(due))
     return Plan(todo, left.count(0), items, list(rows.values()))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from slotool.artifacts import Artifact, open_artifact
 from slotool.artifacts.bundle import is_artifact
 from slotool.errors import InputError
+from slotool.predictors import study
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
 from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, OutcomeTable, Schema, schema_name
@@ -27,6 +28,7 @@ class Found:
     """
 
     predictions: list[tuple[Path, PredictionsTable]] = field(default_factory=list)
+    studies: list[tuple[Path, study.StudyTable]] = field(default_factory=list)
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
@@ -35,7 +37,7 @@ class Found:
 
     @property
     def drawable(self) -> bool:
-        return bool(self.predictions or self.outcomes or self.requests or self.rules)
+        return bool(self.predictions or self.studies or self.outcomes or self.requests or self.rules)
 
 
 def collect(paths: Iterable[Path]) -> Found:
@@ -95,6 +97,8 @@ def _take_artifact(artifact: Artifact, found: Found) -> None:
     found.artifacts.append(artifact)
     if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
         found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
+    elif artifact.kind == study.KIND:
+        found.studies.append((artifact.path, study.StudyTable.load(artifact.file(study.PREDICTIONS))))
 
 
 def _take_table(path: Path, schema: str | None, found: Found) -> bool:

@@ -11,6 +11,7 @@ from slotool.reports.figure import Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.predicted import predicted_against_measured
 from slotool.reports.series.served import served_latency
+from slotool.reports.series.studied import study_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.reports.text import file_name
 from slotool.tables import OutcomeTable
@@ -30,6 +31,8 @@ def figures_of(found: Found) -> list[Figure]:
 def _figures(found: Found) -> Iterator[Figure]:
     for path, predictions in found.predictions:
         yield predicted_against_measured(path.resolve().stem, predictions, str(path))
+    for path, study in found.studies:
+        yield from study_figures(path.resolve().stem, study, str(path))
     for path, table in found.outcomes:
         if has_k(table):
             yield accuracy_against_k(subject_of(path, table), table, str(path))

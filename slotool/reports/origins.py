@@ -70,6 +70,7 @@ def _artifacts(found: Found) -> Rows:
 def _tables(found: Found) -> Rows:
     rows: list[tuple[str, ...]] = []
     rows += [_row(p, "predictions", len(t), t.provenance) for p, t in found.predictions]
+    rows += [_row(p, "study of predictors", len(t), t.provenance) for p, t in found.studies]
     rows += [_row(p, "outcome table", len(t.rows), t.provenance) for p, t in found.outcomes]
     rows += [
         (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in found.rules

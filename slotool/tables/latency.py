@@ -20,7 +20,7 @@ LATENCY_SCHEMA = Schema(
         Column("subject", "text", "what ran: a graph's id, or an artifact's name"),
         Column("point", "text", "operating point key; 'full' for a model without a dial", default="full"),
         Column("batch_size", "integer", "examples in one call", default=1, rule=POSITIVE),
-        Column("device", "text", "cpu or cuda:N", default="cpu"),
+        Column("device", "text", "cpu, cuda:N, or what its maker calls it", default="unknown"),
         Column("backend", "text", "what executed it: torch, keras, numba …", default="unknown"),
         Column("threads", "integer", "threads the backend was allowed", default=1, rule=POSITIVE),
         Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
@@ -29,7 +29,7 @@ LATENCY_SCHEMA = Schema(
         Column("status", "text", "ok, or why there are no samples: failed, skipped, timeout", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
-        Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE),
+        Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE, alias="latency_s"),
         Column(
             "predicted", "flag", "true when a predictor wrote the row: samples_s holds its one estimate", default=False
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,8 @@ FINITE = Rule("must be a finite number", np.isfinite)
 class Column:
     """One column. ``default`` fills a column that a file leaves out; without one the column is required.
 
+    ``alias``: a name that it may have instead in a table from elsewhere.
+
     A ``number`` may be missing (NaN) only where ``optional`` says so. ``numbers`` are lists of float64, in CSV
     written with ``;`` between the values.
     """
@@ -57,6 +59,7 @@ class Column:
     default: Any = None
     optional: bool = False
     rule: Rule | None = None
+    alias: str | None = None
 
     @property
     def required(self) -> bool:
@@ -103,11 +106,16 @@ class Schema:
 
         ``first_row`` is the number errors give the first row. Raises ``TableError``.
         """
-        missing = [column.name for column in self.columns if column.required and column.name not in frame]
+        called = {c.name: self._name_in(frame, c) for c in self.columns}
+        missing = [column.name for column in self.columns if column.required and called[column.name] not in frame]
         if missing:
             raise TableError(f"{source}: column {', '.join(missing)} is missing; this is no {self.name} table")
-        typed = {c.name: _typed(c, frame.get(c.name), len(frame), source, first_row) for c in self.columns}
-        extra = {name: frame[name].reset_index(drop=True) for name in frame.columns if name not in self._names}
+        typed = {
+            c.name: _typed(replace(c, name=called[c.name]), frame.get(called[c.name]), len(frame), source, first_row)
+            for c in self.columns
+        }
+        own = self._names | set(called.values())
+        extra = {name: frame[name].reset_index(drop=True) for name in frame.columns if name not in own}
         return pd.DataFrame({**typed, **extra})
 
     def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -115,6 +123,13 @@ class Schema:
         kept = list(rows)
         cells = {c.name: pd.Series([row.get(c.name, c.default) for row in kept], dtype=object) for c in self.columns}
         return self.validate(pd.DataFrame(cells), self.name)
+
+    @staticmethod
+    def _name_in(frame: pd.DataFrame, column: Column) -> str:
+        """What the column is called there: its alias only where its name is not."""
+        if column.alias is not None and column.alias in frame and column.name not in frame:
+            return column.alias
+        return column.name
 
     @property
     def _names(self) -> frozenset[str]:
@@ -242,7 +257,8 @@ def _list_of(value: Any) -> np.ndarray | None:
         numbers = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         return None
-    return numbers if numbers.ndim == 1 else None
+    # A number by itself is a list of one.
+    return np.atleast_1d(numbers) if numbers.ndim <= 1 and value is not None else None
 
 
 _CONVERT: dict[Kind, Callable[[pd.Series], tuple[pd.Series, np.ndarray]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -39,6 +39,15 @@ class Table:
         """Read Parquet or CSV. Raises ``TableError``."""
         frame, provenance = cls.schema.load(Path(path))
         return cls(frame, provenance, source=str(path))
+
+    @classmethod
+    def load_all(cls, paths: Sequence[str | Path]) -> Self:
+        """The rows of several files, one after another, as one table. Raises ``TableError``."""
+        tables = [cls.load(path) for path in paths]
+        if len(tables) == 1:
+            return tables[0]
+        rows = pd.concat([table.rows for table in tables], ignore_index=True)
+        return cls(rows, {str(path): table.provenance for path, table in zip(paths, tables, strict=True)})
 
     def save(self, path: str | Path) -> None:
         """Write Parquet, atomically."""

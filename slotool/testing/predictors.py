@@ -1,10 +1,12 @@
-"""Conformance of latency predictors: subclass ``PredictorConformance`` with ``make`` and every test applies."""
+"""Conformance of latency predictors: subclass ``PredictorConformance``, or ``CompanyPredictorConformance`` for those of
+networks in company, with ``make`` and every test applies."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +14,8 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.base import Predictor
-from slotool.predictors.registry import PREDICTORS
+from slotool.predictors.companies import Company
+from slotool.predictors.registry import PREDICTORS, TOGETHER_PREDICTORS
 
 
 def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]:
@@ -47,30 +50,54 @@ def strange_network() -> OperatorGraph:
     return builder.graph()
 
 
-class PredictorConformance:
-    """What any ``Predictor`` must do. ``make`` returns a new one, small enough to fit in a second or two."""
+def networks_in_company(n: int, seed: int = 0) -> list[Company]:
+    """``n`` different companies, mostly pairs, else trios, of 16 small networks.
 
-    make: Callable[[], Predictor]
-    _fitted: ClassVar[dict[type, Predictor]] = {}
+    Two threads each on two cores; solo latencies are made up.
+    """
+    rng = np.random.default_rng(seed)
+    graphs = random_networks(8, seed) + random_networks(8, seed, kind="cnn")
+    solo_s = dict(zip([graph.id for graph in graphs], synthetic_latency_s(graphs).tolist(), strict=True))
+    found: dict[str, Company] = {}
+    while len(found) < n:
+        chosen = [graphs[i] for i in rng.choice(len(graphs), 2 if rng.random() < 0.75 else 3, replace=False)]
+        company = Company.of(chosen[0], chosen[1:], solo_s, crowding=float(len(chosen)))
+        found[company.id] = company
+    return list(found.values())
 
-    graphs: ClassVar[list[OperatorGraph]] = random_networks(160, seed=0)
-    latency_s: ClassVar[np.ndarray] = synthetic_latency_s(graphs)
 
-    def fit(self, **changes: object) -> Predictor:
+def synthetic_company_latency_s(companies: Sequence[Company]) -> np.ndarray:
+    """A made-up latency: fair sharing, of which a network misses the more, the more of its FLOPs a weight has.
+    float64 seconds [n]."""
+    missed = [0.7 + 0.3 * min(1.0, c.subject.flops / max(c.subject.weights, 1) / 130) for c in companies]
+    return np.array([c.solo_s[0] * c.crowding * part for c, part in zip(companies, missed, strict=True)])
+
+
+class Conformance:
+    """What any ``Predictor`` must do, of networks or of companies. ``make`` returns a new one, small enough to fit in a
+    second or two; 160 ``graphs`` (or companies) have made-up labels ``latency_s``."""
+
+    make: Callable[[], Predictor[Any]]
+    _fitted: ClassVar[dict[type, Predictor[Any]]] = {}
+    registered: ClassVar[Mapping[str, type[Predictor[Any]]]]
+    graphs: ClassVar[list[Any]]
+    latency_s: ClassVar[np.ndarray]
+
+    def fit(self, **changes: object) -> Predictor[Any]:
         """A predictor fitted to the first 100 graphs with the next 30 as dev set."""
         predictor = self.make()
         sets = (self.graphs[:100], self.latency_s[:100], self.graphs[100:130], self.latency_s[100:130])
         predictor.fit(*sets, **{"seed": 0, **changes})  # type: ignore[arg-type]
         return predictor
 
-    def fitted(self) -> Predictor:
+    def fitted(self) -> Predictor[Any]:
         """One fitted predictor, shared by the tests that only ask it."""
         if type(self) not in self._fitted:
             self._fitted[type(self)] = self.fit()
         return self._fitted[type(self)]
 
     def test_it_is_registered_under_its_name(self) -> None:
-        assert PREDICTORS[self.make().name] is type(self.make())
+        assert self.registered[self.make().name] is type(self.make())
 
     def test_answers_are_positive_seconds_one_per_graph(self) -> None:
         predicted = self.fitted().predict(self.graphs)
@@ -110,9 +137,6 @@ class PredictorConformance:
         assert len(told) == predictor.fit_steps
         assert all(told)
 
-    def test_an_operator_type_never_seen_is_answered(self) -> None:
-        assert self.fitted().predict([strange_network()])[0] > 0
-
     def test_labels_that_are_no_latency_are_refused(self) -> None:
         for wrong in (np.nan, 0.0, -1.0, np.inf):
             labels = self.latency_s[:100].copy()
@@ -122,7 +146,41 @@ class PredictorConformance:
         _refuses(self.make(), [], np.empty(0), self.graphs[100:], self.latency_s[100:])
 
 
-def _refuses(predictor: Predictor, *sets: object) -> None:
+class PredictorConformance(Conformance):
+    """``Conformance`` of a predictor of networks alone."""
+
+    registered = PREDICTORS
+    graphs = random_networks(160, seed=0)
+    latency_s = synthetic_latency_s(graphs)
+
+    def test_an_operator_type_never_seen_is_answered(self) -> None:
+        assert self.fitted().predict([strange_network()])[0] > 0
+
+
+class CompanyPredictorConformance(Conformance):
+    """``Conformance`` of a predictor of networks in company."""
+
+    registered = TOGETHER_PREDICTORS
+    graphs = networks_in_company(160)
+    latency_s = synthetic_company_latency_s(graphs)
+
+    def test_the_order_of_the_others_plays_no_part(self) -> None:
+        trio = next(company for company in self.graphs if len(company) == 3)
+        solo_s = dict(zip([graph.id for graph in trio.members], trio.solo_s, strict=True))
+        turned = Company.of(trio.subject, trio.others[::-1], solo_s, trio.crowding)
+        assert self.fitted().predict([turned])[0] == self.fitted().predict([trio])[0]
+
+    def test_a_slower_solo_latency_makes_a_slower_one_in_company(self) -> None:
+        pair = next(company for company in self.graphs if len(company) == 2)
+        slower = replace(pair, solo_s=(3 * pair.solo_s[0], pair.solo_s[1]))
+        assert self.fitted().predict([slower])[0] > self.fitted().predict([pair])[0]
+
+    def test_an_operator_type_never_seen_is_answered(self) -> None:
+        company = Company((strange_network(), self.graphs[0].subject), (1e-5, self.graphs[0].solo_s[0]), 2.0)
+        assert self.fitted().predict([company])[0] > 0
+
+
+def _refuses(predictor: Predictor[Any], *sets: object) -> None:
     try:
         predictor.fit(*sets, seed=0)  # type: ignore[arg-type]
     except InputError:

@@ -9,10 +9,17 @@ from sklearn.linear_model import LinearRegression
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.dnn import DnnPredictor
+from slotool.predictors.dnn import DnnPredictor, DnnTogether
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearPredictor
-from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
+from slotool.predictors.linear import LinearPredictor, LinearTogether
+from slotool.predictors.ridge import RidgePredictor
+from slotool.predictors.sharing import SharingPredictor
+from slotool.testing.predictors import (
+    CompanyPredictorConformance,
+    PredictorConformance,
+    random_networks,
+    synthetic_latency_s,
+)
 
 
 class TestLinear(PredictorConformance):
@@ -29,6 +36,22 @@ class TestDnn(PredictorConformance):
 
 class TestGraphNetwork(PredictorConformance):
     make = staticmethod(lambda: GraphNetworkPredictor(members=1, epochs=15))
+
+
+class TestLinearTogether(CompanyPredictorConformance):
+    make = staticmethod(LinearTogether)
+
+
+class TestDnnTogether(CompanyPredictorConformance):
+    make = staticmethod(lambda: DnnTogether([2]))
+
+
+class TestRidge(CompanyPredictorConformance):
+    make = staticmethod(RidgePredictor)
+
+
+class TestSharing(CompanyPredictorConformance):
+    make = staticmethod(SharingPredictor)
 
 
 GRAPHS = random_networks(300, seed=1)

@@ -13,9 +13,10 @@ from slotool.errors import ArtifactError, InputError, TableError
 from slotool.machine import machine_id
 from slotool.predictors.labels import join_labels
 from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.residuals import Residuals
 from slotool.predictors.scoring import PredictionsTable, score
 from slotool.predictors.splits import paper_split
-from slotool.predictors.trained import TrainedPredictor, conformal_factor
+from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.training import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
@@ -54,6 +55,7 @@ def test_rank_correlation_of_a_constant_is_none_not_nan() -> None:
 
 def test_predictions_table_keeps_its_columns_and_refuses_a_latency_of_zero(tmp_path: Path) -> None:
     row = {"graph_id": "a", "kind": "mlp", "measured_s": 1.0, "predicted_s": 2.0, "low_s": 1.5, "high_s": 3.0}
+    row |= {"noise_s": 0.1, "solo_s": 0.5}
     PredictionsTable.of([row], {"predictor": "linear"}).save(tmp_path / "p.parquet")
     again = PredictionsTable.load(tmp_path / "p.parquet")
     assert again.rows.iloc[0].to_dict() == row
@@ -62,14 +64,44 @@ def test_predictions_table_keeps_its_columns_and_refuses_a_latency_of_zero(tmp_p
         PredictionsTable.of([{**row, "predicted_s": 0.0}])
 
 
-def test_interval_covers_new_labels_as_often_as_it_says() -> None:
+@pytest.mark.parametrize("labels", [40, 399, 900])
+def test_interval_covers_new_labels_as_often_as_it_says(labels: int) -> None:
     rng = np.random.default_rng(0)
     covered = []
-    for _ in range(3000):
-        noise = rng.lognormal(0, 0.4, 60)
-        factor = conformal_factor(noise[:40], np.ones(40))
-        covered.append(np.mean((noise[40:] <= factor) & (noise[40:] >= 1 / factor)))
-    assert 0.895 <= np.mean(covered) <= 0.91
+    for _ in range(1500):
+        # Skewed, as latencies are: late far more often than early.
+        noise = np.exp(rng.exponential(0.4, labels + 20) - 0.3)
+        low, high = Residuals.of(noise[:labels], np.ones(labels)).factors(0.9)
+        covered.append(np.mean((noise[labels:] <= high) & (noise[labels:] >= low)))
+    assert 0.89 <= np.mean(covered) <= 0.915
+
+
+@pytest.mark.parametrize("labels", [200, 900])
+def test_probability_of_staying_below_a_limit_is_the_true_one(labels: int) -> None:
+    rng = np.random.default_rng(1)
+    limits = np.array([0.8, 1.0, 1.3, 2.0])
+    said = [
+        Residuals.of(np.exp(rng.exponential(0.4, labels) - 0.3), np.ones(labels)).probability_below(np.log(limits))
+        for _ in range(400)
+    ]
+    truth = 1 - np.exp(-(np.log(limits) + 0.3) / 0.4)
+    np.testing.assert_allclose(np.mean(said, axis=0), truth, atol=0.008)
+
+
+def test_probability_agrees_with_the_interval_and_is_never_certain() -> None:
+    for labels in (20, 500):
+        residuals = Residuals.of(np.random.default_rng(2).lognormal(0, 0.3, labels), np.ones(labels))
+        low, high = residuals.interval(0.9)
+        inside = float(
+            residuals.probability_below(np.array([high]))[0] - residuals.probability_below(np.array([low]))[0]
+        )
+        assert 0.9 <= inside <= 0.96
+        chances = residuals.probability_below(np.linspace(-9, 9, 50))
+        assert np.all(np.diff(chances) >= 0)
+        assert 0 < chances[0] < 0.05
+        assert 0.95 < chances[-1] < 1
+        again = Residuals.from_document(json.loads(json.dumps(residuals.document())))
+        assert again.interval(0.9) == (low, high)
 
 
 def test_interval_of_a_trained_predictor_covers_held_out_labels() -> None:
@@ -95,13 +127,14 @@ class Peeking(LinearPredictor):
 
 def test_interval_is_not_taken_from_labels_the_predictor_chose_by(run) -> None:
     peeked = TrainedPredictor.train(Peeking(), run.labelled, run.split, seed=0)
-    assert peeked.interval_factor == run.trained["linear"].interval_factor > 1.01
+    assert peeked.residuals.factors(0.9) == run.trained["linear"].residuals.factors(0.9)
+    assert peeked.residuals.factors(0.9)[1] > 1.01
 
 
 def test_interval_needs_nine_labels() -> None:
-    assert conformal_factor(np.full(9, 2.0), np.ones(9)) == pytest.approx(2.0)
+    assert Residuals.of(np.full(9, 2.0), np.ones(9)).factors(0.9) == pytest.approx((0.5, 2.0))
     with pytest.raises(InputError, match="8 dev labels are too few for a 90% interval"):
-        conformal_factor(np.ones(8), np.ones(8))
+        Residuals.of(np.ones(8), np.ones(8)).interval(0.9)
 
 
 def test_artifact_predicts_bit_identically(run, tmp_path: Path) -> None:
@@ -126,7 +159,7 @@ def test_artifact_holds_scores_that_its_predictions_give(run, tmp_path: Path) ->
 
 def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_path: Path) -> None:
     for name, change, sentence in (
-        ("newer", {"version": 2}, "predictor version 2, but this slotool reads version 1"),
+        ("newer", {"version": 3}, "predictor version 3, but this slotool reads version 2"),
         ("unknown", {"name": "oracle"}, "'oracle' is no predictor of this slotool"),
     ):
         run.save(tmp_path / "p", config={}, seed=0, force=True)

@@ -1,0 +1,210 @@
+"""``slotool compare-predictors``: every predictor under every protocol, beside the noise floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.predictor_options import (
+    Depths,
+    Graphs,
+    Latency,
+    OnlyBackend,
+    OnlyBatchSize,
+    OnlyDevice,
+    OnlyMachine,
+    OnlyThreads,
+    chosen_names,
+    parse_depths,
+    predictor_makers,
+    warn_unmatched,
+    whole_numbers,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from slotool.cli.output import Output
+    from slotool.predictors.base import Predictor
+    from slotool.predictors.labels import LabelledGraphs
+    from slotool.predictors.study import Study, Task
+    from slotool.profiling.journal import Journal
+
+TITLES = {
+    "random": "Random split (the paper's)",
+    "depth": "Depth: learnt from shallower networks, on the deepest of each kind",
+    "width": "Width: learnt from narrower networks, on the widest of each kind",
+    "family": "Family: learnt from the other kinds",
+}
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare-predictors")(compare_predictors)
+
+
+def compare_predictors(
+    latency: Latency,
+    graphs: Graphs,
+    out: Out,
+    protocols: Annotated[
+        str, typer.Option("--protocols", help="How to hold networks out: random, depth, width, family.")
+    ] = "random",
+    models: Annotated[
+        str, typer.Option("--models", help="Predictors to compare, such as linear,dnn,graph.", show_default="every one")
+    ] = "",
+    curve: Annotated[
+        str, typer.Option("--curve", help="Learning curve: numbers of networks to learn from, and all.")
+    ] = "",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="So many splits and trainings, averaged.")] = 1,
+    depths: Depths = "1:20",
+    device: OnlyDevice = None,
+    backend: OnlyBackend = None,
+    threads: OnlyThreads = None,
+    batch_size: OnlyBatchSize = None,
+    machine: OnlyMachine = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Train every predictor under every protocol and score all on the same held-out networks.
+
+    Interrupted, the same command goes on where it was. Reports draw the result.
+
+    Example: slotool compare-predictors latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o study
+
+    Example: slotool compare-predictors latency.csv -g cells.jsonl -o study --protocols random,depth --curve 500,all
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.output import Output
+    from slotool.graphs.store import read_graphs
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.registry import PREDICTORS
+    from slotool.predictors.splits import PROTOCOLS
+    from slotool.predictors.study import plan_tasks
+    from slotool.tables import LatencyTable
+
+    asked = chosen_names(protocols, list(PROTOCOLS), "--protocols")
+    names = chosen_names(models, list(PREDICTORS), "--models") if models else list(PREDICTORS)
+    makers = predictor_makers(names, parse_depths(depths))
+    points = _points(curve)
+    refuse_existing(out, force)
+    output = Output(as_json=json)
+    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
+    labelled = join_labels(LatencyTable.load_all(latency), (g for path in graphs for g in read_graphs(path)), picked)
+    warn_unmatched(output, labelled)
+    tasks = plan_tasks(labelled, asked, range(seed, seed + seeds), points)
+    inputs = {"latency": [str(path) for path in latency], "graphs": [str(path) for path in graphs], **picked}
+    config = {**inputs, "protocols": asked, "models": names, "curve": curve, "seeds": seeds, "depths": depths}
+    with _journal(out, labelled, depths, force) as journal:
+        study = _run(output, labelled, tasks, makers, journal, out)
+        document = study.save(out, config=config, seed=seed, force=force)
+        journal.remove()
+    _report(output, document, points, out)
+
+
+def _points(curve: str) -> list[int | None]:
+    """Numbers of networks, None for all."""
+    parts = [part.strip() for part in curve.split(",") if part.strip()]
+    numbers = ",".join(part for part in parts if part != "all")
+    what = "a point of the learning curve is a whole number of networks"
+    points: list[int | None] = [*whole_numbers(numbers, "--curve", least=1, what=what)] if numbers else []
+    return [*points, None] if "all" in parts else points
+
+
+def _journal(out: Path, labelled: LabelledGraphs, depths: str, force: bool) -> Journal:
+    """Where finished trials are kept until the study is written."""
+    from slotool.predictors.study import data_digest
+    from slotool.profiling.journal import Journal
+
+    configuration = {"study": data_digest(labelled), "depths": depths}
+    return Journal(out.with_name(f"{out.name}.journal"), configuration, fresh=force)
+
+
+def _run(
+    output: Output,
+    labelled: LabelledGraphs,
+    tasks: list[Task],
+    makers: Mapping[str, Callable[[], Predictor]],
+    journal: Journal,
+    out: Path,
+) -> Study:
+    from slotool.predictors.study import run_study, steps_left
+
+    if journal.rows:
+        output.note(f"resuming: {len(journal.rows)} of {len(tasks) * len(makers)} trainings are finished")
+    text = f"{len(makers)} predictors, {len(tasks)} splits; trainings"
+    try:
+        with output.progress(text, total=steps_left(tasks, makers, journal)) as progress:
+
+            def finished(what: str) -> None:
+                progress.say(what)
+                progress.advance()
+
+            return run_study(labelled, tasks, makers, journal, progress=finished)
+    except KeyboardInterrupt:
+        if journal.rows:
+            output.note(f"interrupted; what was finished is in {journal.path}, the same command again resumes")
+        raise
+
+
+def _report(output: Output, document: dict[str, Any], points: list[int | None], out: Path) -> None:
+    from slotool.cli.predictor_scores import FLOOR_MEANS
+    from slotool.predictors.labels import Setting
+    from slotool.predictors.study import RANDOM, whole_scores
+
+    whole = whole_scores(document["scores"])
+    random = [score for score in whole if score["protocol"] == RANDOM]
+    human: list[Any] = [_in_seconds(random)] if random else []
+    human += [_relative(title, [s for s in whole if s["protocol"] == name]) for name, title in TITLES.items()]
+    if points:
+        human.append(_curve(document["scores"]))
+    for each in _reasons(document["refused"]):
+        human.append(each)
+    human += [FLOOR_MEANS, f"labels: {Setting.from_document(document['setting'])}", f"wrote {out}"]
+    output.result("compare-predictors", {"artifact": str(out), **document}, *(part for part in human if part))
+
+
+def _in_seconds(scores: list[dict[str, Any]]) -> Table:
+    from slotool.cli.output import table
+    from slotool.cli.predictor_scores import IN_SECONDS, in_seconds
+
+    rows = [[score["split"], score["predictor"], *in_seconds(score)] for score in scores]
+    return table("In seconds, as the paper reports it (random split)", ["networks", "predictor", *IN_SECONDS], rows)
+
+
+def _relative(title: str, scores: list[dict[str, Any]]) -> Table | None:
+    """One protocol: per split every predictor, then the noise floor."""
+    from slotool.cli.output import table
+    from slotool.cli.predictor_scores import FLOOR, RELATIVE, floor_relative, relative
+
+    rows: list[list[str]] = []
+    for name in dict.fromkeys(score["split"] for score in scores):
+        own = [score for score in scores if score["split"] == name]
+        counts = [f"{own[0]['labels']:,}", f"{own[0]['n']:,}"]
+        rows += [[name, *counts, score["predictor"], *relative(score)] for score in own]
+        rows.append([name, *counts, FLOOR, *floor_relative(own[0])])
+    return table(title, ["networks", "learnt from", "on", "predictor", *RELATIVE], rows) if rows else None
+
+
+def _curve(scores: list[dict[str, Any]]) -> Table:
+    from slotool.cli.output import table
+    from slotool.predictors.study import curve_scores
+
+    points = curve_scores(scores)
+    names = list(dict.fromkeys(score["predictor"] for score in points))
+    by_labels: dict[int, dict[str, str]] = {}
+    for score in points:
+        row = by_labels.setdefault(score["labels"], {})
+        row[score["predictor"]] = f"{score['mape']:.1%} ({score['mae_over_mean']:.1%})"
+    rows = [[f"{labels:,}", *(row.get(name, "–") for name in names)] for labels, row in sorted(by_labels.items())]
+    return table("Learning curve: MAPE (MAE/mean)", ["learnt from", *names], rows)
+
+
+def _reasons(refused: list[dict[str, Any]]) -> list[str]:
+    """One sentence per predictor and split it could not do."""
+    reasons = {(each["protocol"], each["split"], each["predictor"]): each["reason"] for each in refused}
+    return [f"{name} could not do {protocol}/{split}: {why}" for (protocol, split, name), why in reasons.items()]

@@ -1,0 +1,163 @@
+"""Labels of companies: the rows of a co-located latency table, joined with the graphs of all members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import InputError, TableError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.companies import Company
+from slotool.predictors.labels import SETTING_COLUMNS, Setting, only_setting
+from slotool.predictors.noise import label_noise_s
+from slotool.tables import FULL, LatencyTable
+
+JOINT = "+"
+
+
+@dataclass(frozen=True)
+class LabelledCompanies:
+    """Companies with their labels, float64 seconds > 0 [n]: the median of the samples that the first member took
+    beside the others. Its own solo latency is that just before and after, so that drift cancels.
+
+    ``noise_s`` as in ``LabelledGraphs``; ``solo_s``: the median of all solo samples, by graph id.
+    """
+
+    companies: tuple[Company, ...]
+    latency_s: np.ndarray
+    noise_s: np.ndarray
+    setting: Setting
+    solo_s: Mapping[str, float]
+    rows_without_graph: int
+
+    def __len__(self) -> int:
+        return len(self.companies)
+
+    def take(self, rows: np.ndarray) -> tuple[list[Company], np.ndarray]:
+        """The companies and labels of these rows."""
+        return [self.companies[i] for i in rows], self.latency_s[rows]
+
+
+def is_colocated(table: LatencyTable) -> bool:
+    """Whether all that it measured was measured beside others."""
+    measured = table.rows[(table.rows["status"] == "ok") & ~table.rows["predicted"]]
+    return bool(len(measured) and (measured["co_runners"] != "").all())
+
+
+def join_companies(
+    table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
+) -> LabelledCompanies:
+    """Each company of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
+
+    Rows of one subject beside the same others are one label. ``picked``: values of setting columns, or of ``policy``,
+    to keep. Raises ``InputError`` when nothing joins, when rows of several settings or policies remain, or when there
+    are no solo samples to compare with; ``TableError`` for solo samples that are no latency.
+    """
+    rows = _measured_together(table, picked or {})
+    by_name = _by_name(graphs)
+    names = [
+        [subject, *others.split(JOINT)] for subject, others in zip(rows["subject"], rows["co_runners"], strict=True)
+    ]
+    members = pd.Series([[by_name.get(name) for name in each] for each in names], index=rows.index, dtype=object)
+    rows = rows.assign(members=members, solo_median_s=_solo_medians(rows))
+    complete = rows[[None not in each for each in members]]
+    if complete.empty:
+        absent = sorted({name for each in names for name in each} - set(by_name))
+        raise InputError(
+            f"none of the {len(rows)} co-located rows can be learnt from: no graph has the id or name {absent[0]}"
+            + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
+        )
+    setting = _setting(complete)
+    solo_s = _solo_by_id(complete)
+    labels = list(_labels(complete, solo_s, setting))
+    if not labels:
+        raise InputError("no co-located row can be learnt from: a co-runner's own solo latency is nowhere in the table")
+    companies, latency_s, noise_s = zip(*labels, strict=True)
+    return LabelledCompanies(
+        companies=companies,
+        latency_s=np.array(latency_s),
+        noise_s=np.array(noise_s),
+        setting=setting,
+        solo_s=solo_s,
+        rows_without_graph=len(rows) - len(complete),
+    )
+
+
+def _measured_together(table: LatencyTable, picked: Mapping[str, Any]) -> pd.DataFrame:
+    conditions = {column: value for column, value in picked.items() if value is not None}
+    rows = table.rows
+    if "solo_s" not in rows:
+        raise InputError("the latency table has no column solo_s: co-located rows need the solo samples beside them")
+    for column in ("policy", "affinity"):
+        rows = rows if column in rows else rows.assign(**{column: ""})
+    keep = (rows["co_runners"] != "").to_numpy()
+    for column, value in {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}.items():
+        keep = keep & (rows[column] == value).to_numpy()
+    if not keep.any():
+        asked = "".join(f", {column} {value}" for column, value in conditions.items())
+        raise InputError(f"the latency table has no measured row beside others (status ok, point full{asked})")
+    return rows[keep]
+
+
+def _by_name(graphs: Iterable[OperatorGraph]) -> dict[str, OperatorGraph]:
+    found: dict[str, OperatorGraph] = {}
+    for graph in graphs:
+        for name in filter(None, (graph.id, graph.name)):
+            if found.setdefault(name, graph).id != graph.id:
+                raise InputError(f"different graphs are named {name}")
+    return found
+
+
+def _solo_medians(rows: pd.DataFrame) -> list[float]:
+    medians = []
+    for name, samples in zip(rows["subject"], rows["solo_s"], strict=True):
+        values = np.asarray([] if samples is None else samples, dtype=np.float64).reshape(-1)
+        median = float(np.median(values)) if len(values) else float("nan")
+        if not (np.isfinite(median) and values.min() > 0):
+            raise TableError(f"latency table: a row of subject {name} has solo samples that are no positive seconds")
+        medians.append(median)
+    return medians
+
+
+def _setting(rows: pd.DataFrame) -> Setting:
+    setting = only_setting(rows, (*SETTING_COLUMNS, "policy"))
+    cores = {len(str(text).split(",")) for text in rows["affinity"] if text}
+    if len(cores) > 1:
+        raise InputError(f"the latency table mixes numbers of cores: {', '.join(map(str, sorted(cores)))}")
+    return replace(setting, policy=str(rows.iloc[0]["policy"] or "shared"), cores=next(iter(cores), None))
+
+
+def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
+    medians: dict[str, list[float]] = {}
+    for members, solo_s in zip(rows["members"], rows["solo_median_s"], strict=True):
+        medians.setdefault(members[0].id, []).append(solo_s)
+    return {id_: float(np.median(values)) for id_, values in medians.items()}
+
+
+def _labels(
+    rows: pd.DataFrame, solo_s: Mapping[str, float], setting: Setting
+) -> Iterator[tuple[Company, float, float]]:
+    """Company, label and noise, rows of the same company taken together."""
+    same: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
+    for row in rows.to_dict("records"):
+        subject, *others = row["members"]
+        same.setdefault((subject.id, *sorted(graph.id for graph in others)), []).append(row)
+    for ids, found in same.items():
+        if all(id_ in solo_s for id_ in ids):
+            subject, *others = found[0]["members"]
+            own_s = float(np.median([row["solo_median_s"] for row in found]))
+            crowding = setting.crowding(len(ids))
+            company = Company.of(subject, others, {**solo_s, subject.id: own_s}, crowding)
+            # Each round against its own solo samples, for the machine may have been slower in one of them.
+            latency_s = own_s * float(np.median([np.median(r["samples_s"]) / r["solo_median_s"] for r in found]))
+            yield company, latency_s, _noise_s(found, latency_s / own_s)
+
+
+def _noise_s(rows: Sequence[Mapping[Any, Any]], ratio: float) -> float:
+    """How far a label may be off for its own samples and, with the ratio, for the solo samples that it leans on."""
+    together, solo = (np.concatenate([np.asarray(row[name]) for row in rows]) for name in ("samples_s", "solo_s"))
+    return float(np.hypot(label_noise_s(together), ratio * label_noise_s(solo)))

@@ -1,0 +1,92 @@
+"""The simple rival in company: linear regression of the logarithm on what each member demands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.companies import Company
+from slotool.predictors.demands import DEMANDS, demand_matrix, fair_s
+
+PENALTIES = tuple(10.0**power for power in range(-2, 5))
+
+
+class RidgePredictor(Predictor[Company]):
+    """latency = solo latency × crowding × e^(linear in ``demands`` and in the logarithm of the number of members).
+
+    The penalty on coefficients of standardised columns is that of least error over labels left out one by one, which
+    has a closed form. Answers stay within the degradation that training had; dev set and seed play no part.
+    """
+
+    name = "ridge"
+
+    def fit(
+        self,
+        graphs: Sequence[Company],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[Company],
+        dev_latency_s: np.ndarray,
+        *,
+        seed: int,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        require_labels(graphs, latency_s, "training")
+        columns, target = _columns(graphs), np.log(latency_s / fair_s(graphs))
+        deviation = columns.std(axis=0)
+        self._mean, self._deviation = columns.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
+        self._level, self._range = float(target.mean()), np.array([target.min(), target.max()])
+        x, y = self._scaled(columns), target - self._level
+        left, sizes, right = np.linalg.svd(x, full_matrices=False)
+        self._coefficients = min((_solved(left, sizes, right, y, penalty) for penalty in PENALTIES), key=_error)[1]
+        if progress:
+            progress("ridge: least squares")
+
+    def predict(self, graphs: Sequence[Company]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        log_ratio = np.clip(self._level + self._scaled(_columns(graphs)) @ self._coefficients, *self._range)
+        alone = np.array([len(company) == 1 for company in graphs])
+        return fair_s(graphs) * np.exp(np.where(alone, 0.0, log_ratio))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        names = ("mean", "deviation", "range", "coefficients")
+        return {name: getattr(self, f"_{name}") for name in names}, {"names": list(DEMANDS), "level": self._level}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["names"] != list(DEMANDS):
+            raise InputError("the ridge predictor was trained with other demands than this slotool has")
+        restored = cls()
+        restored._mean, restored._deviation = tensors["mean"], tensors["deviation"]
+        restored._range, restored._coefficients = tensors["range"], tensors["coefficients"]
+        restored._level = float(document["level"])
+        return restored
+
+    def _scaled(self, columns: np.ndarray) -> np.ndarray:
+        return np.asarray((columns - self._mean) / self._deviation)
+
+
+def _columns(companies: Sequence[Company]) -> np.ndarray:
+    """float64 [n, 2 × DEMANDS + 1]."""
+    sizes = np.log([[float(len(company))] for company in companies])
+    return np.hstack([demand_matrix(companies), sizes])
+
+
+def _solved(
+    left: np.ndarray, sizes: np.ndarray, right: np.ndarray, y: np.ndarray, penalty: float
+) -> tuple[float, np.ndarray]:
+    """Mean squared error of each label predicted from all others, and the coefficients from all."""
+    shrunk = sizes**2 / (sizes**2 + penalty)
+    # The level is fitted too, so every label has a part of 1/n in its own prediction.
+    leverage = np.sum(left**2 * shrunk, axis=1) + 1 / len(y)
+    residual = y - left @ (shrunk * (left.T @ y))
+    coefficients = right.T @ (sizes / (sizes**2 + penalty) * (left.T @ y))
+    return float(np.mean((residual / np.maximum(1 - leverage, 1e-9)) ** 2)), coefficients
+
+
+def _error(solved: tuple[float, np.ndarray]) -> float:
+    return solved[0]

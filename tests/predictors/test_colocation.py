@@ -1,0 +1,355 @@
+"""Networks in company: labels, splits, what the predictors say of made-up and of shipped measurements, and commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.artifacts import open_artifact
+from slotool.errors import ArtifactError, InputError, TableError
+from slotool.graphs.store import read_graphs, write_graphs
+from slotool.machine import machine_id
+from slotool.predictors.colocation import PredictorArtifact, train_companies
+from slotool.predictors.companies import Company
+from slotool.predictors.company_labels import is_colocated, join_companies
+from slotool.predictors.company_splits import company_splits, random_company_split
+from slotool.predictors.demands import fair_s
+from slotool.predictors.labels import Setting
+from slotool.predictors.linear import LinearTogether
+from slotool.predictors.registry import TOGETHER_PREDICTORS
+from slotool.predictors.ridge import RidgePredictor
+from slotool.predictors.sharing import SharingPredictor
+from slotool.predictors.trained import TrainedPredictor
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import (
+    networks_in_company,
+    random_networks,
+    synthetic_company_latency_s,
+    synthetic_latency_s,
+)
+
+SHIPPED = Path(__file__).parents[2] / "datasets"
+COMPANIES = networks_in_company(200)
+OTHERS = random_networks(200, seed=8) + random_networks(40, seed=8, kind="cnn")
+NETWORKS = {graph.id: graph for company in COMPANIES for graph in company.members}
+
+
+def colocated_rows(companies: list[Company] = COMPANIES, **columns: object) -> list[dict[str, object]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "subject": company.subject.id,
+            "co_runners": "+".join(sorted(graph.id for graph in company.others)),
+            "samples_s": latency_s * rng.lognormal(0, 0.02, 5),
+            "solo_s": company.solo_s[0] * rng.lognormal(0, 0.01, 5),
+            "threads": 2,
+            "affinity": "0,1",
+            "policy": "shared",
+            "machine": machine_id(),
+            **columns,
+        }
+        for company, latency_s in zip(companies, synthetic_company_latency_s(companies), strict=True)
+    ]
+
+
+def table_of(rows: list[dict[str, object]]) -> LatencyTable:
+    import pandas as pd
+
+    return LatencyTable(pd.DataFrame(rows))
+
+
+def alone_rows() -> list[dict[str, object]]:
+    graphs = [*NETWORKS.values(), *OTHERS]
+    columns = {"threads": 2, "machine": machine_id()}
+    return [
+        {"subject": g.id, "samples_s": s * np.array([0.99, 1.0, 1.01, 1.0]), **columns}
+        for g, s in zip(graphs, synthetic_latency_s(graphs), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    return join_companies(table_of(colocated_rows()), NETWORKS.values())
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return join_companies(
+        LatencyTable.load(SHIPPED / "keras-applications-colocated.parquet"),
+        read_graphs(SHIPPED / "keras-applications-graphs.parquet"),
+    )
+
+
+def test_labels_are_medians_in_company_against_solo_samples_beside_them(labelled) -> None:
+    assert len(labelled) == len(COMPANIES)
+    found = {company.id: i for i, company in enumerate(labelled.companies)}
+    at = [found[company.id] for company in COMPANIES]
+    np.testing.assert_allclose(labelled.latency_s[at], synthetic_company_latency_s(COMPANIES), rtol=0.05)
+    assert {company.crowding for company in labelled.companies} == {2.0, 3.0}
+    assert labelled.setting.policy == "shared"
+    assert "2 threads on 2 shared cores" in str(labelled.setting)
+    assert np.all(labelled.noise_s > 0)
+
+
+def test_rows_of_one_company_are_one_label_whatever_the_order_of_the_names() -> None:
+    first, *_ = trio_rows = [row for row in colocated_rows() if "+" in str(row["co_runners"])]
+    turned = {**first, "co_runners": "+".join(str(first["co_runners"]).split("+")[::-1])}
+    twice = join_companies(table_of([*colocated_rows(), turned]), NETWORKS.values())
+    assert len(twice) == len(COMPANIES)
+    assert trio_rows
+
+
+@pytest.mark.parametrize(
+    ("setting", "members", "crowding"),
+    [
+        ({"threads": 2, "cores": 2, "policy": "shared"}, 3, 3.0),
+        ({"threads": 2, "cores": 8, "policy": "shared"}, 3, 1.0),
+        ({"threads": 4, "cores": 8, "policy": "shared"}, 3, 1.5),
+        ({"threads": 2, "cores": 2, "policy": "split"}, 3, 1.0),
+        ({"threads": 1, "cores": None, "policy": "shared", "device": "cuda:0"}, 2, 2.0),
+    ],
+)
+def test_crowding_is_threads_over_cores(setting: dict, members: int, crowding: float) -> None:
+    facts = {"machine": "m", "device": "cpu", "backend": "keras", "batch_size": 1, **setting}
+    assert Setting(**facts).crowding(members) == crowding
+
+
+def _without(rows, **columns):
+    return [{**row, **columns} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "sentence"),
+    [
+        ([{k: v for k, v in row.items() if k != "solo_s"} for row in colocated_rows()], InputError, "no column solo_s"),
+        (_without(colocated_rows(), co_runners=""), InputError, "no measured row beside others"),
+        (_without(colocated_rows(), co_runners="nobody"), InputError, "no graph has the id or name nobody"),
+        (_without(colocated_rows(), solo_s=[0.0]), TableError, "solo samples that are no positive seconds"),
+        (_without(colocated_rows(), solo_s=[]), TableError, "solo samples that are no positive seconds"),
+        ([*colocated_rows(), *colocated_rows(policy="split")], InputError, "policy shared, split.*--policy"),
+        ([*colocated_rows(), *colocated_rows(machine="b")], InputError, "mixes machine .*--machine"),
+        ([*colocated_rows(), *colocated_rows(affinity="0,1,2")], InputError, "mixes numbers of cores: 2, 3"),
+    ],
+)
+def test_tables_that_say_nothing_of_company_are_sentences(rows, error, sentence: str) -> None:
+    with pytest.raises(error, match=sentence):
+        join_companies(table_of(rows), NETWORKS.values())
+
+
+def test_protocols_hold_out_what_they_say(labelled) -> None:
+    companies = labelled.companies
+    splits = company_splits(companies, 0)
+    for split in splits["pairs unseen"]:
+        learnt = {companies[i].together for i in [*split.train, *split.dev]}
+        assert not learnt & {companies[i].together for i in split.test}
+    for split in splits.get("network unseen", []):
+        (asked,) = {companies[i].subject.id for i in split.test}
+        assert all(asked not in companies[i].together for i in [*split.train, *split.dev])
+    (trios,) = splits["trios from pairs"]
+    assert {len(companies[i]) for i in trios.test} == {3}
+    assert {len(companies[i]) for i in [*trios.train, *trios.dev]} == {2}
+    whole = random_company_split(companies, 0)
+    assert sorted(np.concatenate([whole.train, whole.dev, whole.test])) == list(range(len(companies)))
+    with pytest.raises(InputError, match="too few labelled companies to split \\(5\\)"):
+        random_company_split(companies[:5], 0)
+
+
+@given(st.lists(st.sampled_from(list(NETWORKS.values())), min_size=1, max_size=4), st.randoms())
+def test_a_company_is_the_same_in_any_order(members, random) -> None:
+    solo_s = dict.fromkeys(NETWORKS, 0.01)
+    others = members[1:]
+    turned = random.sample(others, len(others))
+    assert Company.of(members[0], others, solo_s) == Company.of(members[0], turned, solo_s)
+
+
+@pytest.mark.parametrize("kind", [SharingPredictor, RidgePredictor])
+def test_beside_nobody_a_network_takes_its_solo_latency(kind) -> None:
+    predictor = kind()
+    predictor.fit(COMPANIES, synthetic_company_latency_s(COMPANIES), [], np.empty(0), seed=0)
+    alone = [Company.of(graph, [], dict.fromkeys(NETWORKS, 0.02)) for graph in NETWORKS.values()]
+    np.testing.assert_allclose(predictor.predict(alone), 0.02)
+
+
+def test_sharing_takes_more_members_than_it_was_shown() -> None:
+    pairs = [company for company in COMPANIES if len(company) == 2]
+    predictor = SharingPredictor()
+    predictor.fit(pairs, synthetic_company_latency_s(pairs), [], np.empty(0), seed=0)
+    trios = [company for company in COMPANIES if len(company) == 3]
+    mean, spread = predictor.predict_and_spread(trios)
+    # Made up so that a trio is exactly as its crowding says.
+    np.testing.assert_allclose(mean, synthetic_company_latency_s(trios), rtol=0.15)
+    assert np.median(spread) > 2 * np.median(predictor.predict_and_spread(pairs)[1])
+
+
+def test_on_shipped_pairs_ours_is_near_the_noise_and_beats_the_papers_baseline(shipped) -> None:
+    """Qualitatively the paper's figure 9, and the pairs that were never learnt together."""
+    makers = {"linear": LinearTogether, "sharing": SharingPredictor}
+    protocols = {"unseen": company_splits(shipped.companies, 0)["pairs unseen"]}
+    run = train_companies(makers, shipped, random_company_split(shipped.companies, 0), protocols)
+    pairs = {name: table.scores_by_kind()["pair"] for name, table in run.held_out.items()}
+    for scores, most in ((pairs, 0.06), (run.protocols["unseen"], 0.10)):
+        ours, linear = scores["sharing"], scores["linear"]
+        assert ours["mape"] < most
+        assert ours["mape"] < 2 * ours["floor"]["mape"]
+        assert ours["mae_s"] < 0.6 * linear["mae_s"]
+    assert run.chosen == "sharing"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("colocated")
+    names = {id_: f"net{i}" for i, id_ in enumerate(NETWORKS)}
+    graphs = [replace(graph, name=names[graph.id]) for graph in NETWORKS.values()]
+    write_graphs(folder / "graphs.jsonl", graphs)
+    write_graphs(folder / "all.jsonl", [*graphs, *OTHERS])
+    # The table names its subjects, as profile colocated --keras does.
+    rows = colocated_rows()
+    for row in rows:
+        row["subject"] = names[str(row["subject"])]
+        row["co_runners"] = "+".join(sorted(names[id_] for id_ in str(row["co_runners"]).split("+")))
+    table_of(rows).save(folder / "colocated.parquet")
+    table_of(alone_rows()).save(folder / "alone.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def both(measured: Path) -> Path:
+    """An artifact that knows networks alone and beside others, by the library."""
+    from slotool.predictors.additive import AdditivePredictor
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.splits import paper_split
+    from slotool.predictors.training import train_and_score
+
+    alone = join_labels(LatencyTable.load(measured / "alone.parquet"), read_graphs(measured / "all.jsonl"))
+    run = train_and_score([AdditivePredictor()], alone, paper_split(alone.kinds, 0))
+    run.save(measured / "alone", config={}, seed=0)
+    table = LatencyTable.load(measured / "colocated.parquet")
+    labelled = join_companies(table, read_graphs(measured / "graphs.jsonl"))
+    makers = {"sharing": SharingPredictor}
+    together = train_companies(makers, labelled, random_company_split(labelled.companies, 0), {})
+    together.save(measured / "both", open_artifact(measured / "alone"), config={}, seed=0)
+    return measured / "both"
+
+
+def test_train_predictor_knows_a_colocated_table_and_prints_every_protocol(slotool, measured: Path, tmp_path) -> None:
+    arguments = [measured / "colocated.parquet", "--graphs", measured / "graphs.jsonl", "--depths", "1"]
+    finished = slotool("train-predictor", *arguments, "-o", tmp_path / "p")
+    assert finished.exit_code == 0, finished.stderr
+    for text in ("Pairs, random", "Pairs unseen", "Trios from pairs", "linear, cannot take these", "noise floor"):
+        assert text in finished.stdout
+    assert "kept " in finished.stdout
+    artifact = open_artifact(tmp_path / "p", "predictor")
+    scores = artifact.json("together-scores.json")
+    assert list(scores["predictors"]) == list(TOGETHER_PREDICTORS)
+    assert scores["chosen"] == min(scores["predictors"], key=lambda name: scores["predictors"][name]["dev_mae_s"])
+    # It answers for these networks straight away, for they were measured alone as well.
+    graphs = ["--graph", measured / "graphs.jsonl"]
+    finished = slotool("predict", tmp_path / "p", *graphs, "--with", "net1", "--with", "net2", "--json")
+    assert finished.exit_code == 0, finished.stderr
+    rows = finished.document["predictions"]
+    assert all(row["solo_measured"] and row["low_s"] < row["latency_s"] < row["high_s"] for row in rows)
+    assert all(2 < row["degradation_ratio"] < 3.2 for row in rows)
+    finished = slotool("predict", tmp_path / "p", *graphs)
+    assert finished.exit_code == 2
+    assert "networks beside others only" in finished.stderr
+    finished = slotool("train-predictor", *arguments, "-o", tmp_path / "q", "--solo", tmp_path / "p")
+    assert finished.exit_code == 2
+    assert "holds no predictor of networks alone" in finished.stderr
+    assert not (tmp_path / "q").exists()
+
+
+def test_one_artifact_answers_alone_and_beside_others(slotool, measured: Path, both: Path, tmp_path: Path) -> None:
+    new = replace(random_networks(1, seed=99)[0], name="new")
+    graphs = [new, *read_graphs(measured / "graphs.jsonl")]
+    write_graphs(tmp_path / "new.jsonl", graphs)
+    asked = [both, "--graph", tmp_path / "new.jsonl"]
+    alone = slotool("predict", *asked, "--json").document["predictions"][0]
+    out = tmp_path / "predicted.parquet"
+    finished = slotool("predict", *asked, "--with", "net3", "--slo", "30us", "--out", out)
+    assert finished.exit_code == 0, finished.stderr
+    for text in ("Latency beside net3", "alone", "slower", "P(≤ 30 µs)", "~: predicted as well", "2 shared cores"):
+        assert text in finished.stdout
+    rows = slotool("predict", *asked, "--with", "net3", "--json").document["predictions"]
+    assert rows[0]["solo_s"] == alone["latency_s"]
+    assert [row["solo_measured"] for row in rows] == [False] + [True] * len(NETWORKS)
+    # What rests on a predicted solo latency is less sure.
+    widths = [np.log(row["high_s"] / row["low_s"]) for row in rows]
+    assert widths[0] > np.log(alone["high_s"] / alone["low_s"])
+    table = LatencyTable.load(out)
+    assert table.rows["predicted"].all()
+    beside = next(graph.id for graph in graphs if graph.name == "net3")
+    assert set(table.rows["co_runners"]) == {beside}
+    assert is_colocated(LatencyTable.load(measured / "colocated.parquet"))
+    assert not is_colocated(LatencyTable.load(measured / "alone.parquet"))
+
+
+def test_probability_grows_with_the_slo(slotool, measured: Path, both: Path) -> None:
+    asked = [both, "--graph", measured / "graphs.jsonl"]
+    for company in ([], ["--with", "net3"]):
+        finished = slotool("predict", *asked, *company, "--json")
+        row = finished.document["predictions"][0]
+        chances = []
+        for limit_s in (row["low_s"] * 0.999, row["latency_s"], row["high_s"] * 1.001):
+            answer = slotool("predict", *asked, *company, "--slo", f"{1e6 * limit_s}us", "--json").document
+            assert answer["slo_s"] == pytest.approx(limit_s)
+            chances.append(answer["predictions"][0]["probability_within_slo"])
+        assert chances[0] <= 0.07 < chances[1] < 0.93 <= chances[2]
+
+
+def test_wrong_questions_are_sentences(slotool, measured: Path, both: Path) -> None:
+    graphs = ["--graph", measured / "graphs.jsonl"]
+    for arguments, sentence in (
+        ([measured / "alone", *graphs, "--with", "net1"], "holds no predictor of networks beside others"),
+        ([both, *graphs, "--with", "Nonsense"], "Nonsense"),
+        ([both, *graphs, "--slo", "soon"], "no duration such as 20ms"),
+    ):
+        finished = slotool("predict", *arguments)
+        assert finished.exit_code == 2
+        assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (colocated_rows()[:1], "a co-runner's own solo latency is nowhere in the table"),
+        (colocated_rows(COMPANIES[:40]), "too few labelled companies to split"),
+        (colocated_rows(machine="elsewhere"), "the solo predictor is for machine"),
+        ([*colocated_rows(), *colocated_rows(policy="split")], "mixes policy shared, split"),
+    ],
+)
+def test_nothing_is_written_of_what_cannot_be_learnt(slotool, measured, both, tmp_path, rows, sentence: str) -> None:
+    table_of(rows).save(tmp_path / "c.parquet")
+    arguments = [tmp_path / "c.parquet", "--graphs", measured / "graphs.jsonl", "--solo", both, "-o", tmp_path / "p"]
+    finished = slotool("train-predictor", *arguments)
+    assert finished.exit_code == 2
+    assert sentence in " ".join(finished.stderr.split())
+    assert not (tmp_path / "p").exists()
+
+
+def test_options_for_company_are_refused_for_a_table_without(slotool, measured: Path, tmp_path: Path) -> None:
+    arguments = [measured / "alone.parquet", "--graphs", measured / "all.jsonl", "-o", tmp_path / "p"]
+    for option in (["--policy", "shared"], ["--solo", measured]):
+        finished = slotool("train-predictor", *arguments, *option)
+        assert finished.exit_code == 2
+        assert "for a co-located table" in " ".join(finished.stderr.replace("│", " ").split())
+    finished = slotool("train-predictor", *arguments, "--colocated")
+    assert finished.exit_code == 2
+    assert "solo_s" in finished.stderr
+
+
+def test_parts_of_an_artifact_load_apart_and_answer_alike(both: Path, measured: Path) -> None:
+    opened = PredictorArtifact.load(str(both))
+    graphs = list(read_graphs(measured / "graphs.jsonl"))
+    assert opened.together is not None
+    answers, companies, predictions = opened.predict_together(graphs[:3], graphs[5:7])
+    again = TrainedPredictor.load(open_artifact(both), "together").predict(companies)
+    assert np.array_equal(predictions.latency_s, again.latency_s)
+    assert [answer.latency_s for answer in answers] == [opened.solo_s[graph.id] for graph in graphs[:3]]
+    assert fair_s(companies)[0] == pytest.approx(3 * answers[0].latency_s)
+    with pytest.raises(ArtifactError, match="holds no predictor of networks beside others"):
+        TrainedPredictor.load(str(measured / "alone"), "together")

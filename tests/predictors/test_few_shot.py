@@ -1,0 +1,260 @@
+"""Few-shot transfer: a predictor adapted to another setting by a handful of labels, and which ones to measure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.store import read_graphs, write_graphs
+from slotool.predictors.adaptation import adapt, adapt_and_score
+from slotool.predictors.adapted import AdaptedPredictor, covariance_before, interval_factor
+from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.labels import join_labels
+from slotool.predictors.registry import predictor_class
+from slotool.predictors.sampling import propose
+from slotool.predictors.splits import paper_split
+from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.typecosts import TypeCosts, operator_type
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import PredictorConformance, random_networks, synthetic_latency_s
+
+GRAPHS = random_networks(60, seed=5) + random_networks(60, seed=5, kind="cnn")
+HERE_S = synthetic_latency_s(GRAPHS)
+
+
+def there_s(graphs: list[OperatorGraph]) -> np.ndarray:
+    """Another device: everything twice as slow, convolutions six times."""
+    return synthetic_latency_s(graphs) * np.array([6.0 if graph.kind == "cnn" else 2.0 for graph in graphs])
+
+
+def fitted_base() -> AdditivePredictor:
+    base = AdditivePredictor()
+    base.fit(GRAPHS, HERE_S, GRAPHS[:1], HERE_S[:1], seed=0)
+    return base
+
+
+BASE = fitted_base()
+
+
+class Slow(AdditivePredictor):
+    """A million times slower, so that measuring takes as long as the networks do."""
+
+    def __init__(self, base: AdditivePredictor):
+        self._base = base
+
+    def predict(self, graphs):
+        return 1e6 * self._base.predict(graphs)
+
+
+def adapted_to(rows: np.ndarray, latency_s: np.ndarray) -> AdaptedPredictor:
+    predictor = AdaptedPredictor(BASE)
+    predictor.fit([GRAPHS[i] for i in rows], latency_s[rows])
+    return predictor
+
+
+def mape(predicted: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean(np.abs(predicted / truth - 1)))
+
+
+class TestAdapted(PredictorConformance):
+    make = staticmethod(lambda: AdaptedPredictor(BASE))
+
+    def test_it_is_registered_under_its_name(self) -> None:
+        assert predictor_class("adapted") is AdaptedPredictor
+
+
+def test_ten_labels_find_what_one_factor_cannot() -> None:
+    truth, errors, scaled = there_s(GRAPHS), [], []
+    for seed in range(5):
+        rows = np.random.default_rng(seed).permutation(len(GRAPHS))[:10]
+        rest = np.setdiff1d(np.arange(len(GRAPHS)), rows)
+        asked = [GRAPHS[i] for i in rest]
+        errors.append(mape(adapted_to(rows, truth).predict(asked), truth[rest]))
+        factor = np.median(truth[rows] / BASE.predict([GRAPHS[i] for i in rows]))
+        scaled.append(mape(BASE.predict(asked) * factor, truth[rest]))
+    assert np.mean(errors) < 0.15
+    assert np.mean(errors) < 0.3 * np.mean(scaled)
+
+
+def test_where_a_factor_is_all_nothing_else_is_corrected() -> None:
+    truth = 3 * BASE.predict(GRAPHS)
+    for rows in (np.arange(3), np.arange(40, 50)):
+        assert mape(adapted_to(rows, truth).predict(GRAPHS), truth) < 0.02
+
+
+def test_the_interval_covers_with_few_labels_and_narrows_with_more() -> None:
+    rng, covered, widths = np.random.default_rng(0), [], {5: [], 20: []}
+    truth = there_s(GRAPHS) * rng.lognormal(0, 0.05, len(GRAPHS))
+    for n, found in widths.items():
+        for _ in range(6):
+            rows = rng.permutation(len(GRAPHS))[:n]
+            predictor = adapted_to(rows, truth)
+            predicted, spread = predictor.predict_and_spread(GRAPHS)
+            factor = interval_factor(predictor) ** spread
+            covered.append(np.mean(np.abs(np.log(truth / predicted)) <= np.log(factor)))
+            found.append(np.median(factor))
+    assert np.mean(covered) > 0.85
+    assert np.mean(widths[20]) < np.mean(widths[5])
+
+
+def test_a_type_no_label_shows_is_less_sure() -> None:
+    mlps = np.arange(10)
+    predictor = adapted_to(mlps, there_s(GRAPHS))
+    _, spread = predictor.predict_and_spread(GRAPHS)
+    assert np.median(spread[60:]) > 3 * np.median(spread[10:60])
+
+
+def test_convolutions_of_different_make_are_different_types() -> None:
+    builder = GraphBuilder()
+    last = builder.add("InputLayer", shape=[8, 4, 4])
+    for more in ({"kernel": 3}, {"kernel": 1}, {"kernel": 3, "groups": 8}):
+        last = builder.add("Conv2D", last, filters=8, padding="same", activation="relu", **more)
+    builder.add("Activation", last, activation="relu")
+    types = [operator_type(operator) for operator in builder.graph().operators]
+    assert types == ["InputLayer", "Conv2D", "Conv2D 1×1", "Conv2D of groups", "relu()"]
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_sampler_takes_most_variance_each_time(n: int) -> None:
+    """Against the definition: the trace of the covariance given the labels, for every choice of the last one."""
+    graphs = GRAPHS[40:80]
+    covariance, noise = covariance_before(TypeCosts.of(graphs), np.log(BASE.predict(graphs)))
+
+    def left(rows: list[int]) -> float:
+        known = covariance[np.ix_(rows, rows)] + noise * np.eye(len(rows))
+        return float(np.trace(covariance - covariance[:, rows] @ np.linalg.solve(known, covariance[rows])))
+
+    chosen = propose(BASE, graphs, n)
+    best = min(left([*chosen[:-1], i]) for i in range(len(graphs)) if i not in chosen[:-1])
+    assert left(chosen) == pytest.approx(best, rel=1e-6)
+
+
+def test_the_sampler_is_repeatable_prefers_what_is_unknown_and_minds_the_time() -> None:
+    assert propose(BASE, GRAPHS, 6, seed=3) == propose(BASE, GRAPHS, 6, seed=3)
+    assert {GRAPHS[i].kind for i in propose(BASE, GRAPHS, 6)} == {"mlp", "cnn"}
+    knows_mlps = adapted_to(np.arange(12), there_s(GRAPHS))
+    assert GRAPHS[propose(knows_mlps, GRAPHS, 1)[0]].kind == "cnn"
+    slow, quick = (
+        BASE.predict([GRAPHS[i] for i in propose(Slow(BASE), GRAPHS, 8, by_time=by)]) for by in (False, True)
+    )
+    assert quick.sum() < slow.sum()
+    for wrong in (0, len(GRAPHS) + 1):
+        with pytest.raises(InputError, match="cannot be chosen"):
+            propose(BASE, GRAPHS, wrong)
+
+
+def test_too_few_and_too_many_labels_are_refused() -> None:
+    many = random_networks(201, seed=9)
+    for graphs in (GRAPHS[:2], many):
+        with pytest.raises(InputError, match=f"by 3 to 200 labelled networks, not by {len(graphs)}"):
+            AdaptedPredictor(BASE).fit(graphs, synthetic_latency_s(graphs))
+    with pytest.raises(InputError, match="no predictor to adapt"):
+        AdaptedPredictor().fit(GRAPHS[:5], HERE_S[:5])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A base trained here, graphs, and a latency table from there."""
+    folder = tmp_path_factory.mktemp("few")
+    write_graphs(folder / "graphs.parquet", GRAPHS)
+    rng = np.random.default_rng(1)
+    for name, latency_s, backend in (("here", HERE_S, "torch"), ("there", there_s(GRAPHS), "keras")):
+        samples = latency_s[:, None] * rng.lognormal(0, 0.02, (len(GRAPHS), 5))
+        rows = [
+            {"subject": graph.id, "samples_s": seconds, "backend": backend}
+            for graph, seconds in zip(GRAPHS, samples, strict=True)
+        ]
+        LatencyTable.of(rows).save(folder / f"{name}.parquet")
+    labelled = join_labels(LatencyTable.load(folder / "here.parquet"), GRAPHS)
+    trained = TrainedPredictor.train(AdditivePredictor(), labelled, paper_split(["graph"] * len(labelled), 0), seed=0)
+    with create_artifact(folder / "base", "predictor", config={}) as writer:
+        trained.write(writer)
+    return folder
+
+
+def test_the_command_adapts_scores_beside_rivals_and_writes_what_predicts(slotool, folder: Path, tmp_path) -> None:
+    inputs = [folder / "there.parquet", "-g", folder / "graphs.parquet", "--base", folder / "base"]
+    done = slotool("train-predictor", *inputs, "--samples", 10, "-o", tmp_path / "a", "--json")
+    assert done.exit_code == 0, done.stderr
+    scores = {name: each["mape"] for name, each in done.document["predictors"].items()}
+    assert list(scores) == ["as it is", "scaled", "adapted", "from scratch"]
+    assert scores["adapted"] < 0.5 * scores["scaled"] < scores["as it is"]
+    assert (len(done.document["adapted_to"]), done.document["scored"]) == (10, len(GRAPHS) - 10)
+    assert done.document["setting"]["backend"] == "keras"
+
+    # The scores are those of what was written, and the library's.
+    trained, rest = TrainedPredictor.load(str(tmp_path / "a")), {*done.document["adapted_to"]}
+    labelled = join_labels(LatencyTable.load(folder / "there.parquet"), read_graphs(folder / "graphs.parquet"))
+    rows = np.array([i for i, graph in enumerate(labelled.graphs) if graph.id not in rest])
+    graphs, measured_s = labelled.take(rows)
+    assert mape(trained.predict(graphs).latency_s, measured_s) == pytest.approx(scores["adapted"])
+    run = adapt_and_score(TrainedPredictor.load(str(folder / "base")), labelled, 10)
+    assert run.scores()["predictors"] == open_artifact(tmp_path / "a").json("scores.json")["predictors"]
+
+    shown = slotool("predict", tmp_path / "a", "--graph", folder / "graphs.parquet")
+    assert "for unknown, keras, 1 thread" in shown.stdout
+    again = slotool("train-predictor", *inputs, "-o", tmp_path / "a")
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def test_all_labels_adapt_and_each_is_left_out_for_the_score(slotool, folder: Path, tmp_path: Path) -> None:
+    inputs = [folder / "there.parquet", "-g", folder / "graphs.parquet", "--base", folder / "base"]
+    done = slotool("train-predictor", *inputs, "-o", tmp_path / "a")
+    assert done.exit_code == 0, done.stderr
+    assert "Adapted to 120 labels, scored on each left out in turn" in done.stdout
+    assert "from unknown, torch" in done.stdout
+
+
+def test_an_adapted_predictor_keeps_its_interval_and_bounds_in_the_artifact(folder: Path, tmp_path: Path) -> None:
+    labelled = join_labels(LatencyTable.load(folder / "there.parquet"), GRAPHS[:30] + GRAPHS[90:])
+    trained = adapt(TrainedPredictor.load(str(folder / "base")), labelled)
+    with create_artifact(tmp_path / "a", "predictor", config={}) as writer:
+        trained.write(writer)
+    again = TrainedPredictor.load(str(tmp_path / "a"))
+    for before, after in zip(vars(trained.predict(GRAPHS)).values(), vars(again.predict(GRAPHS)).values(), strict=True):
+        assert np.array_equal(before, after)
+    widths = trained.predict(GRAPHS)
+    assert np.ptp(widths.high_s / widths.low_s) > 0.001
+    assert trained.bounds.operators[0] <= min(len(graph.operators) for graph in labelled.graphs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--samples", "200"], "200 samples of 120 labelled networks leave none to score by"),
+        (["--samples", "2"], "--samples"),
+        (["--base", "nowhere"], "no such artifact folder"),
+        (["--base", "newer"], "predictor version 99"),
+        (["--threads", "64"], "no measured row"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_writes_nothing(
+    slotool, folder: Path, tmp_path: Path, monkeypatch, arguments: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(folder)
+    if "newer" in arguments and not Path("newer").exists():
+        old = open_artifact(folder / "base")
+        with create_artifact(Path("newer"), "predictor", config={}) as writer:
+            writer.write_json("predictor.json", {**old.json("predictor.json"), "version": 99})
+    inputs = ["there.parquet", "-g", "graphs.parquet", "--base", "base"]
+    done = slotool("train-predictor", *inputs, *arguments, "-o", tmp_path / "a")
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_fewer_than_three_labels_and_samples_without_a_base(slotool, folder: Path, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "two.jsonl", GRAPHS[:2])
+    inputs = [folder / "there.parquet", "-g", tmp_path / "two.jsonl", "-o", tmp_path / "a"]
+    done = slotool("train-predictor", *inputs, "--base", folder / "base")
+    assert (done.exit_code, "2 labelled networks are too few" in done.stderr) == (2, True)
+    done = slotool("train-predictor", *inputs, "--samples", 5)
+    assert (done.exit_code, "--base" in done.stderr) == (2, True)
+    assert not (tmp_path / "a").exists()

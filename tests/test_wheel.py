@@ -1,0 +1,50 @@
+"""What users install: the wheel, in an environment that never saw the checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``slotool`` command of an environment that holds the wheel, and beside it only what it depends on."""
+    source, home = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("environment")
+    for name in ("slotool", "models"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", source, source], check=True)
+    (wheel,) = source.glob("*.whl")
+    venv.create(home, symlinks=True)
+    packages = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # A path added so is not searched for further such files: an editable slotool beside the dependencies stays unseen.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([*pip, "--python", home, "install", "--no-deps", wheel], check=True)
+    return home / "bin" / "slotool"
+
+
+def test_it_predicts_straight_after_install(installed: Path, tmp_path: Path) -> None:
+    command = [installed, "predict", "--keras", "MobileNetV3Small", "--json"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    document = json.loads(finished.stdout)
+    (prediction,) = document["predictions"]
+    assert 0 < prediction["low_s"] < prediction["latency_s"] < prediction["high_s"]
+    assert document["setting"]["machine"] in finished.stderr + finished.stdout
+
+
+def test_it_is_the_installed_one_that_ran(installed: Path, tmp_path: Path) -> None:
+    code = "import slotool; print(slotool.__file__)"
+    ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert str(installed.parent.parent) in ran.stdout
