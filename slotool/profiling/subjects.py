@@ -76,11 +76,16 @@ def application_subject(name: str) -> Subject:
 
 
 def artifact_subjects(path: str | Path) -> list[Subject]:
-    """One subject per operating point of a model artifact. Raises ``ArtifactError``."""
+    """One subject per operating point of a model artifact.
+
+    Raises ``ArtifactError``, and ``InputError`` for a model of sparse inputs: random dense ones would time other work.
+    """
     from slotool.elastic.model import load_model
 
     artifact = open_artifact(path)
     model = load_model(artifact)
+    if model.sparse:
+        raise InputError(f"{path}: {model.name} takes sparse examples, and profiling draws dense ones only")
     weight_bytes = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
     return [
         Subject(
