@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from slotool.artifacts import open_artifact
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 MODELS = ["mlp", "family", "slo-nn"]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "predictor"])
+@pytest.mark.parametrize("name", [*MODELS, "predictor", "predictor-torch"])
 def test_every_model_is_whole_and_told_of(name: str) -> None:
     open_artifact(ROOT / "models" / name)
     assert f"`{name}/`" in (ROOT / "models" / "README.md").read_text()
@@ -32,10 +33,28 @@ def test_a_shipped_model_knows_digits(name: str) -> None:
 
 def test_the_shipped_predictor_predicts(slotool, tmp_path: Path) -> None:
     assert slotool("generate", "mlp", "-o", tmp_path / "new.parquet", "--count", 3, "--seed", 99).exit_code == 0
-    finished = slotool("predict", ROOT / "models" / "predictor", "--graph", tmp_path / "new.parquet", "--json")
+    shipped = ROOT / "models" / "predictor-torch"
+    finished = slotool("predict", shipped, "--graph", tmp_path / "new.parquet", "--json")
     assert finished.exit_code == 0, finished.stderr
     for prediction in finished.document["predictions"]:
         assert 0 < prediction["low_s"] < prediction["latency_s"] < prediction["high_s"]
+
+
+def test_the_predictor_that_is_used_unless_told_otherwise_knows_applications_and_their_company(slotool) -> None:
+    graphs = ROOT / "datasets" / "keras-applications-graphs.parquet"
+    alone = slotool("predict", "--graph", graphs, "--slo", "50ms", "--json")
+    assert alone.exit_code == 0, alone.stderr
+    measured = LatencyTable.load(ROOT / "datasets" / "keras-applications-latency.parquet").rows.set_index("subject")
+    errors = [
+        abs(prediction["latency_s"] / np.median(measured.loc[prediction["name"], "samples_s"]) - 1)
+        for prediction in alone.document["predictions"]
+    ]
+    assert len(errors) == 40
+    assert np.mean(errors) < 0.08, "it has seen them"
+    beside = slotool("predict", "--graph", graphs, "--with", "VGG16", "--json")
+    assert beside.exit_code == 0, beside.stderr
+    ratios = {row["name"]: row["degradation_ratio"] for row in beside.document["predictions"]}
+    assert 1.2 < ratios["MobileNetV2"] < 2.5
 
 
 def test_the_shipped_tables_belong_together() -> None:

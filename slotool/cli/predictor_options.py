@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slotool.cli.options import parse_numbers
+from slotool.cli.profile_engine import ENGINES
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.predictors.base import Predictor
     from slotool.predictors.labels import LabelledGraphs
+    from slotool.predictors.search import Search
 
 Latency = Annotated[list[Path], typer.Argument(help="Latency tables (Parquet or CSV) of measured graphs.")]
 Graphs = Annotated[list[Path], typer.Option("--graphs", "-g", help="Graph file (Parquet or .jsonl); repeatable.")]
 Depths = Annotated[str, typer.Option("--depths", help="Numbers of hidden layers that the DNN tries.")]
+SearchEngine = Annotated[
+    str,
+    typer.Option(
+        "--engine", help="Where the DNN's depths are trained: local, or ray, on a cluster (pip install 'slotool[ray]')."
+    ),
+]
 OnlyDevice = Annotated[str | None, typer.Option("--device", help="Only rows of this device.")]
 OnlyBackend = Annotated[str | None, typer.Option("--backend", help="Only rows of this backend.")]
 OnlyThreads = Annotated[int | None, typer.Option("--threads", min=1, help="Only rows of so many threads.")]
 OnlyBatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Only rows of this batch size.")]
 OnlyMachine = Annotated[str | None, typer.Option("--machine", help="Only rows of this machine id.")]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of predictors to train: their names or ``auto``, the depths that the DNN tries, and where its search trains."""
+
+    model: str
+    depths: str
+    search: Search[Any]
 
 
 def whole_numbers(text: str, option: str, *, least: int, what: str) -> list[int]:
@@ -46,12 +65,33 @@ def chosen_names(text: str, known: Sequence[str], option: str) -> list[str]:
     return names
 
 
-def predictor_makers(names: Sequence[str], depths: Sequence[int]) -> dict[str, Callable[[], Predictor]]:
+def chosen_search(engine: str, address: str | None) -> AbstractContextManager[Search[Any]]:
+    """Where the DNN's search trains its candidates."""
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"{engine!r} is neither {' nor '.join(ENGINES)}", param_hint="--engine")
+    if engine == "local":
+        if address is not None:
+            raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
+        from slotool.predictors.search import one_by_one
+
+        return nullcontext(one_by_one)
+    from slotool.predictors.search import OnRay
+
+    return OnRay(address or "auto")
+
+
+def predictor_makers(
+    names: Sequence[str], depths: Sequence[int], search: Search[Any] | None = None
+) -> dict[str, Callable[[], Predictor]]:
     """By name, what makes a new predictor; the DNN searches ``depths``."""
     from slotool.predictors.dnn import DnnPredictor
     from slotool.predictors.registry import PREDICTORS
+    from slotool.predictors.search import one_by_one
 
-    return {name: (lambda: DnnPredictor(depths)) if name == DnnPredictor.name else PREDICTORS[name] for name in names}
+    def dnn() -> Predictor:
+        return DnnPredictor(depths, search or one_by_one)
+
+    return {name: dnn if name == DnnPredictor.name else PREDICTORS[name] for name in names}
 
 
 def warn_unmatched(output: Output, labelled: LabelledGraphs) -> None:

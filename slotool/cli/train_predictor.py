@@ -9,6 +9,7 @@ import typer
 
 from slotool.cli.options import Force, Json, Out, Seed
 from slotool.cli.predictor_options import (
+    Choice,
     Depths,
     Graphs,
     Latency,
@@ -17,14 +18,19 @@ from slotool.cli.predictor_options import (
     OnlyDevice,
     OnlyMachine,
     OnlyThreads,
+    SearchEngine,
+    chosen_names,
+    chosen_search,
     parse_depths,
     predictor_makers,
     warn_unmatched,
 )
+from slotool.cli.profile_engine import Address
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.predictors.base import Predictor
+    from slotool.tables import LatencyTable
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +42,12 @@ def train_predictor(
     graphs: Graphs,
     out: Out,
     model: Annotated[
-        str, typer.Option("--model", help="The one to keep, such as linear or dnn; auto keeps the lowest dev MAE.")
+        str,
+        typer.Option(
+            "--model",
+            help="The one to keep, such as linear or dnn; auto keeps the lowest dev MAE. Of several with commas only "
+            "those are trained, and the best of them is kept.",
+        ),
     ] = "auto",
     depths: Depths = "1:20",
     device: OnlyDevice = None,
@@ -65,6 +76,8 @@ def train_predictor(
         Path | None,
         typer.Option("--solo", help="Co-located: put this predictor of networks alone into the artifact too."),
     ] = None,
+    engine: SearchEngine = "local",
+    address: Address = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -79,15 +92,9 @@ def train_predictor(
 
     Example: slotool train-predictor colocated.parquet --graphs cnns.parquet --solo adapted -o both
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.adapt_predictor import adapt_predictor, require_base
-    from slotool.cli.output import Output
     from slotool.cli.train_together import train_together
-    from slotool.graphs.store import read_graphs
     from slotool.predictors.company_labels import is_colocated
-    from slotool.predictors.labels import join_labels
-    from slotool.predictors.splits import paper_split
-    from slotool.predictors.training import train_and_score
     from slotool.tables import LatencyTable
 
     picked: dict[str, Any] = {
@@ -102,13 +109,39 @@ def train_predictor(
         adapt_predictor(latency, graphs, out, base, samples, picked, seed=seed, force=force, json=json)
         return
     table = LatencyTable.load_all(latency)
-    if colocated or is_colocated(table):
-        picked["policy"] = policy
-        train_together(table, latency, graphs, out, solo, model, depths, picked, seed=seed, force=force, json=json)
-        return
-    if solo is not None or policy is not None:
+    together = colocated or is_colocated(table)
+    if not together and (solo is not None or policy is not None):
         raise typer.BadParameter("--solo and --policy are for a co-located table, and here are rows alone")
-    candidates = _candidates(model, depths)
+    with chosen_search(engine, address) as search:
+        choice = Choice(model, depths, search)
+        if together:
+            picked["policy"] = policy
+            train_together(table, latency, graphs, out, solo, choice, picked, seed=seed, force=force, json=json)
+        else:
+            _train_alone(table, latency, graphs, out, choice, picked, seed=seed, force=force, json=json)
+
+
+def _train_alone(
+    table: LatencyTable,
+    latency: list[Path],
+    graphs: list[Path],
+    out: Path,
+    choice: Choice,
+    picked: dict[str, Any],
+    *,
+    seed: int,
+    force: bool,
+    json: bool,
+) -> None:
+    """Train predictors of networks alone, score them, write the best and report."""
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.output import Output
+    from slotool.graphs.store import read_graphs
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.splits import paper_split
+    from slotool.predictors.training import train_and_score
+
+    candidates, model = _candidates(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
     labelled = join_labels(table, (g for path in graphs for g in read_graphs(path)), picked)
@@ -123,18 +156,22 @@ def train_predictor(
 
         run = train_and_score(candidates, labelled, split, model=model, seed=seed, progress=finished)
     inputs = {"latency": [str(path) for path in latency], "graphs": [str(path) for path in graphs]}
-    run.save(out, config={**inputs, "model": model, "depths": depths, **picked}, seed=seed, force=force)
+    config = {**inputs, "model": choice.model, "depths": choice.depths, **picked}
+    run.save(out, config=config, seed=seed, force=force)
     _report(output, run.scores(), model, out)
 
 
-def _candidates(model: str, depths: str) -> list[Predictor]:
-    """One new predictor of every kind, so that the baseline is always beside the others."""
+def _candidates(choice: Choice) -> tuple[list[Predictor], str]:
+    """One new predictor of every kind, so that the baseline is always beside the others, or of each kind listed; and
+    which of them to keep."""
     from slotool.predictors.registry import PREDICTORS
     from slotool.predictors.training import AUTO
 
-    if model not in (AUTO, *PREDICTORS):
-        raise typer.BadParameter(f"{model!r} is none of {', '.join((AUTO, *PREDICTORS))}", param_hint="--model")
-    return [make() for make in predictor_makers(list(PREDICTORS), parse_depths(depths)).values()]
+    listed = chosen_names(choice.model, (AUTO, *PREDICTORS), "--model")
+    several = len(listed) > 1 and AUTO not in listed
+    names = listed if several else list(PREDICTORS)
+    makers = predictor_makers(names, parse_depths(choice.depths), choice.search)
+    return [make() for make in makers.values()], listed[0] if len(listed) == 1 else AUTO
 
 
 def _report(output: Output, scores: dict[str, Any], model: str, out: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
+    from slotool.cli.predictor_options import Choice
     from slotool.predictors.colocation import Makers
     from slotool.predictors.company_labels import LabelledCompanies
     from slotool.tables import LatencyTable
@@ -30,8 +31,7 @@ def train_together(
     graphs: Sequence[Path],
     out: Path,
     solo: Path | None,
-    model: str,
-    depths: str,
+    choice: Choice,
     picked: Mapping[str, Any],
     *,
     seed: int,
@@ -48,7 +48,7 @@ def train_together(
     from slotool.predictors.company_splits import company_splits, random_company_split
     from slotool.predictors.trained import KIND
 
-    makers = _makers(model, depths)
+    makers = _makers(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
     labelled = join_companies(table, (graph for path in graphs for graph in read_graphs(path)), picked)
@@ -64,28 +64,32 @@ def train_together(
             progress.say(f"{text}; {what}")
             progress.advance()
 
-        run = train_companies(makers, labelled, split, protocols, model=model, seed=seed, progress=finished)
+        run = train_companies(makers, labelled, split, protocols, model=choice.model, seed=seed, progress=finished)
     inputs = {
         "latency": [str(path) for path in latency],
         "graphs": [str(path) for path in graphs],
         "solo": solo and str(solo),
     }
-    run.save(out, opened, config={**inputs, "model": model, "depths": depths, **picked}, seed=seed, force=force)
-    _report(output, run.scores(), model, out, opened)
+    run.save(
+        out, opened, config={**inputs, "model": choice.model, "depths": choice.depths, **picked}, seed=seed, force=force
+    )
+    _report(output, run.scores(), choice.model, out, opened)
 
 
-def _makers(model: str, depths: str) -> Makers:
+def _makers(choice: Choice) -> Makers:
     from slotool.cli.predictor_options import parse_depths
     from slotool.predictors.dnn import DnnTogether
     from slotool.predictors.registry import TOGETHER_PREDICTORS
     from slotool.predictors.training import AUTO
 
-    if model not in (AUTO, *TOGETHER_PREDICTORS):
+    if choice.model not in (AUTO, *TOGETHER_PREDICTORS):
         names = ", ".join((AUTO, *TOGETHER_PREDICTORS))
-        raise typer.BadParameter(f"{model!r} is none of {names}, which a co-located table takes", param_hint="--model")
-    layers = parse_depths(depths)
+        raise typer.BadParameter(
+            f"{choice.model!r} is none of {names}, which a co-located table takes", param_hint="--model"
+        )
+    layers = parse_depths(choice.depths)
     return {
-        name: (lambda: DnnTogether(layers)) if kind is DnnTogether else kind
+        name: (lambda: DnnTogether(layers, choice.search)) if kind is DnnTogether else kind
         for name, kind in TOGETHER_PREDICTORS.items()
     }
 

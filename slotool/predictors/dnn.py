@@ -19,6 +19,7 @@ from slotool.predictors.base import Asked, Document, Tensors
 from slotool.predictors.companies import Company
 from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
 from slotool.predictors.flat_companies import FlatOfCompanies
+from slotool.predictors.search import Search, one_by_one
 
 HIDDEN_UNITS = 100
 DEPTHS = tuple(range(1, 21))
@@ -32,6 +33,11 @@ STEPS_PER_EPOCH = 8
 MOST_EPOCHS = 300
 PATIENCE_TO_SLOW = 12
 PATIENCE_TO_STOP = 40
+
+
+# Weight and bias of each layer.
+Layers = list[tuple[np.ndarray, np.ndarray]]
+Trained = tuple[Layers, float]
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class DnnRegressor(FlatRegressor[Asked]):
 
     The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
     trained, with Adam, slowed down and stopped early by the dev MAE, and the network of lowest dev MAE is kept. A
-    depth's seed depends on nothing but ``seed`` and itself. Answers are floored at the least training label.
-    Trains on CUDA when present, answers on the CPU.
+    depth's seed depends on nothing but ``seed`` and itself, so it does not matter where ``search`` trains it. Answers
+    are floored at the least training label. Trains on CUDA when present, answers on the CPU.
 
     Source: inference-latency-prediction, 4.1 (which says neither how it scales its input nor when it stops).
     Raises ``InputError`` for a depth below 1, ``RunError`` when every training diverged.
@@ -57,10 +63,11 @@ class DnnRegressor(FlatRegressor[Asked]):
 
     name = "dnn"
 
-    def __init__(self, depths: Sequence[int] = DEPTHS):
+    def __init__(self, depths: Sequence[int] = DEPTHS, search: Search[Trained] = one_by_one):
         if not depths or min(depths) < 1:
             raise InputError("the DNN needs at least one depth to try, each of at least 1 hidden layer")
         self.depths = tuple(sorted(set(depths)))
+        self._search = search
 
     @property
     def fit_steps(self) -> int:
@@ -80,31 +87,30 @@ class DnnRegressor(FlatRegressor[Asked]):
         progress: Callable[[str], None],
     ) -> Features[Asked]:
         self._unit_s = float(np.mean(np.abs(train.seconds)))
-        found: list[tuple[Candidate, Features[Asked], nn.Sequential]] = []
+        found: list[tuple[Candidate, Features[Asked], Layers]] = []
 
-        def attempt(features: Features[Asked], depth: int) -> None:
-            fitting, choosing = (
-                _tensors(features.matrix(part.graphs), part.seconds / self._unit_s) for part in (train, dev)
-            )
-            network = _network(fitting[0], depth, seed + depth)
-            network, dev_mae = _train(network, fitting, choosing, seed + depth)
-            candidate = Candidate(features.weight_scale, depth, dev_mae * self._unit_s)
-            found.append((candidate, features, network))
-            progress(f"dnn: depth {depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s")
+        def attempt(features: Features[Asked], depths: Sequence[int]) -> None:
+            sets = [(features.matrix(part.graphs), part.seconds / self._unit_s) for part in (train, dev)]
+            trained = []
+            for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed), depths):
+                candidate = Candidate(features.weight_scale, depths[place], dev_mae * self._unit_s)
+                trained.append((place, (candidate, features, layers)))
+                progress(
+                    f"dnn: depth {candidate.depth} ({candidate.weight_scale}), dev MAE {candidate.dev_mae_s:.3g} s"
+                )
+            # In the order asked, not in that of finishing.
+            found.extend(each for _, each in sorted(trained, key=lambda pair: pair[0]))
 
         middle = self.depths[len(self.depths) // 2]
-        with _one_thread():
-            for scale in SCALES_TRIED:
-                attempt(features_of(scale), middle)
-            _, features, _ = min(found, key=_dev_mae)
-            for depth in self.depths:
-                if depth != middle:
-                    attempt(features, depth)
-        chosen, features, network = min(found, key=_dev_mae)
+        for scale in SCALES_TRIED:
+            attempt(features_of(scale), [middle])
+        _, features, _ = min(found, key=_dev_mae)
+        attempt(features, [depth for depth in self.depths if depth != middle])
+        chosen, features, layers = min(found, key=_dev_mae)
         if not math.isfinite(chosen.dev_mae_s):
             raise RunError("no DNN of the search learnt anything: every training diverged")
         self.search = [candidate for candidate, _, _ in found if math.isfinite(candidate.dev_mae_s)]
-        self._layers = [(layer.weight.detach().cpu(), layer.bias.detach().cpu()) for layer in _linears(network)]
+        self._layers = [(torch.tensor(weight), torch.tensor(bias)) for weight, bias in layers]
         return features
 
     def _answer(self, x: np.ndarray) -> np.ndarray:
@@ -150,8 +156,18 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _dev_mae(found: tuple[Candidate, Any, nn.Sequential]) -> float:
+def _dev_mae(found: tuple[Candidate, Any, Layers]) -> float:
     return found[0].dev_mae_s
+
+
+def _attempt(common: tuple[Any, Any, int], depth: int) -> Trained:
+    """One network of the search: its layers, and its dev MAE. ``common``: training set, dev set, seed."""
+    fitting, choosing, seed = common
+    with _one_thread():
+        sets = _tensors(*fitting), _tensors(*choosing)
+        network, dev_mae = _train(_network(sets[0][0], depth, seed + depth), *sets, seed + depth)
+    layers = [(layer.weight.detach().cpu().numpy(), layer.bias.detach().cpu().numpy()) for layer in _linears(network)]
+    return layers, dev_mae
 
 
 def _tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:

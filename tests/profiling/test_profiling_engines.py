@@ -23,7 +23,8 @@ from slotool.graphs import GraphBuilder
 from slotool.graphs.store import write_graphs
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.engines import LocalEngine
-from slotool.profiling.engines.ray_engine import QUIET, RayEngine
+from slotool.profiling.engines.ray_cluster import QUIET
+from slotool.profiling.engines.ray_engine import RayEngine
 from slotool.profiling.plan import Item, Settings, combinations_of, solo_items
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule

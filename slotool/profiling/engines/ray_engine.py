@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import re
-import socket
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +11,7 @@ from slotool import __version__
 from slotool.errors import InputError, WorkerError
 from slotool.machine import machine_facts, machine_id
 from slotool.profiling.engines.base import Engine
+from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
 from slotool.profiling.measurers import measurer_for
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.rows import by_key
@@ -24,11 +19,6 @@ from slotool.profiling.rows import by_key
 # A node answers what it is within so long, or has its CPUs free for us.
 START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
-CONNECT_TIMEOUT_S = 5.0
-# Only items and rows pass through ray, so most memory is left to what is measured.
-OBJECT_STORE_BYTES = 128 << 20
-# Read when ray is imported: nothing is reported over the network, no log of ray's gets into our standard output.
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": ".*", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
 MOST_DIFFERENCES = 3
 
 
@@ -98,8 +88,8 @@ class RayEngine(Engine):
         self._errands: dict[Any, _Errand] = {}
         self._free: list[_Node] = []
         self._again: deque[_Task] = deque()
-        self._ray = _quiet_ray()
-        self._connected = _connect(self._ray, address)
+        self._ray = quiet_ray()
+        self._connected = connect(self._ray, address)
         try:
             nodes = self._nodes_like_this()
             if not nodes:
@@ -170,7 +160,7 @@ class RayEngine(Engine):
             self._leave_out(errand.node, str(error.cause))
             yield from self._lost(errand, str(error.cause))
         except exceptions.RayError as error:
-            reason = _first_line(error)
+            reason = first_line(error)
             self._ray.kill(self._stations.pop(errand.node))
             if errand.task:
                 # The node itself may be well, as when its memory ran out and a process had to give way.
@@ -243,9 +233,9 @@ class RayEngine(Engine):
         try:
             return _unlike(self._ray.get(answer))
         except self._ray.exceptions.RayTaskError as error:
-            return f"slotool does not run there ({_first_line(error.cause)})"
+            return f"slotool does not run there ({first_line(error.cause)})"
         except self._ray.exceptions.RayError as error:
-            return _first_line(error)
+            return first_line(error)
 
 
 def _question() -> Callable[[], dict[str, Any]]:
@@ -259,50 +249,6 @@ def _question() -> Callable[[], dict[str, Any]]:
         return {"version": __version__, "machine": machine_id(), "facts": machine_facts()}
 
     return answer
-
-
-def _quiet_ray() -> Any:
-    os.environ.update(QUIET)
-    try:
-        import ray
-    except ImportError:
-        raise InputError("the ray engine needs the Python package ray; pip install 'slotool[ray]'") from None
-    return ray
-
-
-def _connect(ray: Any, address: str) -> bool:
-    """Whether this call made the connection. Raises ``InputError``."""
-    if ray.is_initialized():
-        return False
-    local = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES} if address == "local" else {}
-    try:
-        _reach(address)
-        with _silent():
-            ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False, **local)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"no ray cluster answers at {address} ({_first_line(error)})") from error
-    return True
-
-
-def _reach(address: str) -> None:
-    """Raises ``OSError`` soon where nobody listens; ray itself would try for a long time."""
-    host, _, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
-    if host and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing reaches standard error: ray's compiled core tells it of every attempt to connect."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 def _on(node: _Node) -> Any:
@@ -329,8 +275,3 @@ def _differences(there: Mapping[str, Any]) -> str:
     names = [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
     shown = [f"{name} is {flat[0].get(name)} there, {flat[1][name]} here" for name in names[:MOST_DIFFERENCES]]
     return ", ".join(shown) or "it gives itself another fingerprint"
-
-
-def _first_line(error: Exception) -> str:
-    text = re.sub(r"\x1b\[\d+m", "", str(error)).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".:")[:200]
