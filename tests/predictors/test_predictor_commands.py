@@ -82,6 +82,20 @@ def test_all_predictors_are_scored_on_one_held_out_set(slotool, measured: Path, 
     assert open_artifact(predictor).json("scores.json")["predictors"] == scores
 
 
+def test_several_tables_are_one_and_only_the_listed_predictors_are_trained(slotool, measured: Path, tmp_path) -> None:
+    whole = LatencyTable.load(measured / "latency.parquet").rows
+    for name, rows in (("a", whole.iloc[:150]), ("b", whole.iloc[150:])):
+        LatencyTable(rows.reset_index(drop=True)).save(tmp_path / f"{name}.parquet")
+    graphs = ["--graphs", measured / "mlps.parquet", "--graphs", measured / "cnns.jsonl"]
+    tables = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    chosen = ["--model", "linear,additive", "-o", tmp_path / "p", "--json"]
+    finished = slotool("train-predictor", *tables, *graphs, *chosen)
+    assert finished.exit_code == 0, finished.stderr
+    assert list(finished.document["predictors"]) == ["linear", "additive"]
+    assert finished.document["chosen"] == "additive"
+    assert sum(finished.document["rows"].values()) == len(whole)
+
+
 def test_a_person_reads_tables_and_what_was_left_out(slotool, measured: Path, tmp_path: Path) -> None:
     some = MLPS[:190] + random_networks(5, seed=77)
     write_graphs(tmp_path / "some.jsonl", some)
@@ -127,6 +141,8 @@ def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Pa
     ("arguments", "sentence"),
     [
         (["--model", "oracle"], "none of auto, linear, dnn"),
+        (["--engine", "slurm"], "neither local nor ray"),
+        (["--address", "auto"], "of use with --engine ray only"),
         (["--depths", "0"], "whole number of hidden layers"),
         (["--depths", "1.5"], "whole number of hidden layers"),
         (["--depths", "many"], "--depths"),
