@@ -1,6 +1,15 @@
-"""Data sets: scikit-learn's digits (offline default) and IDX files (Fashion-MNIST)."""
+"""Data sets: digits (offline default), IDX files (Fashion-MNIST); multi-label: XMC text files, FMA's tables."""
 
-from slotool.data.dataset import Dataset
-from slotool.data.registry import DATASETS, default_dataset, load_dataset
+from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit
+from slotool.data.registry import DATASETS, default_dataset, load_dataset, load_multilabel
 
-__all__ = ["DATASETS", "Dataset", "default_dataset", "load_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "LabelSets",
+    "MultiLabelDataset",
+    "MultiLabelSplit",
+    "default_dataset",
+    "load_dataset",
+    "load_multilabel",
+]

@@ -1,10 +1,14 @@
-"""One shape for every data set."""
+"""One shape for every data set: images with one class each, or examples with several labels each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True)
@@ -36,3 +40,84 @@ class Dataset:
     @property
     def input_shape(self) -> tuple[int, ...]:
         return tuple(self.train.x.shape[1:])
+
+
+@dataclass(frozen=True)
+class LabelSets:
+    """The labels of n examples: example i has ``indices[indptr[i] : indptr[i + 1]]``, ascending, each once.
+
+    ``indptr``: int64 [n + 1], ``indices``: int32.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many labels each example has: int64 [n]."""
+        return np.diff(self.indptr)
+
+    def of(self, example: int) -> np.ndarray:
+        """The labels of one example: int32."""
+        return self.indices[self.indptr[example] : self.indptr[example + 1]]
+
+    def take(self, examples: np.ndarray) -> LabelSets:
+        """Those of the examples numbered ``examples`` (int [m]), in that order."""
+        counts = self.counts[examples]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(indptr[-1]) + np.repeat(self.indptr[examples] - indptr[:-1], counts)
+        return LabelSets(indptr, self.indices[at])
+
+    def contain(self, answers: np.ndarray) -> np.ndarray:
+        """Whether each answer is a label of its example: bool [n, k] from int [n, k]."""
+        if not len(self.indices):
+            return np.zeros(answers.shape, dtype=bool)
+        width = max(int(self.indices.max()), int(answers.max(initial=0))) + 1
+        known = np.repeat(np.arange(len(self)) * width, self.counts) + self.indices
+        asked = np.arange(len(self))[:, None] * width + answers
+        found = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)]
+        return found == asked
+
+
+@dataclass(frozen=True)
+class MultiLabelSplit:
+    """``x``: float32 [n, features], a SciPy CSR matrix or, where features are dense, an array; ``y``: their labels."""
+
+    x: csr_matrix | np.ndarray
+    y: LabelSets
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, examples: np.ndarray) -> MultiLabelSplit:
+        """Those examples, in that order."""
+        return MultiLabelSplit(self.x[examples], self.y.take(examples))
+
+
+@dataclass(frozen=True)
+class MultiLabelDataset:
+    """Examples with any number of labels each, in three disjoint splits that mean what ``Dataset``'s mean.
+
+    ``classes``: how many labels there are. ``source``: what ``load_multilabel`` takes to load it again. ``unlabelled``:
+    examples left out because no answer to them could be right.
+    """
+
+    name: str
+    train: MultiLabelSplit
+    validation: MultiLabelSplit
+    test: MultiLabelSplit
+    classes: int
+    source: str
+    unlabelled: int = 0
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (int(self.train.x.shape[1]),)
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the splits' ``x`` are CSR matrices."""
+        return not isinstance(self.train.x, np.ndarray)

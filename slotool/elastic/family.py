@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs import OperatorGraph
@@ -23,15 +25,25 @@ WEIGHTS_FILE = "weights.safetensors"
 
 @dataclass(frozen=True)
 class Version:
-    """One trained network. ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training."""
+    """One trained network. ``scores``: e.g. validation_accuracy and test_accuracy, each held out from training.
+
+    ``sparse``: its inputs come as CSR matrices.
+    """
 
     name: str
     module: GraphModule
     scores: Mapping[str, float] = field(default_factory=dict)
+    sparse: bool = False
 
     @property
     def graph(self) -> OperatorGraph:
         return self.module.graph
+
+    @cached_property
+    def mlp(self) -> MLP:
+        """The network as NumPy layers. Raises ``InputError`` when it is no chain of dense layers with ReLU."""
+        state = {name: tensor.numpy() for name, tensor in self.module.state_dict().items()}
+        return MLP.from_graph(self.graph, state)
 
 
 class Family(ElasticModel):
@@ -51,14 +63,20 @@ class Family(ElasticModel):
             raise InputError(f"{name}: versions must share one input shape and one list of classes, not {shapes}")
         self.input_shape = self.versions[0].graph.input_shape
         self.classes = self.versions[0].graph.output_shape[0]
+        self.sparse = self.versions[0].sparse
         alone = len(self.versions) == 1
-        self._at = {FULL if alone else OperatingPoint.of(version=v.name): v.module.eval() for v in self.versions}
+        self._at = {FULL if alone else OperatingPoint.of(version=v.name): v for v in self.versions}
+        for version in self.versions:
+            version.module.eval()
         self.points = tuple(self._at)
 
-    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+    def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
+        """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
         self.require(point)
+        if self.sparse and not isinstance(x, np.ndarray):
+            return self._at[point].mlp.logits(x)
         with torch.inference_mode():
-            return self._at[point](torch.from_numpy(x)).numpy()
+            return self._at[point].module(torch.from_numpy(x)).numpy()
 
     def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
         """Write the artifact: kind ``network`` for one version, ``family`` for several."""
@@ -84,7 +102,8 @@ class Family(ElasticModel):
 def _version_document(version: Version) -> dict[str, Any]:
     graph = version.graph
     cost = {"parameters": graph.weights, "flops": graph.flops}
-    return {"name": version.name, **cost, "scores": dict(version.scores), "graph": graph.document()}
+    inputs = {"sparse": True} if version.sparse else {}
+    return {"name": version.name, **cost, **inputs, "scores": dict(version.scores), "graph": graph.document()}
 
 
 def _load_version(artifact: Artifact, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Version:
@@ -95,4 +114,4 @@ def _load_version(artifact: Artifact, entry: Mapping[str, Any], tensors: Mapping
         module.load_state_dict(state, strict=True, assign=True)
     except (GraphError, RuntimeError) as error:
         raise ArtifactError(f"{artifact.path}: weights of {entry['name']} do not fit its graph") from error
-    return Version(entry["name"], module, entry["scores"])
+    return Version(entry["name"], module, entry["scores"], entry.get("sparse", False))

@@ -16,9 +16,11 @@ class ElasticModel(ABC):
     """A classifier that can answer at any of its ``points``.
 
     ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
-    ``classes``: number of classes. ``name``: what tables call the subject.
+    ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
+    come as CSR matrices; it takes arrays too.
     """
 
+    sparse: bool = False
     name: str
     input_shape: tuple[int, ...]
     classes: int

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.elastic.activators.importance import sum_by_key
+
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
 LEAST_PROBABILITY = 1e-6
+# So many average examples count in every bucket of a confidence table.
+PRIOR_EXAMPLES = 5.0
 MOST_THRESHOLDS = 32
 
 
@@ -25,6 +29,40 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Trials:
+    """How each k of the grid answered n inputs, beside the full network.
+
+    ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
+    [n, shares], minus the cross-entropy to the full answer.
+    """
+
+    labels: np.ndarray
+    closeness: np.ndarray
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to measure c(k, x) on training inputs. ``prior`` as in ``ConfidenceTables.learn``."""
+
+    name: str
+    of: Callable[[Trials], np.ndarray]
+    prior: float
+
+
+def _same_first(trials: Trials) -> np.ndarray:
+    return (trials.labels[:, :-1] == trials.labels[:, -1:]).astype(np.float32)
+
+
+# Of these, build keeps the one that spares most on validation data; the last cannot tell inputs apart, so what is
+# chosen per input never does worse there than a k fixed beforehand.
+MEASURES = (
+    Measure("cross-entropy", lambda trials: trials.closeness, PRIOR_EXAMPLES),
+    Measure("zero-one", _same_first, PRIOR_EXAMPLES),
+    Measure("none", _same_first, np.inf),
+)
+
+
+@dataclass(frozen=True)
 class ConfidenceTables:
     """Mean confidence per bucket of the first activated layer's hash (Eq. 4, arithmetic mean).
 
@@ -34,15 +72,22 @@ class ConfidenceTables:
     means: np.ndarray
 
     @classmethod
-    def learn(cls, buckets: np.ndarray, rows: int, confidences: np.ndarray) -> ConfidenceTables:
-        """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs."""
-        from slotool.elastic.activators.importance import sum_by_key
+    def learn(
+        cls, buckets: np.ndarray, rows: int, confidences: np.ndarray, prior: float = PRIOR_EXAMPLES
+    ) -> ConfidenceTables:
+        """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs.
 
+        Every bucket counts ``prior`` average examples besides its own: a thin one must not promise the extreme.
+        An infinite ``prior`` gives all buckets the mean over all inputs.
+        """
+        mean = confidences.mean(axis=0, dtype=np.float64)
+        if np.isinf(prior):
+            return cls(np.tile(mean, (rows, 1)).astype(np.float32))
         tables = buckets.shape[1]
         sums = sum_by_key(buckets.ravel(), np.repeat(confidences, tables, axis=0), rows)
-        counts = np.bincount(buckets.ravel(), minlength=rows)
-        means = np.divide(sums, counts[:, None], out=np.zeros_like(sums), where=counts[:, None] > 0)
-        means[0] = confidences.mean(axis=0)
+        counts = np.bincount(buckets.ravel(), minlength=rows)[:, None]
+        means = np.divide(sums + prior * mean, counts + prior, out=np.tile(mean, (rows, 1)), where=counts + prior > 0)
+        means[0] = mean
         return cls(means.astype(np.float32))
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:

@@ -1,343 +1,569 @@
-"""The whole forward pass of one query in one compiled call: hash, look up, gather, for every layer. Single-threaded.
+"""The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
 
-Nothing is allocated per query: ``Compiled`` holds the network and its tables in a few flat arrays (each argument costs
-the call about 50 ns), and workspaces that every call reuses. Numba keeps the interpreter lock during a call, so one
-model's workspaces are never in use twice. The plain NumPy path with the same answers is ``activator.logits``.
+Nothing is allocated per query. Everything lies in four flat arrays that ``compiled.Compiled`` lays out:
+
+- ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
+- ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
+- ``ids`` uint16/32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows and centroids.
+
+Fields ending in _AT are offsets. The plain NumPy path with the same answers is ``activator.logits``.
 
 Import this module only where a query is to be answered: it brings in Numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import ConfidenceTables
-from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.prefetching import prefetch
+from slotool.elastic.activators.slo_nn import SCORED_AGAIN
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
 _FAST = {"reassoc", "contract", "nsz"}
 _LARGEST = float(np.finfo(np.float32).max)
 
-# Columns of ``layout``, a row per layer. *_AT are offsets into the array named in the comment.
-INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT = range(5)  # numbers
-TABLES, BITS, HASH_AT, THRESHOLDS_AT = range(5, 9)  # ids, numbers; TABLES is 0 without an activator
-SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT = range(9, 13)  # slots, ids, -, ids
-FIELDS = 13
+# Fields of the header.
+LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
+INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, SUMS_AT, BEST_AT = range(4, 10)  # numbers
+ACTIVE_AT, CHOSEN_AT, STAMPS_AT, STARTS_AT, BEST_NODES_AT = range(10, 15)  # ints
+HEADER = 16
+# Fields of a layer; KIND is NONE without an activator.
+INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
+KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED, HASHED_AT = range(7, 17)
+BITS, POSITIONS_AT, THRESHOLDS_AT = range(17, 20)
+COARSE, FINE, COARSE_AT, FINE_AT, COARSE_STEPS_AT, FINE_STEPS_AT = range(20, 26)
+FIELDS = 32
+NONE, HASH, CLUSTERS = range(3)
 
-# Rows of ``marks``.
-ACTIVE, CHOSEN, STAMP, LISTS = range(4)
-# Rows of ``values``.
-INPUT, OUTPUT = range(2)
+# The most labels a query may ask for.
+MOST_ANSWERS = 128
+# Rows fetched ahead of the one being read; measured: 8 to 16 are alike.
+AHEAD = 12
+FLOATS_PER_LINE, BYTES_PER_LINE = 16, 64
 
-
-class Compiled:
-    """A network and its activators laid out for the compiled calls.
-
-    ``numbers``: float32, weights by rows and by columns, biases, hash thresholds; ``layout``: int64 [layers, FIELDS];
-    ``ids``: uint8/16/32, hash nodes and ranked lists; ``slots``: uint16; ``means``: float32 [rows, shares].
-    Workspaces: ``values`` float32 [2, width], ``marks`` int64 [4, width], ``clock`` int64 [1] (stamps given so far).
-    """
-
-    def __init__(self, mlp: MLP, activators: Mapping[int, Activator], confidence: ConfidenceTables):
-        layout = np.zeros((len(mlp.layers), FIELDS), dtype=np.int64)
-        numbers, ids, slots = _Tape(), _Tape(), _Tape()
-        for row, layer in zip(layout, mlp.layers, strict=True):
-            row[[INPUTS, UNITS]] = layer.inputs, layer.units
-            row[ROWS_AT] = numbers.add(layer.weights)
-            row[COLUMNS_AT] = numbers.add(layer.weights.T)
-            row[BIAS_AT] = numbers.add(layer.bias)
-        for at, activator in activators.items():
-            row, ranker, lists = layout[at], activator.ranker, activator.lists
-            row[[TABLES, BITS]] = ranker.nodes.shape
-            row[HASH_AT], row[THRESHOLDS_AT] = ids.add(ranker.nodes), numbers.add(ranker.thresholds)
-            row[SLOTS_AT], row[LISTS_AT] = slots.add(lists.slots), ids.add(lists.lists)
-            row[LENGTH], row[OVERALL_AT] = lists.lists.shape[1], ids.add(lists.overall)
-        widest = max(mlp.layers[at].units for at in activators)
-        width = max(int(layout[:, [INPUTS, UNITS, TABLES]].max()), 1)
-        self.tables = (
-            numbers.joined(np.float32),
-            layout,
-            ids.joined(np.min_scalar_type(widest - 1)),
-            slots.joined(np.uint16),
-        )
-        self.means = confidence.means
-        self.workspace = (
-            np.zeros((2, width), dtype=np.float32),
-            np.zeros((4, width), dtype=np.int64),
-            np.zeros(1, dtype=np.int64),
-        )
-
-    def forward(self, x: np.ndarray, out: np.ndarray, counts: np.ndarray) -> int:
-        """See the function ``forward``; ``x`` and ``out`` must be contiguous."""
-        return forward(x, out, counts, *self.tables, *self.workspace)
-
-    def estimate(self, x: np.ndarray, out: np.ndarray) -> bool:
-        """See the function ``estimate``."""
-        return estimate(x, out, *self.tables, self.means)
-
-
-class _Tape:
-    """Arrays put end to end."""
-
-    def __init__(self) -> None:
-        self._pieces: list[np.ndarray] = []
-        self._length = 0
-
-    def add(self, array: np.ndarray) -> int:
-        """Where ``array`` begins."""
-        start = self._length
-        self._pieces.append(array.ravel())
-        self._length += array.size
-        return start
-
-    def joined(self, dtype: np.typing.DTypeLike) -> np.ndarray:
-        return np.concatenate(self._pieces).astype(dtype)
+# What a query that cannot be answered returns.
+NOT_FINITE, OUT_OF_RANGE = -1, -2
+# Instead of a point: the least k whose confidence is at least the threshold.
+BY_CONFIDENCE = -1
 
 
 @njit(cache=True, fastmath=_FAST)
-def forward(
-    x: np.ndarray,
-    out: np.ndarray,
-    counts: np.ndarray,
-    numbers: np.ndarray,
-    layout: np.ndarray,
-    ids: np.ndarray,
-    slots: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    clock: np.ndarray,
-) -> int:
-    """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs], one query after another.
+def top_dense(x, labels, scores, point, threshold, numbers, ints, ids, bytes_):
+    """Fill ``labels`` int32 [p] and ``scores`` float32 [p], best first, for ``x`` float32 [inputs].
 
-    ``counts``: int64 [layers], nodes to compute per layer. Returns the first row whose values are not finite (rows
-    from there on are not filled), or −1.
+    ``point``: index into the k grid, its length for the full network, or BY_CONFIDENCE. Returns the point answered
+    at, or a negative number. Fewer than p computed nodes leave labels −1 and scores −inf.
     """
-    last = len(layout) - 1
+    active = _load_dense(x, numbers, ints)
+    return _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_)
+
+
+@njit(cache=True, fastmath=_FAST)
+def top_sparse(indices, values, labels, scores, point, threshold, numbers, ints, ids, bytes_):
+    """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
+    active = _load_sparse(indices, values, numbers, ints)
+    if active < 0:
+        return active
+    point = _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_)
+    _unload_sparse(indices, numbers, ints)
+    return point
+
+
+@njit(cache=True, fastmath=_FAST)
+def logits_dense(x, out, point, numbers, ints, ids, bytes_):
+    """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs]; a dropped class is −inf.
+
+    Returns the first row whose values are not finite (rows from there on are not filled), or −1.
+    """
     for query in range(len(x)):
-        active = _load(x[query], values, marks)
-        for layer in range(last + 1):
-            row = layout[layer]
-            chosen, ok = _compute(row, counts[layer], active, numbers, ids, slots, values, marks, clock)
-            if layer == 0 and not ok:
-                return query
-            if layer < last:
-                active = _rectify(row[UNITS], chosen, values, marks)
-        _store(row[UNITS], chosen, out[query], values, marks)
+        active = _load_dense(x[query], numbers, ints)
+        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
+        if point_taken < 0:
+            return query
+        _store(chosen, out[query], numbers, ints)
     return -1
 
 
 @njit(cache=True, fastmath=_FAST)
-def estimate(
-    x: np.ndarray,
-    out: np.ndarray,
-    numbers: np.ndarray,
-    layout: np.ndarray,
-    ids: np.ndarray,
-    slots: np.ndarray,
-    means: np.ndarray,
-) -> bool:
-    """Fill ``out`` float64 [shares] with ĉ(k, x) of one query ``x`` float32 [inputs]; False when x is not finite."""
-    row = layout[0]
-    tables, bits = row[TABLES], row[BITS]
-    out[:] = 0.0
-    for table in range(tables):
-        key = 0
-        for bit in range(bits):
-            at = table * bits + bit
-            node = int(ids[row[HASH_AT] + at])
-            start = row[ROWS_AT] + node * row[INPUTS]
-            value = numbers[row[BIAS_AT] + node] + _dot(numbers[start : start + row[INPUTS]], x)
-            if not _finite(value):
-                return False
-            key |= (value > numbers[row[THRESHOLDS_AT] + at]) << bit
-        slot = slots[row[SLOTS_AT] + table * (1 << bits) + key]
-        for share in range(len(out)):
-            out[share] += means[slot, share]
-    for share in range(len(out)):
-        out[share] /= tables
-    return True
+def logits_sparse(indptr, indices, values, out, point, numbers, ints, ids, bytes_):
+    """As ``logits_dense``, for the rows of a CSR matrix."""
+    for query in range(len(indptr) - 1):
+        part = slice(indptr[query], indptr[query + 1])
+        active = _load_sparse(indices[part], values[part], numbers, ints)
+        if active < 0:
+            return query
+        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
+        _unload_sparse(indices[part], numbers, ints)
+        if point_taken < 0:
+            return query
+        _store(chosen, out[query], numbers, ints)
+    return -1
+
+
+@njit(cache=True, fastmath=_FAST)
+def ladder(x, log_partition, best, closeness, numbers, ints, ids, bytes_):
+    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
+
+    ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
+    int32 [n, shares], the label that scores highest, and ``closeness`` float32 [n, shares], minus the cross-entropy
+    to the full answer, a label that was not computed having ``LEAST_PROBABILITY``.
+    """
+    layers, shares = ints[LAYERS], ints[SHARES]
+    row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
+    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]]
+    for query in range(len(x)):
+        inputs[:] = x[query]
+        _hash_nodes(row, False, numbers, ints, ids)
+        _find_buckets(row, numbers, ints, ids, bytes_)
+        hashed = row[HASHED]
+        count = ints[row[COUNTS_AT] + shares - 1]
+        _pick(row, hashed, count, ints, ids)
+        _gather(row, hashed, count, 0, numbers, ints, bytes_)
+        done, at, highest = 0, 0, np.float32(-np.inf)
+        mass, weighted = 0.0, 0.0
+        for share in range(shares):
+            for i in range(done, ints[row[COUNTS_AT] + share]):
+                value = output[i]
+                if value > highest:
+                    highest, at = value, chosen[i]
+                below = value - log_partition[query]
+                if below > -25.0:
+                    probability = np.exp(below)
+                    mass += probability
+                    weighted += probability * below
+            done = ints[row[COUNTS_AT] + share]
+            best[query, share] = at
+            missing = max(0.0, 1.0 - mass)
+            own = mass * np.log(mass) if mass > 0.0 else 0.0
+            closeness[query, share] = weighted - own + missing * _LOG_LEAST
+
+
+# The logarithm of ``confidence.LEAST_PROBABILITY``.
+_LOG_LEAST = float(np.log(1e-6))
+
+
+@njit(cache=True, fastmath=_FAST)
+def estimate(x, out, numbers, ints, ids, bytes_):
+    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer]."""
+    at = _first_activated(ints)
+    row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
+    numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]] = x
+    _hash_nodes(row, False, numbers, ints, ids)
+    _find_buckets(row, numbers, ints, ids, bytes_)
+    for share in range(ints[SHARES]):
+        out[share] = _confidence(row, share, numbers, ints)
 
 
 @njit(cache=True)
-def _finite(value: float) -> bool:
+def _first_activated(ints):
+    at = 0
+    while ints[HEADER + at * FIELDS + KIND] == NONE:
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def _finite(value):
     # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
     return abs(value) <= _LARGEST
 
 
 @njit(cache=True, fastmath=_FAST)
-def _dot(weights: np.ndarray, x: np.ndarray) -> np.float32:
+def _dot(weights, x):
     # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
     total = np.float32(0.0)
     for i in range(len(weights)):
-        total += weights[i] * x[i]
+        total += np.float32(weights[i]) * x[i]
     return total
 
 
 @njit(cache=True, fastmath=_FAST)
-def _load(x: np.ndarray, values: np.ndarray, marks: np.ndarray) -> int:
+def _load_dense(x, numbers, ints):
     """Copy a query in and list its inputs that are not zero; returns how many."""
+    inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     active = 0
     for i in range(len(x)):
         value = x[i]
-        values[INPUT, i] = value
-        marks[ACTIVE, active] = i
+        inputs[i] = value
+        actives[active] = i
+        values[active] = value
         active += value != 0.0
     return active
 
 
 @njit(cache=True, fastmath=_FAST)
-def _rectify(units: int, chosen: int, values: np.ndarray, marks: np.ndarray) -> int:
-    """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive."""
-    active = 0
-    if chosen < units:
+def _load_sparse(indices, values, numbers, ints):
+    """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
+    row = ints[HEADER : HEADER + FIELDS]
+    listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+    width = row[INPUTS]
+    for i in range(len(indices)):
+        index = np.int64(indices[i])
+        if index < 0 or index >= width:
+            return OUT_OF_RANGE
+        actives[i] = index
+        listed[i] = values[i]
+    if row[ROWS_AT] >= 0:
+        inputs = numbers[ints[INPUT_AT] :]
+        for i in range(width):
+            inputs[i] = 0.0
+        for i in range(len(indices)):
+            inputs[indices[i]] = values[i]
+    return len(indices)
+
+
+@njit(cache=True, fastmath=_FAST)
+def _unload_sparse(indices, numbers, ints):
+    """Nothing of a query may be left for the next."""
+    if ints[HEADER + ROWS_AT] >= 0:
+        inputs = numbers[ints[INPUT_AT] :]
+        for i in range(len(indices)):
+            inputs[indices[i]] = 0.0
+
+
+@njit(cache=True, fastmath=_FAST)
+def _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_):
+    wanted = len(labels)
+    kept = max(wanted, SCORED_AGAIN)
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    for i in range(kept):
+        best[i] = -np.inf
+        nodes[i] = -1
+    taken, _ = _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_)
+    if taken < 0:
+        return taken
+    row = ints[HEADER + (ints[LAYERS] - 1) * FIELDS : HEADER + ints[LAYERS] * FIELDS]
+    if row[BYTES_AT] >= 0 and taken < ints[SHARES]:
+        _score_again(row, kept, best, nodes, numbers, ints)
+    for i in range(wanted):
+        labels[i] = nodes[i]
+        scores[i] = best[i]
+    return taken
+
+
+@njit(cache=True, fastmath=_FAST)
+def _score_again(row, kept, best, nodes, numbers, ints):
+    """Score the best from their float32 rows and put them in order again."""
+    inputs, start = row[INPUTS], row[ROWS_AT]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    for i in range(kept):
+        if nodes[i] >= 0:
+            for line in range(0, inputs, FLOATS_PER_LINE):
+                prefetch(numbers, start + nodes[i] * inputs + line)
+    for i in range(kept):
+        node = nodes[i]
+        if node < 0:
+            return
+        at = start + node * inputs
+        value = numbers[row[BIAS_AT] + node] + _dot(numbers[at : at + inputs], x)
+        place = i
+        while place > 0 and best[place - 1] < value:
+            best[place], nodes[place] = best[place - 1], nodes[place - 1]
+            place -= 1
+        best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath=_FAST)
+def _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_):
+    """From the loaded input to the output layer: values in OUTPUT, in the order of CHOSEN unless that is all nodes.
+
+    ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
+    were computed.
+    """
+    layers, full = ints[LAYERS], ints[SHARES]
+    chosen = 0
+    for layer in range(layers):
+        row = ints[HEADER + layer * FIELDS : HEADER + (layer + 1) * FIELDS]
+        keep = kept if layer == layers - 1 else 0
+        if row[KIND] == NONE or point == full:
+            chosen = _compute_all(row, active, keep, numbers, ints)
+        else:
+            point, chosen = _compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_)
+        if layer == 0 and not _finite(numbers[ints[OUTPUT_AT]]):
+            return NOT_FINITE, 0
+        if layer < layers - 1:
+            active = _rectify(row[UNITS], chosen, ints[HEADER + (layer + 1) * FIELDS + COLUMNS_AT] >= 0, numbers, ints)
+    return point, chosen
+
+
+@njit(cache=True, fastmath=_FAST)
+def _compute_all(row, active, keep, numbers, ints):
+    """w·x + b of every node: whole columns of the inputs that are not zero where there are columns, else rows."""
+    units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
+    if row[COLUMNS_AT] >= 0:
+        _columns(row, active, output, numbers, ints)
+    else:
+        x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+        weights = numbers[row[ROWS_AT] : row[ROWS_AT] + units * inputs].reshape(units, inputs)
+        values, bias = numbers[output : output + units], numbers[row[BIAS_AT] : row[BIAS_AT] + units]
+        for node in range(units):
+            values[node] = bias[node] + _dot(weights[node], x)
+    if keep:
+        values, best, nodes = numbers[output:], numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        for node in range(units):
+            if values[node] > best[keep - 1]:
+                _insert(values[node], node, keep, best, nodes)
+    return units
+
+
+@njit(cache=True, fastmath=_FAST)
+def _insert(value, node, keep, best, nodes):
+    place = keep - 1
+    while place > 0 and best[place - 1] < value:
+        best[place], nodes[place] = best[place - 1], nodes[place - 1]
+        place -= 1
+    best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath=_FAST)
+def _compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_):
+    """w·x + b of the nodes this query needs. Returns the point, chosen here if it was not yet, and how many nodes."""
+    units, inputs, hashed = row[UNITS], row[INPUTS], row[HASHED]
+    # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
+    least = ints[row[COUNTS_AT] + max(point, 0)]
+    by_columns = row[COLUMNS_AT] >= 0 and active * units <= least * inputs
+    if by_columns:
+        _columns(row, active, ints[ALL_AT], numbers, ints)
+    _hash_nodes(row, by_columns, numbers, ints, ids)
+    _find_buckets(row, numbers, ints, ids, bytes_)
+    if point < 0:
+        point = 0
+        while point < ints[SHARES] and _confidence(row, point, numbers, ints) < threshold:
+            point += 1
+        if point == ints[SHARES]:
+            return point, _compute_all(row, active, keep, numbers, ints)
+    count = ints[row[COUNTS_AT] + point]
+    _pick(row, hashed, count, ints, ids)
+    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    if by_columns:
+        everything = numbers[ints[ALL_AT] :]
+        for i in range(hashed, count):
+            output[i] = everything[chosen[i]]
+    else:
+        _gather(row, hashed, count, keep, numbers, ints, bytes_)
+    if keep:
+        best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        for i in range(count if by_columns else hashed):
+            if output[i] > best[keep - 1]:
+                _insert(output[i], chosen[i], keep, best, nodes)
+    return point, count
+
+
+@njit(cache=True, fastmath=_FAST)
+def _confidence(row, share, numbers, ints):
+    total, tables, shares = 0.0, row[TABLES], ints[SHARES]
+    starts = ints[ints[STARTS_AT] :]
+    for table in range(tables):
+        total += numbers[ints[MEANS_AT] + starts[table] * shares + share]
+    return total / tables
+
+
+@njit(cache=True, fastmath=_FAST)
+def _gather(row, start, stop, keep, numbers, ints, bytes_):
+    """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
+    inputs = row[INPUTS]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    rounded = row[BYTES_AT] >= 0
+    worst = best[keep - 1] if keep else np.float32(np.inf)
+    for i in range(start, min(stop, start + AHEAD)):
+        _fetch(row, chosen[i], rounded, numbers, bytes_)
+    for i in range(start, stop):
+        if i + AHEAD < stop:
+            _fetch(row, chosen[i + AHEAD], rounded, numbers, bytes_)
+        node = chosen[i]
+        if rounded:
+            at, steps = row[BYTES_AT] + node * inputs, row[STEPS_AT] + 2 * node
+            value = _dot(bytes_[at : at + inputs], x) * numbers[steps] + numbers[steps + 1]
+        else:
+            at = row[ROWS_AT] + node * inputs
+            value = numbers[row[BIAS_AT] + node] + _dot(numbers[at : at + inputs], x)
+        output[i] = value
+        if value > worst:
+            _insert(value, node, keep, best, nodes)
+            worst = best[keep - 1]
+
+
+@njit(cache=True, fastmath=_FAST)
+def _fetch(row, node, rounded, numbers, bytes_):
+    inputs = row[INPUTS]
+    if rounded:
+        at = row[BYTES_AT] + node * inputs
+        prefetch(numbers, row[STEPS_AT] + 2 * node)
+        for line in range(0, inputs, BYTES_PER_LINE):
+            prefetch(bytes_, at + line)
+    else:
+        at = row[ROWS_AT] + node * inputs
+        prefetch(numbers, row[BIAS_AT] + node)
+        for line in range(0, inputs, FLOATS_PER_LINE):
+            prefetch(numbers, at + line)
+
+
+@njit(cache=True, fastmath=_FAST)
+def _rectify(units, chosen, list_active, numbers, ints):
+    """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive.
+
+    They are listed only where the next layer may read columns.
+    """
+    inputs, output = numbers[ints[INPUT_AT] : ints[INPUT_AT] + units], numbers[ints[OUTPUT_AT] :]
+    if chosen == units:
         for i in range(units):
-            values[INPUT, i] = 0.0
-    for i in range(chosen):
-        node = marks[CHOSEN, i] if chosen < units else i
-        value = values[OUTPUT, node]
-        values[INPUT, node] = value if value > 0.0 else np.float32(0.0)
-        marks[ACTIVE, active] = node
-        active += value > 0.0
+            inputs[i] = max(output[i], np.float32(0.0))
+    else:
+        picked = ints[ints[CHOSEN_AT] :]
+        for i in range(units):
+            inputs[i] = 0.0
+        for i in range(chosen):
+            inputs[picked[i]] = max(output[i], np.float32(0.0))
+    active = 0
+    if list_active:
+        values, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+        for i in range(units):
+            actives[active] = i
+            values[active] = inputs[i]
+            active += inputs[i] > 0.0
     return active
 
 
 @njit(cache=True, fastmath=_FAST)
-def _store(units: int, chosen: int, out: np.ndarray, values: np.ndarray, marks: np.ndarray) -> None:
-    if chosen == units:
-        for i in range(units):
-            out[i] = values[OUTPUT, i]
+def _store(chosen, out, numbers, ints):
+    output, picked = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    if chosen == len(out):
+        for i in range(chosen):
+            out[i] = output[i]
         return
     out[:] = -np.inf
     for i in range(chosen):
-        out[marks[CHOSEN, i]] = values[OUTPUT, marks[CHOSEN, i]]
+        out[picked[i]] = output[i]
 
 
 @njit(cache=True, fastmath=_FAST)
-def _compute(
-    row: np.ndarray,
-    count: int,
-    active: int,
-    numbers: np.ndarray,
-    ids: np.ndarray,
-    slots: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    clock: np.ndarray,
-) -> tuple[int, bool]:
-    """w·x + b of the nodes this query needs, into ``values[OUTPUT]``.
-
-    Returns how many were chosen (listed in ``marks[CHOSEN]`` unless that is all), and whether the first is finite.
-    Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
-    """
-    units, inputs = row[UNITS], row[INPUTS]
-    by_columns = active * units <= count * inputs
-    if by_columns:
-        _columns(row, active, numbers, values, marks)
-    if count >= units:
-        if not by_columns:
-            for node in range(units):
-                _node(row, node, numbers, values)
-        return units, _finite(values[OUTPUT, 0])
-    clock[0] += 1
-    chosen = _hash_nodes(row, by_columns, numbers, ids, values, marks, clock[0])
-    hashed = chosen
-    _find_lists(row, numbers, slots, ids, values, marks)
-    chosen = _rank(row, count, chosen, ids, marks, clock[0])
-    if not by_columns:
-        for i in range(hashed, chosen):
-            _node(row, marks[CHOSEN, i], numbers, values)
-    return chosen, _finite(values[OUTPUT, marks[CHOSEN, 0]])
-
-
-@njit(cache=True, fastmath=_FAST)
-def _node(row: np.ndarray, node: int, numbers: np.ndarray, values: np.ndarray) -> None:
-    inputs = row[INPUTS]
-    start = row[ROWS_AT] + node * inputs
-    weights = numbers[start : start + inputs]
-    values[OUTPUT, node] = numbers[row[BIAS_AT] + node] + _dot(weights, values[INPUT, :inputs])
-
-
-@njit(cache=True, fastmath=_FAST)
-def _columns(row: np.ndarray, active: int, numbers: np.ndarray, values: np.ndarray, marks: np.ndarray) -> None:
+def _columns(row, active, target, numbers, ints):
     """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
-    units, bias = row[UNITS], row[BIAS_AT]
-    columns = numbers[row[COLUMNS_AT] : row[COLUMNS_AT] + units * row[INPUTS]].reshape(-1, units)
-    sums = values[OUTPUT, :units]
+    units, bias, start = row[UNITS], row[BIAS_AT], row[COLUMNS_AT]
+    listed, values = ints[ints[ACTIVE_AT] :], numbers[ints[VALUES_AT] :]
+    sums = numbers[target : target + units]
     sums[:] = numbers[bias : bias + units]
     fours = active - active % 4
     for i in range(0, fours, 4):
-        n0, n1, n2, n3 = marks[ACTIVE, i], marks[ACTIVE, i + 1], marks[ACTIVE, i + 2], marks[ACTIVE, i + 3]
-        v0, v1, v2, v3 = values[INPUT, n0], values[INPUT, n1], values[INPUT, n2], values[INPUT, n3]
-        c0, c1, c2, c3 = columns[n0], columns[n1], columns[n2], columns[n3]
+        for ahead in range(i + 4, min(i + 8, active)):
+            for line in range(0, units, FLOATS_PER_LINE):
+                prefetch(numbers, start + listed[ahead] * units + line)
+        v0, v1, v2, v3 = values[i], values[i + 1], values[i + 2], values[i + 3]
+        c0 = numbers[start + listed[i] * units : start + (listed[i] + 1) * units]
+        c1 = numbers[start + listed[i + 1] * units : start + (listed[i + 1] + 1) * units]
+        c2 = numbers[start + listed[i + 2] * units : start + (listed[i + 2] + 1) * units]
+        c3 = numbers[start + listed[i + 3] * units : start + (listed[i + 3] + 1) * units]
         for u in range(units):
             sums[u] += v0 * c0[u] + v1 * c1[u] + v2 * c2[u] + v3 * c3[u]
     for i in range(fours, active):
-        value, column = values[INPUT, marks[ACTIVE, i]], columns[marks[ACTIVE, i]]
+        value, column = values[i], numbers[start + listed[i] * units : start + (listed[i] + 1) * units]
         for u in range(units):
             sums[u] += value * column[u]
 
 
 @njit(cache=True, fastmath=_FAST)
-def _hash_nodes(
-    row: np.ndarray,
-    known: bool,
-    numbers: np.ndarray,
-    ids: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    now: int,
-) -> int:
-    """Compute the nodes that the keys read, each once; they are the first to be chosen. Returns how many."""
-    chosen = 0
-    for at in range(row[HASH_AT], row[HASH_AT] + row[TABLES] * row[BITS]):
-        node = int(ids[at])
-        if marks[STAMP, node] != now:
-            marks[STAMP, node] = now
-            marks[CHOSEN, chosen] = node
-            chosen += 1
-            if not known:
-                _node(row, node, numbers, values)
-    return chosen
+def _hash_nodes(row, known, numbers, ints, ids):
+    """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    everything, inputs = numbers[ints[ALL_AT] :], row[INPUTS]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    for i in range(row[HASHED]):
+        node = np.int64(ids[row[HASHED_AT] + i])
+        chosen[i] = node
+        if known:
+            output[i] = everything[node]
+        else:
+            at = row[ROWS_AT] + node * inputs
+            output[i] = numbers[row[BIAS_AT] + node] + _dot(numbers[at : at + inputs], x)
 
 
 @njit(cache=True, fastmath=_FAST)
-def _find_lists(
-    row: np.ndarray, numbers: np.ndarray, slots: np.ndarray, ids: np.ndarray, values: np.ndarray, marks: np.ndarray
-) -> None:
-    """Where this query's list of each table begins in ``ids``, into ``marks[LISTS]``."""
-    tables, bits = row[TABLES], row[BITS]
-    for table in range(tables):
+def _find_buckets(row, numbers, ints, ids, bytes_):
+    """The row of this query's list in each table, into STARTS."""
+    starts = ints[ints[STARTS_AT] :]
+    if row[KIND] == CLUSTERS:
+        coarse, fine, inputs = row[COARSE], row[FINE], row[INPUTS]
+        near = _nearest(row[COARSE_AT], row[COARSE_STEPS_AT], coarse, inputs, numbers, ints, bytes_)
+        key = near * fine + _nearest(
+            row[FINE_AT] + near * fine * inputs,
+            row[FINE_STEPS_AT] + 2 * near * fine,
+            fine,
+            inputs,
+            numbers,
+            ints,
+            bytes_,
+        )
+        starts[0] = np.int64(ids[row[SLOTS_AT] + key])
+        return
+    bits, output = row[BITS], numbers[ints[OUTPUT_AT] :]
+    for table in range(row[TABLES]):
         key = 0
         for bit in range(bits):
             at = table * bits + bit
-            key |= (values[OUTPUT, ids[row[HASH_AT] + at]] > numbers[row[THRESHOLDS_AT] + at]) << bit
-        slot = np.int64(slots[row[SLOTS_AT] + table * (1 << bits) + key])
-        marks[LISTS, table] = row[LISTS_AT] + slot * row[LENGTH]
+            key |= (output[ids[row[POSITIONS_AT] + at]] > numbers[row[THRESHOLDS_AT] + at]) << bit
+        starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
 
 
 @njit(cache=True, fastmath=_FAST)
-def _rank(row: np.ndarray, count: int, chosen: int, ids: np.ndarray, marks: np.ndarray, now: int) -> int:
+def _nearest(at, steps, count, inputs, numbers, ints, bytes_):
+    """Which of ``count`` centroids, stored input by input, has the largest scale · c·x + offset."""
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    sums = numbers[ints[SUMS_AT] : ints[SUMS_AT] + count]
+    sums[:] = 0.0
+    fours = inputs - inputs % 4
+    for i in range(0, fours, 4):
+        v0, v1, v2, v3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+        start = at + i * count
+        c0, c1 = bytes_[start : start + count], bytes_[start + count : start + 2 * count]
+        c2, c3 = bytes_[start + 2 * count : start + 3 * count], bytes_[start + 3 * count : start + 4 * count]
+        for c in range(count):
+            sums[c] += (
+                v0 * np.float32(c0[c]) + v1 * np.float32(c1[c]) + v2 * np.float32(c2[c]) + v3 * np.float32(c3[c])
+            )
+    for i in range(fours, inputs):
+        value, centroids = x[i], bytes_[at + i * count : at + (i + 1) * count]
+        for c in range(count):
+            sums[c] += value * np.float32(centroids[c])
+    scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
+    near, highest = 0, sums[0] * scale[0] + offset[0]
+    for c in range(1, count):
+        value = sums[c] * scale[c] + offset[c]
+        if value > highest:
+            near, highest = c, value
+    return near
+
+
+@njit(cache=True, fastmath=_FAST)
+def _pick(row, hashed, count, ints, ids):
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
-    stamps, picked, starts = marks[STAMP], marks[CHOSEN], marks[LISTS]
-    tables, length, overall = row[TABLES], row[LENGTH], row[OVERALL_AT]
+    stamps, picked, starts = ints[ints[STAMPS_AT] :], ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :]
+    tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
+    if hashed == 0 and tables == 1 and count <= length:
+        own = ids[lists + starts[0] * length : lists + starts[0] * length + count]
+        for place in range(count):
+            picked[place] = own[place]
+        return
+    ints[CLOCK] += 1
+    now, chosen = ints[CLOCK], hashed
+    for i in range(hashed):
+        stamps[picked[i]] = now
     for place in range(length):
         for table in range(tables):
             if chosen >= count:
-                return chosen
+                return
             # Without a branch on what the list holds: written always, kept only when it is new.
-            node = np.int64(ids[starts[table] + place])
+            node = np.int64(ids[lists + starts[table] * length + place])
             picked[chosen] = node
             chosen += stamps[node] != now
             stamps[node] = now
     for place in range(row[UNITS]):
         if chosen >= count:
-            return chosen
+            return
         node = np.int64(ids[overall + place])
         picked[chosen] = node
         chosen += stamps[node] != now
         stamps[node] = now
-    return chosen

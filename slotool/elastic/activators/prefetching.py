@@ -1,0 +1,31 @@
+"""A hint to the processor from compiled code: this cache line will be read soon."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+READ, KEEP_IN_ALL_CACHES, DATA = 0, 3, 1
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Fetch the cache line of element ``at`` of a one-dimensional ``array``; it may lie past the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        element = cgutils.get_item_pointer(context, builder, signature.args[0], view, [arguments[1]], wraparound=False)
+        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        hint = builder.module.declare_intrinsic(
+            "llvm.prefetch", [address], ir.FunctionType(ir.VoidType(), [address, number, number, number])
+        )
+        builder.call(
+            hint, [builder.bitcast(element, address), number(READ), number(KEEP_IN_ALL_CACHES), number(DATA)]
+        )
+        return context.get_dummy_value()
+
+    return types.void(array, at), generate

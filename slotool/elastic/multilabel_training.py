@@ -1,0 +1,226 @@
+"""Train one hidden ReLU layer between very many features and very many labels, in minutes on a few cores.
+
+What makes it fast is that a batch touches few rows of either weight matrix: those of the features its examples have,
+and those of a sample of the labels. Only these are gathered, differentiated and stepped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
+from slotool.elastic.family import Version
+from slotool.elastic.precision import score
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.torch_module import GraphModule
+
+HIDDEN_UNITS = 128
+BATCH_SIZE = 512
+EPOCHS = 10
+PEAK_LEARNING_RATE = 1e-2
+WARM_UP_SHARE = 0.02
+DROPOUT = 0.3
+# Labels drawn per batch beside the batch's own; a set of few labels is trained on all of them.
+NEGATIVES = 4_096
+FEW_LABELS = 8_192
+# Rows of features that are seen once or twice stay near where they begin: noise, if that is far from zero.
+FEATURE_SCALE, LABEL_SCALE = 0.05, 0.01
+FIRST_MOMENT, SECOND_MOMENT, EPSILON = 0.9, 0.999, 1e-8
+
+
+def multilabel_mlp(data: MultiLabelDataset, hidden_units: int = HIDDEN_UNITS) -> OperatorGraph:
+    """Features, one ``Dense`` layer with ReLU, one ``Dense`` of the labels."""
+    builder = GraphBuilder("xmc")
+    inputs = builder.add("InputLayer", shape=list(data.input_shape))
+    hidden = builder.add("Dense", inputs, units=hidden_units, activation="relu")
+    builder.add("Dense", hidden, units=data.classes)
+    return builder.graph()
+
+
+def steps(data: MultiLabelDataset, epochs: int) -> int:
+    """How often ``train_multilabel`` calls its progress: once per batch."""
+    return epochs * -(-len(data.train) // BATCH_SIZE)
+
+
+def train_multilabel(
+    name: str,
+    data: MultiLabelDataset,
+    *,
+    hidden_units: int = HIDDEN_UNITS,
+    epochs: int = EPOCHS,
+    seed: int = 0,
+    progress: Callable[[], None] = lambda: None,
+) -> Version:
+    """A network trained on the training split by softmax cross-entropy, every label of an example counting alike.
+
+    Counting each label once, rather than each example, is what makes the best-scored label the likeliest one (Menon et
+    al., Multilabel reductions: what is my loss optimising?, 2019). With many labels the softmax is sampled, see
+    ``Candidates``. The number of epochs is fixed beforehand, so the returned version's ``scores``
+    (``validation_precision_at_1``, ``test_precision_at_5`` …) are held out. Same seed, same weights on one machine.
+    Raises ``InputError`` for fewer than one epoch or unit.
+    """
+    if epochs < 1 or hidden_units < 1:
+        raise InputError(f"{epochs} epochs of {hidden_units} hidden units: at least 1 of either is needed")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        trainer = _Trainer(data, hidden_units, seed)
+        trainer.fit(epochs, progress)
+    module = trainer.module(multilabel_mlp(data, hidden_units))
+    unscored = Version(name, module, sparse=data.sparse)
+    scores = {
+        f"{split}_precision_at_{k}": value
+        for split in ("validation", "test")
+        for k, value in score(unscored.mlp, getattr(data, split)).items()
+    }
+    return Version(name, module, scores, sparse=data.sparse)
+
+
+class RowAdam:
+    """A matrix trained by Adam, a batch's rows at a time: a row that a batch does not touch costs it nothing.
+
+    The second moment is one number per row, the mean square of its gradient; an absent row's moments wait unchanged.
+    ``rows`` is int64, each once, or None for all.
+    """
+
+    def __init__(self, weights: Tensor):
+        self.weights = weights
+        self._mean = torch.zeros_like(weights)
+        self._square = torch.zeros(len(weights), 1)
+        self._steps = 0
+
+    def leaf(self, rows: Tensor | None = None) -> Tensor:
+        """The rows as they are, to be differentiated by: float32 [rows, width]."""
+        chosen = self.weights.detach() if rows is None else self.weights[rows]
+        return chosen.requires_grad_()
+
+    @torch.no_grad()
+    def step(self, rows: Tensor | None, gradient: Tensor, learning_rate: float) -> None:
+        self._steps += 1
+        at = slice(None) if rows is None else rows
+        mean = self._mean[at].lerp_(gradient, 1.0 - FIRST_MOMENT)
+        square = self._square[at].lerp_(gradient.square().mean(dim=1, keepdim=True), 1.0 - SECOND_MOMENT)
+        spread = (square / (1.0 - SECOND_MOMENT**self._steps)).sqrt_().add_(EPSILON)
+        self.weights[at] -= mean / spread * (learning_rate / (1.0 - FIRST_MOMENT**self._steps))
+        if rows is not None:
+            self._mean[rows], self._square[rows] = mean, square
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The labels that one batch's softmax runs over.
+
+    ``rows``: int64 [c], or None for all. ``log_chance``: float32 [c], the logarithm of each one's chance to be among
+    them, or None where that is certain. ``positions``: int64, where each label of each example stands in ``rows``.
+
+    Candidates are all labels of the batch's examples and ``NEGATIVES`` drawn alike from all. Dividing each one's
+    exponential by its chance makes the sampled partition function an unbiased estimate of the full one; an example's
+    own labels are certain to be there, for it.
+    """
+
+    rows: Tensor | None
+    log_chance: Tensor | None
+    positions: Tensor
+
+    @classmethod
+    def draw(cls, labels: LabelSets, shares: np.ndarray, rng: np.random.Generator) -> Candidates:
+        """For a batch's ``labels``; ``shares``: float64 [classes], the share of all examples that have a label."""
+        classes = len(shares)
+        if classes <= FEW_LABELS:
+            return cls(None, None, torch.from_numpy(labels.indices.astype(np.int64)))
+        rows = np.unique(np.concatenate([labels.indices, rng.integers(0, classes, NEGATIVES)]))
+        absent = len(labels) * np.log1p(-np.minimum(shares[rows], 1 - 1e-9)) + NEGATIVES * math.log1p(-1 / classes)
+        chance = torch.from_numpy(np.log(-np.expm1(absent)).astype(np.float32))
+        return cls(torch.from_numpy(rows), chance, torch.from_numpy(np.searchsorted(rows, labels.indices)))
+
+
+def label_loss(scores: Tensor, examples: Tensor, candidates: Candidates) -> Tensor:
+    """Mean cross-entropy of the labels: ``scores`` [n, c] of the candidates, ``examples`` int64, each label's row."""
+    own = scores[examples, candidates.positions]
+    if candidates.log_chance is not None:
+        scores = (scores - candidates.log_chance).index_put((examples, candidates.positions), own)
+    return (torch.logsumexp(scores, dim=1)[examples] - own).mean()
+
+
+class _Trainer:
+    """The weights while they are trained: a row per feature, and a row per label with its bias in the last column."""
+
+    def __init__(self, data: MultiLabelDataset, hidden_units: int, seed: int):
+        self.train, self.classes = data.train, data.classes
+        self.rng = np.random.default_rng(seed)
+        self.label_shares = np.bincount(data.train.y.indices, minlength=data.classes) / len(data.train)
+        features = torch.randn(data.input_shape[0], hidden_units)
+        labels = torch.randn(data.classes, hidden_units + 1) * LABEL_SCALE
+        if data.sparse:
+            seen = np.bincount(data.train.x.indices, minlength=len(features)) > 0
+            features *= FEATURE_SCALE * torch.from_numpy(seen)[:, None]
+        else:
+            features /= math.sqrt(len(features))
+        rarest = 0.5 / len(data.train)
+        labels[:, -1] = torch.from_numpy(np.log(np.maximum(self.label_shares, rarest)))
+        self.features, self.labels = RowAdam(features), RowAdam(labels)
+        self.bias = RowAdam(torch.zeros(1, hidden_units))
+
+    def fit(self, epochs: int, progress: Callable[[], None]) -> None:
+        batches = -(-len(self.train) // BATCH_SIZE)
+        total = epochs * batches
+        for epoch in range(epochs):
+            order = self.rng.permutation(len(self.train))
+            for at, examples in enumerate(np.array_split(order, batches)):
+                self.step(self.train.take(examples), _learning_rate(epoch * batches + at, total))
+                progress()
+
+    def step(self, batch: MultiLabelSplit, learning_rate: float) -> None:
+        columns, at = self._columns(batch)
+        candidates = Candidates.draw(batch.y, self.label_shares, self.rng)
+        features, bias, labels = self.features.leaf(columns), self.bias.leaf(), self.labels.leaf(candidates.rows)
+        hidden = functional.dropout(torch.relu(_weighted_rows(batch, at, features) + bias), DROPOUT)
+        scores = torch.addmm(labels[:, -1], hidden, labels[:, :-1].T)
+        examples = torch.from_numpy(np.repeat(np.arange(len(batch)), batch.y.counts))
+        loss = label_loss(scores, examples, candidates)
+        gradients = torch.autograd.grad(loss, (features, bias, labels))
+        self.features.step(columns, gradients[0], learning_rate)
+        self.bias.step(None, gradients[1], learning_rate)
+        self.labels.step(candidates.rows, gradients[2], learning_rate)
+
+    def _columns(self, batch: MultiLabelSplit) -> tuple[Tensor | None, Tensor | None]:
+        """The features that a sparse batch has, and where each of its entries stands among them."""
+        if isinstance(batch.x, np.ndarray):
+            return None, None
+        columns, at = np.unique(batch.x.indices, return_inverse=True)
+        return torch.from_numpy(columns.astype(np.int64)), torch.from_numpy(at.astype(np.int64))
+
+    def module(self, graph: OperatorGraph) -> GraphModule:
+        """The trained network, its weights laid out as a ``Dense`` operator has them."""
+        hidden, last = (f"layers.{operator.name}" for operator in graph.operators[1:])
+        state = {
+            f"{hidden}.weight": self.features.weights.T.contiguous(),
+            f"{hidden}.bias": self.bias.weights[0],
+            f"{last}.weight": self.labels.weights[:, :-1].contiguous(),
+            f"{last}.bias": self.labels.weights[:, -1].contiguous(),
+        }
+        module = GraphModule(graph, device="meta")
+        module.load_state_dict(state, strict=True, assign=True)
+        return module.eval().requires_grad_(False)
+
+
+def _weighted_rows(batch: MultiLabelSplit, at: Tensor | None, rows: Tensor) -> Tensor:
+    """x·W: float32 [n, hidden units], from the rows of W that the batch needs."""
+    if isinstance(batch.x, np.ndarray):
+        return torch.from_numpy(batch.x) @ rows
+    begins = torch.from_numpy(batch.x.indptr[:-1].astype(np.int64))
+    values = torch.from_numpy(batch.x.data)
+    return functional.embedding_bag(at, rows, begins, mode="sum", per_sample_weights=values)
+
+
+def _learning_rate(step: int, total: int) -> float:
+    """Up to the peak in a short warm-up, then straight down to almost zero."""
+    warm_up = max(1.0, WARM_UP_SHARE * total)
+    return PEAK_LEARNING_RATE * min((step + 1) / warm_up, (total - step) / total)
