@@ -37,7 +37,9 @@ class Answerer:
             model.require(point or model.full)
             self._at = model.points.index(point or model.full)
         self._threshold = float("-inf") if threshold is None else threshold
-        self._state = model._compiled.state
+        # Held, because the handle knows no more than their addresses.
+        self._compiled = model._compiled
+        self._handle = self._compiled.handle(self.labels, self.scores, self._at)
         self._taken = 0
 
     @property
@@ -49,9 +51,7 @@ class Answerer:
 
         Raises ``InputError`` for NaN, infinite values, and features beyond the network's.
         """
-        taken = kernels.top_sparse(
-            indices, values, self.labels, self.scores, self._at, self._threshold, *self._state
-        )
+        taken = kernels.top_sparse(indices, values, self._handle, self._threshold)
         if taken < 0:
             raise self._refusal(taken, values)
         self._taken = taken
@@ -59,7 +59,7 @@ class Answerer:
 
     def dense(self, x: np.ndarray) -> np.ndarray:
         """The labels for ``x`` float32 [inputs], contiguous. Raises ``InputError`` for NaN and infinite values."""
-        taken = kernels.top_dense(x, self.labels, self.scores, self._at, self._threshold, *self._state)
+        taken = kernels.top_dense(x, self._handle, self._threshold)
         if taken < 0:
             raise self._refusal(taken, x)
         self._taken = taken

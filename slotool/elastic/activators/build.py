@@ -13,7 +13,9 @@ from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, layer_input, node_count
 from slotool.elastic.activators.answers import FullAnswers, chunks
 from slotool.elastic.activators.confidence import (
+    MANY_THRESHOLDS,
     MEASURES,
+    MOST_THRESHOLDS,
     Calibration,
     ConfidenceTables,
     Trials,
@@ -45,6 +47,8 @@ LEAST_VALIDATION_EXAMPLES = 50
 EXAMPLES_PER_BUCKET = 32
 # Measures of confidence are compared by the mean k at which this much validation accuracy is lost.
 ALLOWED_LOSS = 0.002
+# From this size on a network can afford many calibrated thresholds.
+LARGE_NETWORK_BYTES = 4 << 20
 # What int8 rows may cost on top of that.
 ROUNDING_LOSS = 0.0003
 
@@ -191,11 +195,12 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
     first = subject.activated[0]
     buckets = [_first_buckets(mlp, activators, first, x) for x in (subject.train, held_out)]
     rows = activators[first].lists.rows
+    levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
     measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
         tables_ = ConfidenceTables.learn(buckets[0], rows, measure.of(trained), measure.prior)
         estimates = tables_.estimate(buckets[1])
-        calibration = Calibration.measure(estimates, correct)
+        calibration = Calibration.measure(estimates, correct, levels)
         measured[measure.name] = (_mean_k(estimates, calibration, shares), tables_, calibration)
     best = min(measured, key=lambda name: measured[name][0])
     spared = {name: entry[0] for name, entry in measured.items()}
@@ -327,7 +332,8 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[
     fixed = rows * len(shares) * np.dtype(np.float32).itemsize
     fixed += sum(a.nbytes - a.lists.lists.nbytes for a in activators.values())
     lists = sum(a.lists.lists.nbytes for a in activators.values())
-    fixed += Calibration.largest_nbytes(len(shares))
+    large = mlp.nbytes >= LARGE_NETWORK_BYTES
+    fixed += Calibration.largest_nbytes(len(shares), MANY_THRESHOLDS if large else MOST_THRESHOLDS)
     factor = min(1.0, max(0.0, TABLE_BYTES_SHARE * mlp.nbytes - fixed) / lists)
     return {
         layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))

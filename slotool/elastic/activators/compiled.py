@@ -30,7 +30,7 @@ class Compiled:
     """``mlp`` with ``activators``, answering at the k grid ``shares`` or as ``confidence`` tells.
 
     ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %.
-    ``state``: numbers float32, ints int64, ids uint16/32, bytes int8, as ``kernels`` describes them.
+    ``state``: numbers float32, ints int64, ids uint32, bytes int8, as ``kernels`` describes them.
     """
 
     def __init__(
@@ -42,9 +42,8 @@ class Compiled:
         int8: Mapping[int, Int8Rows] | None = None,
     ):
         self.mlp, self.shares = mlp, shares
-        widest = max([2**16, *(mlp.layers[at].units for at in activators)])
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
-        self._ids, self._ints = _Tape(np.min_scalar_type(widest - 1)), _Tape(np.int64)
+        self._ids, self._ints = _Tape(np.uint32), _Tape(np.int64)
         header = np.zeros(k.HEADER, dtype=np.int64)
         rows = np.zeros((len(mlp.layers), k.FIELDS), dtype=np.int64)
         # What the calls find at a known place.
@@ -73,6 +72,15 @@ class Compiled:
             header[field] = self._ints.add(np.zeros(width))
         header[k.STARTS_AT] = self._ints.add(np.zeros(max(1, int(rows[:, k.TABLES].max()))))
         header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
+
+    def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
+        """int64 [HANDLE] for ``kernels.top_*``, good for as long as this object and both arrays live."""
+        handle = np.zeros(k.HANDLE, dtype=np.int64)
+        for i, array in enumerate(self.state):
+            handle[2 * i : 2 * i + 2] = array.ctypes.data, array.size
+        handle[k.LABELS_AT], handle[k.SCORES_AT] = labels.ctypes.data, scores.ctypes.data
+        handle[k.ANSWERS], handle[k.POINT] = len(labels), point
+        return handle
 
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
         """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``kernels.logits_dense``."""

@@ -13,7 +13,7 @@ from slotool.elastic.activators.importance import sum_by_key
 LEAST_PROBABILITY = 1e-6
 # So many average examples count in every bucket of a confidence table.
 PRIOR_EXAMPLES = 5.0
-MOST_THRESHOLDS = 32
+MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -110,14 +110,14 @@ class Calibration:
     by_point: np.ndarray
 
     @classmethod
-    def measure(cls, estimates: np.ndarray, correct: np.ndarray) -> Calibration:
+    def measure(cls, estimates: np.ndarray, correct: np.ndarray, levels: int = MOST_THRESHOLDS) -> Calibration:
         """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
 
         Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
         a stricter one keeps.
         """
-        levels = np.unique(np.quantile(estimates, np.linspace(0, 1, MOST_THRESHOLDS), method="nearest"))
-        thresholds = np.concatenate([[-np.inf], levels, [np.nextafter(levels[-1], np.inf)]])
+        found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
+        thresholds = np.concatenate([[-np.inf], found, [np.nextafter(found[-1], np.inf)]])
         every = np.arange(len(correct))
         reached = np.array([correct[every, least_share(estimates, t)].mean() for t in thresholds])
         return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], correct.mean(axis=0))
@@ -141,9 +141,9 @@ class Calibration:
         return cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
 
     @staticmethod
-    def largest_nbytes(shares: int) -> int:
+    def largest_nbytes(shares: int, levels: int = MOST_THRESHOLDS) -> int:
         """What the calibration of that many shares takes at most."""
-        return np.dtype(np.float64).itemsize * (2 * (MOST_THRESHOLDS + 2) + shares + 1)
+        return np.dtype(np.float64).itemsize * (2 * (levels + 2) + shares + 1)
 
     @property
     def nbytes(self) -> int:

@@ -4,7 +4,7 @@ Nothing is allocated per query. Everything lies in four flat arrays that ``compi
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
 - ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
-- ``ids`` uint16/32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows and centroids.
+- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows and centroids.
 
 Fields ending in _AT are offsets. The plain NumPy path with the same answers is ``activator.logits``.
 
@@ -14,9 +14,9 @@ Import this module only where a query is to be answered: it brings in Numba.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
-from slotool.elastic.activators.prefetching import prefetch
+from slotool.elastic.activators.intrinsics import pointer, prefetch
 from slotool.elastic.activators.slo_nn import SCORED_AGAIN
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
@@ -42,6 +42,10 @@ MOST_ANSWERS = 128
 AHEAD = 12
 FLOATS_PER_LINE, BYTES_PER_LINE = 16, 64
 
+# Fields of a handle, see ``top_dense``; first an address and a length for each of the four arrays.
+LABELS_AT, SCORES_AT, ANSWERS, POINT = range(8, 12)
+HANDLE = 12
+
 # What a query that cannot be answered returns.
 NOT_FINITE, OUT_OF_RANGE = -1, -2
 # Instead of a point: the least k whose confidence is at least the threshold.
@@ -49,25 +53,39 @@ BY_CONFIDENCE = -1
 
 
 @njit(cache=True, fastmath=_FAST)
-def top_dense(x, labels, scores, point, threshold, numbers, ints, ids, bytes_):
-    """Fill ``labels`` int32 [p] and ``scores`` float32 [p], best first, for ``x`` float32 [inputs].
+def top_dense(x, handle, threshold):
+    """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
 
-    ``point``: index into the k grid, its length for the full network, or BY_CONFIDENCE. Returns the point answered
-    at, or a negative number. Fewer than p computed nodes leave labels −1 and scores −inf.
+    ``handle``: int64 [HANDLE], addresses and lengths of the four arrays, of ``labels`` int32 [p] and ``scores``
+    float32 [p]; and the point: index into the k grid, its length for the full network, or BY_CONFIDENCE. One array in
+    place of six, because each costs a call about 100 ns. Returns the point answered at, or a negative number. Fewer
+    than p computed nodes leave labels −1 and scores −inf.
     """
+    numbers, ints, ids, bytes_ = _arrays(handle)
     active = _load_dense(x, numbers, ints)
-    return _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_)
+    return _top(active, handle, threshold, numbers, ints, ids, bytes_)
 
 
 @njit(cache=True, fastmath=_FAST)
-def top_sparse(indices, values, labels, scores, point, threshold, numbers, ints, ids, bytes_):
+def top_sparse(indices, values, handle, threshold):
     """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
+    numbers, ints, ids, bytes_ = _arrays(handle)
     active = _load_sparse(indices, values, numbers, ints)
     if active < 0:
         return active
-    point = _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_)
+    point = _top(active, handle, threshold, numbers, ints, ids, bytes_)
     _unload_sparse(indices, numbers, ints)
     return point
+
+
+@njit(cache=True, forceinline=True)
+def _arrays(handle):
+    return (
+        carray(pointer(handle[0], np.float32(0)), (handle[1],)),
+        carray(pointer(handle[2], np.int64(0)), (handle[3],)),
+        carray(pointer(handle[4], np.uint32(0)), (handle[5],)),
+        carray(pointer(handle[6], np.int8(0)), (handle[7],)),
+    )
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -164,13 +182,13 @@ def _first_activated(ints):
     return at
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _finite(value):
     # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
     return abs(value) <= _LARGEST
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, forceinline=True)
 def _dot(weights, x):
     # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
     total = np.float32(0.0)
@@ -224,8 +242,10 @@ def _unload_sparse(indices, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _top(active, labels, scores, point, threshold, numbers, ints, ids, bytes_):
-    wanted = len(labels)
+def _top(active, handle, threshold, numbers, ints, ids, bytes_):
+    wanted, point = handle[ANSWERS], handle[POINT]
+    labels = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
+    scores = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
     kept = max(wanted, SCORED_AGAIN)
     best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
     for i in range(kept):
@@ -308,7 +328,7 @@ def _compute_all(row, active, keep, numbers, ints):
     return units
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, forceinline=True)
 def _insert(value, node, keep, best, nodes):
     place = keep - 1
     while place > 0 and best[place - 1] < value:
@@ -351,7 +371,7 @@ def _compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes
     return point, count
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, forceinline=True)
 def _confidence(row, share, numbers, ints):
     total, tables, shares = 0.0, row[TABLES], ints[SHARES]
     starts = ints[ints[STARTS_AT] :]
@@ -363,24 +383,31 @@ def _confidence(row, share, numbers, ints):
 @njit(cache=True, fastmath=_FAST)
 def _gather(row, start, stop, keep, numbers, ints, bytes_):
     """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
-    inputs = row[INPUTS]
+    if row[BYTES_AT] >= 0:
+        _gather_int8(row, start, stop, keep, numbers, ints, bytes_)
+    else:
+        _gather_float32(row, start, stop, keep, numbers, ints)
+
+
+@njit(cache=True, fastmath=_FAST)
+def _gather_int8(row, start, stop, keep, numbers, ints, bytes_):
+    units, inputs, rows_at, steps_at = row[UNITS], row[INPUTS], row[BYTES_AT], row[STEPS_AT]
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    rows = bytes_[rows_at : rows_at + units * inputs].reshape(units, inputs)
+    steps = numbers[steps_at : steps_at + 2 * units].reshape(units, 2)
     chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
     best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
-    rounded = row[BYTES_AT] >= 0
     worst = best[keep - 1] if keep else np.float32(np.inf)
-    for i in range(start, min(stop, start + AHEAD)):
-        _fetch(row, chosen[i], rounded, numbers, bytes_)
-    for i in range(start, stop):
+    for i in range(start - AHEAD, stop):
         if i + AHEAD < stop:
-            _fetch(row, chosen[i + AHEAD], rounded, numbers, bytes_)
+            ahead = chosen[i + AHEAD]
+            prefetch(numbers, steps_at + 2 * ahead)
+            for line in range(0, inputs, BYTES_PER_LINE):
+                prefetch(bytes_, rows_at + ahead * inputs + line)
+        if i < start:
+            continue
         node = chosen[i]
-        if rounded:
-            at, steps = row[BYTES_AT] + node * inputs, row[STEPS_AT] + 2 * node
-            value = _dot(bytes_[at : at + inputs], x) * numbers[steps] + numbers[steps + 1]
-        else:
-            at = row[ROWS_AT] + node * inputs
-            value = numbers[row[BIAS_AT] + node] + _dot(numbers[at : at + inputs], x)
+        value = _dot(rows[node], x) * steps[node, 0] + steps[node, 1]
         output[i] = value
         if value > worst:
             _insert(value, node, keep, best, nodes)
@@ -388,18 +415,27 @@ def _gather(row, start, stop, keep, numbers, ints, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _fetch(row, node, rounded, numbers, bytes_):
-    inputs = row[INPUTS]
-    if rounded:
-        at = row[BYTES_AT] + node * inputs
-        prefetch(numbers, row[STEPS_AT] + 2 * node)
-        for line in range(0, inputs, BYTES_PER_LINE):
-            prefetch(bytes_, at + line)
-    else:
-        at = row[ROWS_AT] + node * inputs
-        prefetch(numbers, row[BIAS_AT] + node)
-        for line in range(0, inputs, FLOATS_PER_LINE):
-            prefetch(numbers, at + line)
+def _gather_float32(row, start, stop, keep, numbers, ints):
+    units, inputs, rows_at, bias_at = row[UNITS], row[INPUTS], row[ROWS_AT], row[BIAS_AT]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    rows, bias = numbers[rows_at : rows_at + units * inputs].reshape(units, inputs), numbers[bias_at:]
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    worst = best[keep - 1] if keep else np.float32(np.inf)
+    for i in range(start - AHEAD, stop):
+        if i + AHEAD < stop:
+            ahead = chosen[i + AHEAD]
+            prefetch(numbers, bias_at + ahead)
+            for line in range(0, inputs, FLOATS_PER_LINE):
+                prefetch(numbers, rows_at + ahead * inputs + line)
+        if i < start:
+            continue
+        node = chosen[i]
+        value = bias[node] + _dot(rows[node], x)
+        output[i] = value
+        if value > worst:
+            _insert(value, node, keep, best, nodes)
+            worst = best[keep - 1]
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -508,7 +544,7 @@ def _find_buckets(row, numbers, ints, ids, bytes_):
         starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, forceinline=True)
 def _nearest(at, steps, count, inputs, numbers, ints, bytes_):
     """Which of ``count`` centroids, stored input by input, has the largest scale · c·x + offset."""
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]

@@ -1,4 +1,4 @@
-"""A hint to the processor from compiled code: this cache line will be read soon."""
+"""What compiled code needs beyond Numba's own: a hint to fetch a cache line, and arrays found by their address."""
 
 from __future__ import annotations
 
@@ -29,3 +29,14 @@ def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, at), generate
+
+
+@intrinsic
+def pointer(typing_context: Any, address: Any, item: Any) -> Any:
+    """The int64 ``address`` as a pointer to items of the type of the scalar ``item``, for ``numba.carray``."""
+    kind = types.CPointer(item)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+    return kind(address, item), generate
