@@ -170,8 +170,13 @@ def test_what_the_full_network_answers_is_kept_for_its_likeliest_labels() -> Non
     logits = network().logits(data().test.x)
     np.testing.assert_allclose(full.log_partition, np.log(np.exp(logits.astype(float)).sum(axis=1)), rtol=1e-5)
     assert (full.first == logits.argmax(axis=1)).all()
-    np.testing.assert_allclose(full.scores.sum(axis=1), 1.0, rtol=1e-5)
-    assert (full.scores.argmax(axis=1).ravel() == full.first).all()
+    for sharpness in (1.0, 2.0):
+        scores = full.scores(sharpness)
+        np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
+        assert (scores.argmax(axis=1).ravel() == full.first).all()
+    probabilities = np.exp(logits - full.log_partition[:, None])
+    kept = full.probabilities.toarray()
+    np.testing.assert_allclose(kept[kept > 0], probabilities[kept > 0], rtol=1e-3)
     assert calls
 
 

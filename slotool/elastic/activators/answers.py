@@ -15,17 +15,18 @@ from slotool.elastic.activators.mlp import DenseLayer
 LABELS_KEPT = 64
 # Logits held at a time.
 CHUNK_BYTES = 96 << 20
-# Probabilities are raised to this power before they are summed per bucket: between the softmax itself, which ranks by
-# how much is said of a label, and its first label alone. Measured: half again fewer nodes for tate-16k than at 1.
-SHARPNESS = 1.5
+# Powers that probabilities are raised to before they are summed per bucket: from the softmax itself, which ranks by how
+# much is said of a label, towards its first label alone. Measured: of 1 and 2, tate-16k needs a third fewer nodes with
+# the second, tibkat-35k with the first.
+SHARPNESSES = (1.0, 2.0)
 
 
 @dataclass(frozen=True)
 class FullAnswers:
-    """``scores``: CSR float32 [n, units], sharpened softmax of the labels kept, 1 a row; ``first``: int32 [n], the label
-    that scores highest; ``log_partition``: float32 [n], the logarithm of the softmax's denominator."""
+    """``probabilities``: CSR float32 [n, units], the softmax of the labels kept; ``first``: int32 [n], the label that
+    scores highest; ``log_partition``: float32 [n], the logarithm of the softmax's denominator."""
 
-    scores: sparse.csr_matrix
+    probabilities: sparse.csr_matrix
     first: np.ndarray
     log_partition: np.ndarray
 
@@ -42,11 +43,20 @@ class FullAnswers:
                 best, at = logits.topk(kept, dim=1)
                 partition = logits.sub_(best[:, :1]).exp_().sum(dim=1)
                 log_partition[part] = (partition.log() + best[:, 0]).numpy()
-                labels[part], scores[part] = at.numpy(), torch.softmax(SHARPNESS * best, dim=1).numpy()
+                labels[part] = at.numpy()
+                scores[part] = (best - best[:, :1]).exp_().div_(partition[:, None]).numpy()
                 progress()
         indptr = np.arange(n + 1) * kept
         matrix = sparse.csr_matrix((scores.ravel(), labels.ravel(), indptr), shape=(n, layer.units))
         return cls(matrix, labels[:, 0].copy(), log_partition)
+
+    def scores(self, sharpness: float) -> sparse.csr_matrix:
+        """CSR float32 [n, units]: probabilities to the power ``sharpness``, 1 a row."""
+        powers = self.probabilities.copy()
+        np.power(powers.data, np.float32(sharpness), out=powers.data)
+        kept = powers.data.reshape(len(self.first), -1)
+        kept /= kept.sum(axis=1, keepdims=True)
+        return powers
 
 
 def chunks(n: int, units: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, layer_input, node_count
-from slotool.elastic.activators.answers import FullAnswers, chunks
+from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
 from slotool.elastic.activators.confidence import (
     MANY_THRESHOLDS,
     MEASURES,
@@ -134,10 +134,10 @@ class Subject:
     def full(self) -> FullAnswers:
         return FullAnswers.of(self.mlp.layers[-1], self.last_inputs, self.progress)
 
-    def activations(self, layer: int) -> Any:
-        """What the nodes of ``layer`` are ranked by, [n, units]: their output, or at the output layer the softmax."""
+    def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
+        """What the nodes of ``layer`` are ranked by, [n, units]: their output; at the output layer the softmax."""
         if layer == len(self.mlp.layers) - 1:
-            return self.full.scores
+            return self.full.scores(sharpness)
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
 
     def correct(self, trials: Trials, split: str) -> np.ndarray:
@@ -257,17 +257,33 @@ class _Layer:
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
         layer = self.subject.mlp.layers[self.at]
-        scores = self.subject.activations(self.at)
-        seen = self._seen()
+        scores, seen = self.subject.activations(self.at), self._seen()
         # What is seen at several k is fitted together; one k alone is spared the copy.
         inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
         ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
         keys = [ranker.keys(layer, part) for part in seen]
+        entropy = bucket_entropy(np.concatenate(keys), ranker.buckets)
+        alone = self.subject.activated == [len(self.subject.mlp.layers) - 1]
+        if not alone:
+            return self._ranked(ranker, keys, scores), entropy
+        candidates = [self._ranked(ranker, keys, self.subject.activations(self.at, s)) for s in SHARPNESSES]
+        return min(candidates, key=self._nodes_needed), entropy
+
+    def _ranked(self, ranker: Ranker, keys: list[np.ndarray], scores: Any) -> Activator:
+        layer = self.subject.mlp.layers[self.at]
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
             sums.add(part, scores)
-        longest = node_count(layer.units, self.shares[-1])
-        return Activator(ranker, NodeLists.rank(sums, longest)), bucket_entropy(np.concatenate(keys), ranker.buckets)
+        return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
+
+    def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
+        """The least k that loses no more validation accuracy than allowed; then, how much all of them lose."""
+        subject = self.subject
+        cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
+        trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
+        accuracy = subject.correct(trials, "validation").mean(axis=0)
+        enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
+        return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 
     def _seen(self) -> list[Any]:
         """The layer's inputs at every k of the grid; once where nothing before it thins them."""
