@@ -41,7 +41,8 @@ def build_tables(
         typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="as size asks"),
     ] = None,
     rows: Annotated[
-        str, typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds.")
+        str,
+        typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds."),
     ] = "auto",
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     seed: Seed = 0,

@@ -56,9 +56,7 @@ class RankerConformance:
 
     def test_sparse_inputs_are_answered_alike(self) -> None:
         ranker, inputs = self.fitted(), self.inputs(100)
-        np.testing.assert_array_equal(
-            ranker.keys(self.layer(), csr_matrix(inputs)), ranker.keys(self.layer(), inputs)
-        )
+        np.testing.assert_array_equal(ranker.keys(self.layer(), csr_matrix(inputs)), ranker.keys(self.layer(), inputs))
 
     def test_it_tells_groups_of_inputs_apart(self) -> None:
         ranker = self.fitted()

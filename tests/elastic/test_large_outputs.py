@@ -1,4 +1,4 @@
-"""Sparse inputs, very many labels: best labels without all logits, beside plain NumPy; int8 rows; choosing per query."""
+"""Sparse inputs, very many labels: best labels without all logits, as plain NumPy has them; int8 rows; k per query."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_k_is_chosen_per_query_as_numpy_chooses_it(ranker: str) -> None:
     best = float(built.calibration.by_point[-1])
     for accuracy in (0.2, best - 0.05, best - 0.01, best):
         labels, scores = built.top(x, 2, accuracy=accuracy)
-        expected, expected_scores = built.top_numpy(x, 2, accuracy=accuracy)
+        _, expected_scores = built.top_numpy(x, 2, accuracy=accuracy)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
         answerer = built.answerer(2, accuracy=accuracy)
         for row, (indices, values) in enumerate(pairs(x)):

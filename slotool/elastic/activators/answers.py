@@ -1,4 +1,4 @@
-"""The full network's answers to training inputs at a large output layer, of which only the likeliest labels are kept."""
+"""The full network's answers to training inputs at a large output layer: the likeliest labels are kept."""
 
 from __future__ import annotations
 

@@ -66,7 +66,6 @@ class Compiled:
         width = int(rows[:, [k.INPUTS, k.UNITS]].max())
         for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
             header[field] = self._numbers.add(np.zeros(width))
-        header[k.SUMS_AT] = self._numbers.add(np.zeros(max(1, int(rows[:, [k.COARSE, k.FINE]].max()))))
         header[k.BEST_AT] = self._numbers.add(np.zeros(k.MOST_ANSWERS))
         for field in (k.ACTIVE_AT, k.CHOSEN_AT, k.STAMPS_AT):
             header[field] = self._ints.add(np.zeros(width))
@@ -122,8 +121,8 @@ class Compiled:
     def _lay_out_clusters(self, row: np.ndarray, ranker: Clusters) -> None:
         row[k.KIND] = k.CLUSTERS
         row[k.COARSE], row[k.FINE] = ranker.fine.shape[:2]
-        row[k.COARSE_AT] = self._bytes.add(ranker.coarse.T)
-        row[k.FINE_AT] = self._bytes.add(ranker.fine.transpose(0, 2, 1))
+        row[k.COARSE_AT] = self._bytes.add(ranker.coarse)
+        row[k.FINE_AT] = self._bytes.add(ranker.fine)
         row[k.COARSE_STEPS_AT] = self._numbers.add(np.stack([ranker.coarse_scale, ranker.coarse_offset]))
         row[k.FINE_STEPS_AT] = self._numbers.add(np.stack([ranker.fine_scale, ranker.fine_offset], axis=1))
 

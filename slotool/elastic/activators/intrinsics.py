@@ -23,9 +23,7 @@ def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
         hint = builder.module.declare_intrinsic(
             "llvm.prefetch", [address], ir.FunctionType(ir.VoidType(), [address, number, number, number])
         )
-        builder.call(
-            hint, [builder.bitcast(element, address), number(READ), number(KEEP_IN_ALL_CACHES), number(DATA)]
-        )
+        builder.call(hint, [builder.bitcast(element, address), number(READ), number(KEEP_IN_ALL_CACHES), number(DATA)])
         return context.get_dummy_value()
 
     return types.void(array, at), generate

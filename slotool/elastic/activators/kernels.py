@@ -25,8 +25,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 # Fields of the header.
 LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
-INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, SUMS_AT, BEST_AT = range(4, 10)  # numbers
-ACTIVE_AT, CHOSEN_AT, STAMPS_AT, STARTS_AT, BEST_NODES_AT = range(10, 15)  # ints
+INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
+ACTIVE_AT, CHOSEN_AT, STAMPS_AT, STARTS_AT, BEST_NODES_AT = range(9, 14)  # ints
 HEADER = 16
 # Fields of a layer; KIND is NONE without an activator.
 INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
@@ -544,33 +544,36 @@ def _find_buckets(row, numbers, ints, ids, bytes_):
         starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
 
 
-@njit(cache=True, fastmath=_FAST, forceinline=True)
+@njit(cache=True, fastmath=_FAST)
 def _nearest(at, steps, count, inputs, numbers, ints, bytes_):
-    """Which of ``count`` centroids, stored input by input, has the largest scale · c·x + offset."""
+    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset; four share a pass over x."""
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-    sums = numbers[ints[SUMS_AT] : ints[SUMS_AT] + count]
-    sums[:] = 0.0
-    fours = inputs - inputs % 4
-    for i in range(0, fours, 4):
-        v0, v1, v2, v3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-        start = at + i * count
-        c0, c1 = bytes_[start : start + count], bytes_[start + count : start + 2 * count]
-        c2, c3 = bytes_[start + 2 * count : start + 3 * count], bytes_[start + 3 * count : start + 4 * count]
-        for c in range(count):
-            sums[c] += (
-                v0 * np.float32(c0[c]) + v1 * np.float32(c1[c]) + v2 * np.float32(c2[c]) + v3 * np.float32(c3[c])
-            )
-    for i in range(fours, inputs):
-        value, centroids = x[i], bytes_[at + i * count : at + (i + 1) * count]
-        for c in range(count):
-            sums[c] += value * np.float32(centroids[c])
+    centroids = bytes_[at : at + count * inputs].reshape(count, inputs)
     scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
-    near, highest = 0, sums[0] * scale[0] + offset[0]
-    for c in range(1, count):
-        value = sums[c] * scale[c] + offset[c]
-        if value > highest:
-            near, highest = c, value
+    near, highest = 0, np.float32(-np.inf)
+    fours = count - count % 4
+    for c in range(0, fours, 4):
+        c0, c1, c2, c3 = centroids[c], centroids[c + 1], centroids[c + 2], centroids[c + 3]
+        v0 = v1 = v2 = v3 = np.float32(0.0)
+        for i in range(len(x)):
+            v0 += np.float32(c0[i]) * x[i]
+            v1 += np.float32(c1[i]) * x[i]
+            v2 += np.float32(c2[i]) * x[i]
+            v3 += np.float32(c3[i]) * x[i]
+        near, highest = _nearer(v0 * scale[c] + offset[c], c, near, highest)
+        near, highest = _nearer(v1 * scale[c + 1] + offset[c + 1], c + 1, near, highest)
+        near, highest = _nearer(v2 * scale[c + 2] + offset[c + 2], c + 2, near, highest)
+        near, highest = _nearer(v3 * scale[c + 3] + offset[c + 3], c + 3, near, highest)
+    for c in range(fours, count):
+        near, highest = _nearer(_dot(centroids[c], x) * scale[c] + offset[c], c, near, highest)
     return near
+
+
+@njit(cache=True, forceinline=True)
+def _nearer(value, c, near, highest):
+    if value > highest:
+        return c, value
+    return near, highest
 
 
 @njit(cache=True, fastmath=_FAST)

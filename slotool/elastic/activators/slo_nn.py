@@ -30,7 +30,7 @@ DESCRIPTION_FILE = "slo-nn.json"
 WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
 # With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
-SCORED_AGAIN = 4
+SCORED_AGAIN = 2
 
 
 class SloNN(ElasticModel):
@@ -110,9 +110,7 @@ class SloNN(ElasticModel):
             labels[row], scores[row] = answer.row(flat, row)
         return labels, scores
 
-    def answerer(
-        self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
-    ) -> Answerer:
+    def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
         """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
         from slotool.elastic.activators.answering import Answerer
 
