@@ -31,8 +31,9 @@ from slotool.elastic.activators.trying import in_chunks, only_output, try_all
 from slotool.errors import InputError
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
-# The grid where the output layer alone is activated: node counts from the least up by the factor, to a share.
-LEAST_NODES, GRID_FACTOR, LARGEST_SHARE = 8, 2**0.5, 0.1
+# The grid where the output layer alone is activated: node counts from the least up by the factor, to the most or to a
+# share, whichever is less.
+LEAST_NODES, MOST_NODES, GRID_FACTOR, LARGEST_SHARE = 8, 4_096, 2**0.5, 0.12
 TABLES = 2
 # Tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
 TABLE_BYTES_SHARE = 0.10
@@ -111,7 +112,8 @@ class Subject:
         units = self.mlp.classes
         if self.activated != [len(self.mlp.layers) - 1]:
             return SHARES
-        steps = int(np.log(max(2.0, LARGEST_SHARE * units / LEAST_NODES)) / np.log(GRID_FACTOR))
+        most = min(MOST_NODES, LARGEST_SHARE * units)
+        steps = int(np.log(max(2.0, most / LEAST_NODES)) / np.log(GRID_FACTOR) + 1e-9)
         counts = np.unique(np.round(LEAST_NODES * GRID_FACTOR ** np.arange(steps + 1)))
         return tuple((counts / units).tolist())
 
@@ -198,7 +200,7 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
     levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
     measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
-        tables_ = ConfidenceTables.learn(buckets[0], rows, measure.of(trained), measure.prior)
+        tables_ = measure.learn(buckets[0], rows, trained)
         estimates = tables_.estimate(buckets[1])
         calibration = Calibration.measure(estimates, correct, levels)
         measured[measure.name] = (_mean_k(estimates, calibration, shares), tables_, calibration)

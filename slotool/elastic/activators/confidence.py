@@ -13,6 +13,8 @@ from slotool.elastic.activators.importance import sum_by_key
 LEAST_PROBABILITY = 1e-6
 # So many average examples count in every bucket of a confidence table.
 PRIOR_EXAMPLES = 5.0
+# A confidence above every other.
+CERTAIN = np.float32(1e30)
 MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
 
 
@@ -42,11 +44,22 @@ class Trials:
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to measure c(k, x) on training inputs. ``prior`` as in ``ConfidenceTables.learn``."""
+    """One way to measure c(k, x) on training inputs. ``prior`` as in ``ConfidenceTables.learn``.
+
+    ``capped``: the largest k of the grid counts as enough for any input, so that a bucket that looks doubtful at every
+    k costs that much and not the full network, which is hundreds of times slower at a large output layer.
+    """
 
     name: str
     of: Callable[[Trials], np.ndarray]
     prior: float
+    capped: bool = False
+
+    def learn(self, buckets: np.ndarray, rows: int, trials: Trials) -> ConfidenceTables:
+        tables = ConfidenceTables.learn(buckets, rows, self.of(trials), self.prior)
+        if self.capped:
+            tables.means[:, -1] = CERTAIN
+        return tables
 
 
 def _same_first(trials: Trials) -> np.ndarray:
@@ -58,6 +71,7 @@ def _same_first(trials: Trials) -> np.ndarray:
 MEASURES = (
     Measure("cross-entropy", lambda trials: trials.closeness, PRIOR_EXAMPLES),
     Measure("zero-one", _same_first, PRIOR_EXAMPLES),
+    Measure("zero-one, capped", _same_first, PRIOR_EXAMPLES, capped=True),
     Measure("none", _same_first, np.inf),
 )
 
