@@ -12,8 +12,7 @@ from numba.extending import intrinsic
 READ, KEEP_IN_ALL_CACHES, DATA = 0, 3, 1
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
+def _prefetch(typing_context: Any, array: Any, at: Any) -> Any:
     """Fetch the cache line of element ``at`` of a one-dimensional ``array``; it may lie past the end."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -29,8 +28,7 @@ def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
     return types.void(array, at), generate
 
 
-@intrinsic
-def pointer(typing_context: Any, address: Any, item: Any) -> Any:
+def _pointer(typing_context: Any, address: Any, item: Any) -> Any:
     """The int64 ``address`` as a pointer to items of the type of the scalar ``item``, for ``numba.carray``."""
     kind = types.CPointer(item)
 
@@ -38,3 +36,8 @@ def pointer(typing_context: Any, address: Any, item: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
     return kind(address, item), generate
+
+
+# Without these types a checker would ask for the context that Numba passes by itself.
+prefetch: Any = intrinsic(_prefetch)
+pointer: Any = intrinsic(_pointer)

@@ -13,6 +13,8 @@ Import this module only where a query is to be answered: it brings in Numba.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray, njit
 
@@ -53,7 +55,7 @@ BY_CONFIDENCE = -1
 
 
 @njit(cache=True, fastmath=_FAST)
-def top_dense(x, handle, threshold):
+def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
 
     ``handle``: int64 [HANDLE], addresses and lengths of the four arrays, of ``labels`` int32 [p] and ``scores``
@@ -67,7 +69,7 @@ def top_dense(x, handle, threshold):
 
 
 @njit(cache=True, fastmath=_FAST)
-def top_sparse(indices, values, handle, threshold):
+def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
     numbers, ints, ids, bytes_ = _arrays(handle)
     active = _load_sparse(indices, values, numbers, ints)
@@ -79,7 +81,7 @@ def top_sparse(indices, values, handle, threshold):
 
 
 @njit(cache=True, forceinline=True)
-def _arrays(handle):
+def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return (
         carray(pointer(handle[0], np.float32(0)), (handle[1],)),
         carray(pointer(handle[2], np.int64(0)), (handle[3],)),
@@ -89,7 +91,15 @@ def _arrays(handle):
 
 
 @njit(cache=True, fastmath=_FAST)
-def logits_dense(x, out, point, numbers, ints, ids, bytes_):
+def logits_dense(
+    x: np.ndarray,
+    out: np.ndarray,
+    point: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
     """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs]; a dropped class is −inf.
 
     Returns the first row whose values are not finite (rows from there on are not filled), or −1.
@@ -104,7 +114,17 @@ def logits_dense(x, out, point, numbers, ints, ids, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def logits_sparse(indptr, indices, values, out, point, numbers, ints, ids, bytes_):
+def logits_sparse(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    out: np.ndarray,
+    point: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
     """As ``logits_dense``, for the rows of a CSR matrix."""
     for query in range(len(indptr) - 1):
         part = slice(indptr[query], indptr[query + 1])
@@ -120,7 +140,16 @@ def logits_sparse(indptr, indices, values, out, point, numbers, ints, ids, bytes
 
 
 @njit(cache=True, fastmath=_FAST)
-def ladder(x, log_partition, best, closeness, numbers, ints, ids, bytes_):
+def ladder(
+    x: np.ndarray,
+    log_partition: np.ndarray,
+    best: np.ndarray,
+    closeness: np.ndarray,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> None:
     """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
 
     ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
@@ -163,7 +192,9 @@ _LOG_LEAST = float(np.log(1e-6))
 
 
 @njit(cache=True, fastmath=_FAST)
-def estimate(x, out, numbers, ints, ids, bytes_):
+def estimate(
+    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+) -> None:
     """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer]."""
     at = _first_activated(ints)
     row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
@@ -175,7 +206,7 @@ def estimate(x, out, numbers, ints, ids, bytes_):
 
 
 @njit(cache=True)
-def _first_activated(ints):
+def _first_activated(ints: np.ndarray) -> int:
     at = 0
     while ints[HEADER + at * FIELDS + KIND] == NONE:
         at += 1
@@ -183,13 +214,13 @@ def _first_activated(ints):
 
 
 @njit(cache=True, forceinline=True)
-def _finite(value):
+def _finite(value: Any) -> bool:
     # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
     return abs(value) <= _LARGEST
 
 
 @njit(cache=True, fastmath=_FAST, forceinline=True)
-def _dot(weights, x):
+def _dot(weights: np.ndarray, x: np.ndarray) -> Any:
     # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
     total = np.float32(0.0)
     for i in range(len(weights)):
@@ -198,7 +229,7 @@ def _dot(weights, x):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _load_dense(x, numbers, ints):
+def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Copy a query in and list its inputs that are not zero; returns how many."""
     inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     active = 0
@@ -212,7 +243,7 @@ def _load_dense(x, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _load_sparse(indices, values, numbers, ints):
+def _load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
     row = ints[HEADER : HEADER + FIELDS]
     listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
@@ -233,7 +264,7 @@ def _load_sparse(indices, values, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _unload_sparse(indices, numbers, ints):
+def _unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """Nothing of a query may be left for the next."""
     if ints[HEADER + ROWS_AT] >= 0:
         inputs = numbers[ints[INPUT_AT] :]
@@ -242,7 +273,15 @@ def _unload_sparse(indices, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _top(active, handle, threshold, numbers, ints, ids, bytes_):
+def _top(
+    active: int,
+    handle: np.ndarray,
+    threshold: float,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
     wanted, point = handle[ANSWERS], handle[POINT]
     labels = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
     scores = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
@@ -264,7 +303,9 @@ def _top(active, handle, threshold, numbers, ints, ids, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _score_again(row, kept, best, nodes, numbers, ints):
+def _score_again(
+    row: np.ndarray, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+) -> None:
     """Score the best from their float32 rows and put them in order again."""
     inputs, start = row[INPUTS], row[ROWS_AT]
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
@@ -286,7 +327,16 @@ def _score_again(row, kept, best, nodes, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_):
+def _propagate(
+    active: int,
+    point: int,
+    threshold: float,
+    kept: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> tuple[int, int]:
     """From the loaded input to the output layer: values in OUTPUT, in the order of CHOSEN unless that is all nodes.
 
     ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
@@ -309,7 +359,7 @@ def _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _compute_all(row, active, keep, numbers, ints):
+def _compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     """w·x + b of every node: whole columns of the inputs that are not zero where there are columns, else rows."""
     units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
     if row[COLUMNS_AT] >= 0:
@@ -329,7 +379,7 @@ def _compute_all(row, active, keep, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST, forceinline=True)
-def _insert(value, node, keep, best, nodes):
+def _insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
     place = keep - 1
     while place > 0 and best[place - 1] < value:
         best[place], nodes[place] = best[place - 1], nodes[place - 1]
@@ -338,7 +388,17 @@ def _insert(value, node, keep, best, nodes):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_):
+def _compute_some(
+    row: np.ndarray,
+    active: int,
+    point: int,
+    threshold: float,
+    keep: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> tuple[int, int]:
     """w·x + b of the nodes this query needs. Returns the point, chosen here if it was not yet, and how many nodes."""
     units, inputs, hashed = row[UNITS], row[INPUTS], row[HASHED]
     # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
@@ -372,7 +432,7 @@ def _compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes
 
 
 @njit(cache=True, fastmath=_FAST, forceinline=True)
-def _confidence(row, share, numbers, ints):
+def _confidence(row: np.ndarray, share: int, numbers: np.ndarray, ints: np.ndarray) -> float:
     total, tables, shares = 0.0, row[TABLES], ints[SHARES]
     starts = ints[ints[STARTS_AT] :]
     for table in range(tables):
@@ -381,7 +441,9 @@ def _confidence(row, share, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _gather(row, start, stop, keep, numbers, ints, bytes_):
+def _gather(
+    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
     """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
     if row[BYTES_AT] >= 0:
         _gather_int8(row, start, stop, keep, numbers, ints, bytes_)
@@ -390,7 +452,9 @@ def _gather(row, start, stop, keep, numbers, ints, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _gather_int8(row, start, stop, keep, numbers, ints, bytes_):
+def _gather_int8(
+    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
     units, inputs, rows_at, steps_at = row[UNITS], row[INPUTS], row[BYTES_AT], row[STEPS_AT]
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
     rows = bytes_[rows_at : rows_at + units * inputs].reshape(units, inputs)
@@ -415,7 +479,7 @@ def _gather_int8(row, start, stop, keep, numbers, ints, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _gather_float32(row, start, stop, keep, numbers, ints):
+def _gather_float32(row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     units, inputs, rows_at, bias_at = row[UNITS], row[INPUTS], row[ROWS_AT], row[BIAS_AT]
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
     rows, bias = numbers[rows_at : rows_at + units * inputs].reshape(units, inputs), numbers[bias_at:]
@@ -439,7 +503,7 @@ def _gather_float32(row, start, stop, keep, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _rectify(units, chosen, list_active, numbers, ints):
+def _rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive.
 
     They are listed only where the next layer may read columns.
@@ -465,7 +529,7 @@ def _rectify(units, chosen, list_active, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _store(chosen, out, numbers, ints):
+def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     output, picked = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
     if chosen == len(out):
         for i in range(chosen):
@@ -477,7 +541,7 @@ def _store(chosen, out, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _columns(row, active, target, numbers, ints):
+def _columns(row: np.ndarray, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
     units, bias, start = row[UNITS], row[BIAS_AT], row[COLUMNS_AT]
     listed, values = ints[ints[ACTIVE_AT] :], numbers[ints[VALUES_AT] :]
@@ -502,7 +566,7 @@ def _columns(row, active, target, numbers, ints):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _hash_nodes(row, known, numbers, ints, ids):
+def _hash_nodes(row: np.ndarray, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
     """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
     chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
     everything, inputs = numbers[ints[ALL_AT] :], row[INPUTS]
@@ -518,7 +582,7 @@ def _hash_nodes(row, known, numbers, ints, ids):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _find_buckets(row, numbers, ints, ids, bytes_):
+def _find_buckets(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """The row of this query's list in each table, into STARTS."""
     starts = ints[ints[STARTS_AT] :]
     if row[KIND] == CLUSTERS:
@@ -545,7 +609,9 @@ def _find_buckets(row, numbers, ints, ids, bytes_):
 
 
 @njit(cache=True, fastmath=_FAST)
-def _nearest(at, steps, count, inputs, numbers, ints, bytes_):
+def _nearest(
+    at: int, steps: int, count: int, inputs: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> int:
     """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset; four share a pass over x."""
     x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
     centroids = bytes_[at : at + count * inputs].reshape(count, inputs)
@@ -570,14 +636,14 @@ def _nearest(at, steps, count, inputs, numbers, ints, bytes_):
 
 
 @njit(cache=True, forceinline=True)
-def _nearer(value, c, near, highest):
+def _nearer(value: Any, c: int, near: int, highest: Any) -> tuple[int, Any]:
     if value > highest:
         return c, value
     return near, highest
 
 
 @njit(cache=True, fastmath=_FAST)
-def _pick(row, hashed, count, ints, ids):
+def _pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray) -> None:
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
     stamps, picked, starts = ints[ints[STAMPS_AT] :], ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :]
     tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
