@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels
+from slotool.elastic.activators import kernels, layout
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
@@ -23,8 +23,8 @@ class Answerer:
     """
 
     def __init__(self, model: SloNN, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None):
-        if not 1 <= p <= min(kernels.MOST_ANSWERS, model.classes):
-            most = min(kernels.MOST_ANSWERS, model.classes)
+        if not 1 <= p <= min(layout.MOST_ANSWERS, model.classes):
+            most = min(layout.MOST_ANSWERS, model.classes)
             raise InputError(f"{model.name}: the best {p} labels cannot be given, only 1 to {most}")
         if point is not None and accuracy is not None:
             raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
@@ -32,7 +32,7 @@ class Answerer:
         self.labels = np.empty(p, dtype=np.int32)
         self.scores = np.empty(p, dtype=np.float32)
         threshold = model.threshold(accuracy)
-        self._at = kernels.BY_CONFIDENCE
+        self._at = layout.BY_CONFIDENCE
         if threshold is None:
             model.require(point or model.full)
             self._at = model.points.index(point or model.full)
@@ -75,7 +75,7 @@ class Answerer:
         return self.labels, self.scores
 
     def _refusal(self, code: int, values: np.ndarray) -> InputError:
-        if code == kernels.OUT_OF_RANGE:
+        if code == layout.OUT_OF_RANGE:
             return InputError(f"{self.model.name} has features 0 to {self.model.mlp.layers[0].inputs - 1}, no others")
         what = "its values overflow the first layer" if np.isfinite(values).all() else "it holds NaN or infinite values"
         return InputError(f"the input cannot be answered: {what}")

@@ -189,27 +189,36 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
         learner = _Layer(subject, activators, layer, shares)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
     activators = _cut_to_budget(mlp, activators, shares)
+    return _with_confidence(name, subject, shares, activators, entropy)
+
+
+def _with_confidence(
+    name: str,
+    subject: Subject,
+    shares: tuple[float, ...],
+    activators: dict[int, Activator],
+    entropy: dict[int, float],
+) -> SloNN:
+    """Try every k; learn confidence by each measure from training data and keep the one that spares most validation
+    work at the allowed loss."""
+    mlp, held_out, first = subject.mlp, flat(subject.data.validation.x), min(activators)
     full = subject.full if only_output(mlp, activators) else None
     trained = try_all(mlp, activators, shares, subject.train, full, subject.progress)
-    held_out = flat(subject.data.validation.x)
-    tried = try_all(mlp, activators, shares, held_out)
-    correct = subject.correct(tried, "validation")
-    first = subject.activated[0]
+    correct = subject.correct(try_all(mlp, activators, shares, held_out), "validation")
     buckets = [_first_buckets(mlp, activators, first, x) for x in (subject.train, held_out)]
-    rows = activators[first].lists.rows
     levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
     measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
-        tables_ = measure.learn(buckets[0], rows, trained)
-        estimates = tables_.estimate(buckets[1])
+        confidence = measure.learn(buckets[0], activators[first].lists.rows, trained)
+        estimates = confidence.estimate(buckets[1])
         calibration = Calibration.measure(estimates, correct, levels)
-        measured[measure.name] = (_mean_k(estimates, calibration, shares), tables_, calibration)
+        measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
-    spared = {name: entry[0] for name, entry in measured.items()}
+    mean_k = {name: entry[0] for name, entry in measured.items()}
+    _, confidence, calibration = measured[best]
     sparse = not isinstance(subject.data.train.x, np.ndarray)
-    confidence, calibration = measured[best][1:]
     return SloNN(
-        name, mlp, shares, activators, confidence, calibration, entropy, measure=best, mean_k=spared, sparse=sparse
+        name, mlp, shares, activators, confidence, calibration, entropy, measure=best, mean_k=mean_k, sparse=sparse
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels as k
+from slotool.elastic.activators import kernels
+from slotool.elastic.activators import layout as k
 from slotool.elastic.activators.activator import Activator, node_count
 from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import ConfidenceTables
@@ -30,7 +31,7 @@ class Compiled:
     """``mlp`` with ``activators``, answering at the k grid ``shares`` or as ``confidence`` tells.
 
     ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %.
-    ``state``: numbers float32, ints int64, ids uint32, bytes int8, as ``kernels`` describes them.
+    ``state``: numbers float32, ints int64, ids uint32, bytes int8, as ``layout`` describes them.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class Compiled:
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
         """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``kernels.logits_dense``."""
         if isinstance(x, np.ndarray):
-            return k.logits_dense(x, out, point, *self.state)
-        return k.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
+            return kernels.logits_dense(x, out, point, *self.state)
+        return kernels.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
 
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
-        k.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
+        kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for layers whose inputs may be mostly zeros, rows for those that are not read by columns alone."""
