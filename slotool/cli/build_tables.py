@@ -29,21 +29,27 @@ def build_tables(
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     ranker: Annotated[
-        str, typer.Option("--ranker", help="freehash, centred-freehash, or auto: the best on validation data.")
+        str,
+        typer.Option("--ranker", help="freehash, centred-freehash, clusters, or auto: the best on validation data."),
     ] = "auto",
     tables: Annotated[int, typer.Option("--tables", min=1, help="Hash tables per layer (L).")] = 2,
     bits: Annotated[
         int | None, typer.Option("--bits", min=1, help="Bits per key (K).", show_default="as size and data allow")
     ] = None,
     k: Annotated[
-        str, typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.")
-    ] = "0.05,0.1,0.2,0.3,0.5,0.75",
+        str | None,
+        typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="as size asks"),
+    ] = None,
+    rows: Annotated[
+        str,
+        typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds."),
+    ] = "auto",
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Build Node Importance and Confidence tables for a trained ReLU MLP.
+    """Build Node Importance and Confidence tables for a trained ReLU MLP, of dense or sparse inputs.
 
     Tables are learnt on the training split and calibrated on the validation split; figures are of the test split.
 
@@ -53,28 +59,38 @@ def build_tables(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.data import load_dataset
-    from slotool.elastic.activators.build import Settings, build_best, steps
-    from slotool.elastic.activators.freehash import RANKERS
-    from slotool.elastic.activators.mlp import MLP
+    from slotool.elastic.activators.build import Settings, Subject, build_best, steps, with_rows
+    from slotool.elastic.activators.registry import RANKERS
     from slotool.elastic.family import Family
 
     if ranker not in (*RANKERS, "auto"):
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
-    shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0}))
+    if rows not in ("auto", "float32", "int8"):
+        raise typer.BadParameter(f"{rows!r} is none of auto, float32, int8", param_hint="--rows")
+    shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
     settings = Settings(shares, tables, bits, seed)
     refuse_existing(out, force)
     parent = open_artifact(network, ("network", "family"))
     source = _version(Family.load(parent), version)
-    state = {name: tensor.numpy() for name, tensor in source.module.state_dict().items()}
-    mlp = MLP.from_graph(source.graph, state)
-    dataset = load_dataset(data or parent.manifest["config"].get("data", "auto"))
+    dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
     output = Output(as_json=json)
     rankers = tuple(RANKERS) if ranker == "auto" else (ranker,)
-    with output.progress(f"learning tables on {dataset.name}", total=len(rankers) * steps(mlp, settings)) as progress:
-        model, scores = build_best(out.name, mlp, dataset, rankers, settings, progress.advance)
-    _save(model, out, parent, source, dataset.name, settings, force)
+    subject = Subject(source.mlp, dataset)
+    text = f"learning tables on {dataset.name}"
+    with output.progress(text, total=steps(subject, len(rankers), settings)) as progress:
+        model, scores = build_best(out.name, subject.reporting(progress.advance), rankers, settings)
+        model = with_rows(model, dataset, rows)
+    _save(model, out, parent, source, getattr(dataset, "source", dataset.name), settings, force)
     _report(output, model, scores, source, dataset.test, dataset.name, out)
+
+
+def _load(source: Version, name: str) -> Any:
+    """A set of one class per example, or of many labels for a network that was trained on one."""
+    from slotool.data import DATASETS, load_dataset, load_multilabel
+
+    if name in (*DATASETS, "auto") or not (source.sparse or len(source.graph.input_shape) == 1):
+        return load_dataset(name)
+    return load_multilabel(name)
 
 
 def _version(family: Any, name: str | None) -> Version:
@@ -91,13 +107,14 @@ def _version(family: Any, name: str | None) -> Version:
 def _save(
     model: SloNN, out: Path, parent: Artifact, source: Version, data: str, settings: Settings, force: bool
 ) -> None:
-    nodes = model.activators[0].ranker.nodes
+    first = model.activators[model.first].ranker
     config = {
         "data": data,
         "version": source.name,
         "ranker": model.ranker,
-        "tables": nodes.shape[0],
-        "bits": nodes.shape[1],
+        "tables": first.tables,
+        "buckets": first.buckets,
+        "rows": "int8" if model.int8 else "float32",
         "k": list(model.shares),
     }
     model.save(out, config=config, seed=settings.seed, parents=(parent,), force=force)
@@ -109,10 +126,10 @@ def _report(
     from slotool.elastic.activators import assessment
 
     answers = assessment.Answers.of(model, test)
-    latencies_us, torch_us = _latencies_us(model, source, test.x)
+    latencies_us, torch_us = assessment.latencies_us(model, test.x, QUERIES), _torch_us(source, test.x)
     points = assessment.by_point(model, answers, latencies_us)
     sweep = assessment.aclo_sweep(model, test, answers)
-    nodes = model.activators[0].ranker.nodes
+    first = model.activators[model.first].ranker
     entropy = {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()}
     document = {
         "artifact": str(out),
@@ -120,8 +137,11 @@ def _report(
         "examples": len(test),
         "ranker": model.ranker,
         "validation_accuracy_by_ranker": scores,
-        "tables": nodes.shape[0],
-        "bits": nodes.shape[1],
+        "tables": first.tables,
+        "buckets": first.buckets,
+        "measure": model.measure,
+        "mean_k_by_measure": model.mean_k,
+        "rows": "int8" if model.int8 else "float32",
         "bucket_entropy_bits": entropy,
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
@@ -133,28 +153,20 @@ def _report(
     output.result("build-tables", document, *_human(document))
 
 
-def _latencies_us(model: SloNN, source: Version, x: Any) -> tuple[list[float], float]:
-    """Median µs per query of each point, and of the same network in PyTorch; one thread."""
-    from functools import partial
-
+def _torch_us(source: Version, x: Any) -> float:
+    """Median µs per query of the same network in PyTorch, on one thread; sparse inputs as an embedding bag."""
     import torch
 
-    from slotool.elastic.activators.assessment import median_latencies_us
-
-    def torch_dense(query: Any) -> Any:
-        return source.module(torch.from_numpy(query)).numpy()
+    from slotool.elastic.activators.assessment import TorchDense, median_us
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.inference_mode():
-            points = [partial(model.forward, point=point) for point in model.points]
-            points_us = median_latencies_us(points, x, QUERIES)
-            # Apart, because it would leave cold caches to whichever point follows it.
-            torch_us = median_latencies_us([torch_dense], x, QUERIES)[0]
+            dense = TorchDense(source)
+            return median_us(dense, dense.queries(x, QUERIES // 4))
     finally:
         torch.set_num_threads(threads)
-    return points_us, torch_us
 
 
 def _warn(output: Output, model: SloNN, entropy: dict[str, float]) -> None:
@@ -181,6 +193,7 @@ def _human(document: dict[str, Any]) -> list[Any]:
     compared = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
     why = "has the best" if len(scores) > 1 else "has a"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
+    measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
     points = table(
         f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
         ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "×"],
@@ -205,9 +218,9 @@ def _human(document: dict[str, Any]) -> list[Any]:
         [
             [
                 f"{r['target']:.4f}",
-                f"{r['mean_k']:.3f}",
+                f"{r['mean_k']:.4g}",
                 f"{r['accuracy']:.4f}",
-                f"{r['fixed_k']:.2f}",
+                f"{r['fixed_k']:.4g}",
                 f"{r['fixed_accuracy']:.4f}",
             ]
             for r in document["accuracy_targets"]
@@ -215,11 +228,13 @@ def _human(document: dict[str, Any]) -> list[Any]:
     )
     return [
         f"ranker {document['ranker']}: {why} validation accuracy over the k grid ({compared})",
-        f"{document['tables']} tables of {document['bits']} bits; bucket entropy in bits: {entropy}",
+        f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
+        f"confidence by {document['measure']}, which spares most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         points,
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
         f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
+        f"rows of a large output layer are read as {document['rows']}",
         targets,
         f"wrote {document['artifact']}",
     ]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data import Dataset, load_dataset
@@ -19,12 +20,13 @@ from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import Answers, by_point
-from slotool.elastic.activators.build import Settings, build, build_best, steps
+from slotool.elastic.activators.build import Settings, Subject, build, build_best, steps
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
-from slotool.elastic.activators.freehash import RANKERS, CentredFreeHash, FreeHash
+from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.ranker import bucket_entropy
+from slotool.elastic.activators.registry import RANKERS
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE, SloNN
 from slotool.elastic.family import Version
 from slotool.elastic.training import mlp as mlp_graph
@@ -58,9 +60,9 @@ def trained() -> Version:
         torch.set_num_threads(threads)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def digits_model(ranker: str = "centred-freehash") -> SloNN:
-    return build("digits", mlp_of(trained()), digits(), ranker, Settings(SHARES))
+    return build("digits", Subject(mlp_of(trained()), digits()), ranker, Settings(SHARES))
 
 
 @lru_cache(maxsize=8)
@@ -77,7 +79,7 @@ def random_model(units: tuple[int, ...] = (24, 40, 16), classes: int = 5, tables
     y = network.logits(x.reshape(len(x), -1)).argmax(axis=1)
     parts = [Split(x[part], y[part]) for part in (slice(0, 400), slice(400, 500), slice(500, 600))]
     data = Dataset("random", *parts, classes=classes, labels=tuple(map(str, range(classes))))
-    return build("random", network, data, "centred-freehash", Settings(SHARES, tables, bits))
+    return build("random", Subject(network, data), "centred-freehash", Settings(SHARES, tables, bits))
 
 
 class TestDigitsModel(ElasticModelConformance):
@@ -149,8 +151,9 @@ def test_two_lists_are_interleaved_and_then_the_overall_ranking_follows() -> Non
         lists=np.array([[0, 1], [3, 1], [3, 2]], dtype=np.uint8),
         overall=np.array([0, 1, 2, 3, 4], dtype=np.uint8),
     )
-    order = lists.order(np.array([[0, 0]]))[0]
-    assert np.argsort(order).tolist() == [3, 1, 2, 0, 4]  # 3 (3) 1 2, then what is left of 0 1 2 3 4
+    nothing = np.empty(0, dtype=np.int64)
+    assert lists.ranked(np.array([[0, 0]]), 5, nothing).tolist() == [[3, 1, 2, 0, 4]]  # 3 (3) 1 2, then 0 1 2 3 4
+    assert lists.ranked(np.array([[0, 0]]), 3, np.array([4])).tolist() == [[4, 3, 1]]
 
 
 @given(seed=st.integers(0, 10_000), units=st.integers(2, 300), tables=st.integers(1, 4), length=st.integers(1, 300))
@@ -163,8 +166,16 @@ def test_lists_hold_each_node_once_and_orders_are_total(seed: int, units: int, t
     lists = NodeLists.rank(scores, length)
     assert all(len(set(row)) == len(row) == min(length, units) for row in lists.lists.tolist())
     assert sorted(lists.overall.tolist()) == list(range(units))
-    order = lists.order(keys)
-    assert all(len(set(row)) == units for row in order.tolist())
+    before = rng.choice(units, size=min(3, units), replace=False)
+    ranked = lists.ranked(keys, units, before)
+    assert all(sorted(row) == list(range(units)) for row in ranked.tolist())
+    assert (ranked[:, : len(before)] == before).all()
+    assert (lists.ranked(keys, (units + len(before)) // 2, before) == ranked[:, : (units + len(before)) // 2]).all()
+
+
+def identity(units: int) -> DenseLayer:
+    """A layer whose nodes' values are its inputs."""
+    return DenseLayer("identity", np.eye(units, dtype=np.float32), np.zeros(units, dtype=np.float32))
 
 
 # --- FreeHash ------------------------------------------------------------------------------------------------------
@@ -172,7 +183,8 @@ def test_lists_hold_each_node_once_and_orders_are_total(seed: int, units: int, t
 
 def test_freehash_is_the_sign_of_the_nodes_own_pre_activation() -> None:
     ranker = FreeHash(np.array([[2, 0], [1, 2]]), np.zeros((2, 2)))
-    keys = ranker.keys(np.array([[1.0, -1.0, 3.0], [-1.0, 2.0, -0.5], [0.5, 0.5, -3.0]], dtype=np.float32))
+    inputs = np.array([[1.0, -1.0, 3.0], [-1.0, 2.0, -0.5], [0.5, 0.5, -3.0]], dtype=np.float32)
+    keys = ranker.keys(identity(3), inputs)
     assert keys.tolist() == [[0b11, 0b10], [0b00, 0b01], [0b10, 0b01]]
     assert ranker.computed_nodes.tolist() == [0, 1, 2]
 
@@ -181,7 +193,11 @@ def test_freehash_draws_nodes_by_the_variance_of_their_activations() -> None:
     rng = np.random.default_rng(0)
     spread = np.array([0.0, 0.1, 3.0, 0.1, 3.0, 0.0], dtype=np.float32)
     activations = rng.normal(size=(500, 6)).astype(np.float32) * spread
-    drawn = [FreeHash.fit(activations, activations, tables=1, bits=1, rng=np.random.default_rng(i)) for i in range(60)]
+    drawn = [
+        FreeHash.fit(identity(6), activations, scores, tables=1, bits=1, rng=np.random.default_rng(i))
+        for scores in (activations, csr_matrix(activations))
+        for i in range(30)
+    ]
     nodes = np.concatenate([ranker.nodes.ravel() for ranker in drawn])
     assert np.isin(nodes, [2, 4]).mean() > 0.9
     assert not np.isin(nodes, [0, 5]).any(), "a node that never varies tells nothing"
@@ -192,8 +208,8 @@ def test_centring_gives_a_biased_layer_its_entropy_back() -> None:
     biased = (rng.normal(size=(2_000, 8)) + 10.0).astype(np.float32)
     entropy = {}
     for kind in (FreeHash, CentredFreeHash):
-        ranker = kind.fit(biased, biased, tables=2, bits=3, rng=np.random.default_rng(1))
-        entropy[kind.name] = bucket_entropy(ranker.keys(biased), ranker.buckets)
+        ranker = kind.fit(identity(8), biased, biased, tables=2, bits=3, rng=np.random.default_rng(1))
+        entropy[kind.name] = bucket_entropy(ranker.keys(identity(8), biased), ranker.buckets)
     assert entropy["freehash"] == 0.0
     assert entropy["centred-freehash"] > 2.9
 
@@ -202,13 +218,13 @@ def test_more_bits_than_varying_nodes_are_refused() -> None:
     activations = np.zeros((100, 4), dtype=np.float32)
     activations[:, 1] = np.arange(100)
     with pytest.raises(InputError, match="2 bits, but only 1 of the layer's 4 nodes"):
-        FreeHash.fit(activations, activations, tables=1, bits=2, rng=np.random.default_rng(0))
+        FreeHash.fit(identity(4), activations, activations, tables=1, bits=2, rng=np.random.default_rng(0))
 
 
 # --- One answer, two implementations -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranker", ["freehash", "centred-freehash"])
+@pytest.mark.parametrize("ranker", list(RANKERS))
 def test_compiled_and_numpy_agree_at_every_point(ranker: str) -> None:
     model, x = digits_model(ranker), digits().test.x
     for point in model.points:
@@ -236,17 +252,18 @@ def test_confidences_agree_between_compiled_and_numpy() -> None:
 def test_a_point_computes_the_nodes_it_says() -> None:
     model = digits_model()
     activator, layer = model.activators[0], model.mlp.layers[0]
-    values = layer.pre_activations(digits().test.x.reshape(-1, 64))
+    x, hashed = digits().test.x.reshape(-1, 64), activator.ranker.computed_nodes
     for share in SHARES:
-        kept = activator.computed(values, node_count(layer.units, share))
-        assert (kept.sum(axis=1) == max(node_count(layer.units, share), len(activator.ranker.computed_nodes))).all()
-        assert kept[:, activator.ranker.computed_nodes].all(), "what the hash computed is reused"
+        nodes = activator.computed(layer, x, node_count(layer.units, share))
+        assert nodes.shape == (len(x), max(node_count(layer.units, share), len(hashed)))
+        assert all(len(set(row)) == len(row) for row in nodes.tolist())
+        assert (nodes[:, : len(hashed)] == hashed).all(), "what the hash computed is reused"
 
 
 # --- Worth ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranker", ["freehash", "centred-freehash"])
+@pytest.mark.parametrize("ranker", list(RANKERS))
 def test_most_nodes_keep_most_of_the_accuracy(ranker: str) -> None:
     model, test = digits_model(ranker), digits().test
     accuracy = [float((model.forward(test.x, point).argmax(axis=1) == test.y).mean()) for point in model.points]
@@ -265,7 +282,7 @@ def test_lists_per_bucket_beat_one_static_list() -> None:
 
 
 def test_tables_take_less_than_a_tenth_of_the_network() -> None:
-    for ranker in ("freehash", "centred-freehash"):
+    for ranker in RANKERS:
         model = digits_model(ranker)
         assert 0 < model.table_bytes <= 0.10 * model.mlp.nbytes
 
@@ -273,7 +290,9 @@ def test_tables_take_less_than_a_tenth_of_the_network() -> None:
 def test_same_seed_same_tables_and_another_seed_others() -> None:
     network = mlp_of(trained())
     nodes = [
-        build("m", network, digits(), "freehash", Settings((0.5,), seed=seed)).activators[0].ranker.nodes.tolist()
+        build("m", Subject(network, digits()), "freehash", Settings((0.5,), seed=seed))
+        .activators[0]
+        .ranker.nodes.tolist()
         for seed in (3, 3, 4)
     ]
     assert nodes[0] == nodes[1] != nodes[2]
@@ -281,11 +300,11 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
 
 def test_the_best_ranker_is_the_one_with_the_highest_validation_accuracy() -> None:
     calls: list[None] = []
-    network, chosen = mlp_of(trained()), Settings((0.3, 0.5))
-    model, scores = build_best("m", network, digits(), list(RANKERS), chosen, lambda: calls.append(None))
+    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5))
+    model, scores = build_best("m", subject, list(RANKERS), chosen)
     assert model.ranker == max(scores, key=lambda name: scores[name])
     assert scores[model.ranker] == pytest.approx(model.calibration.by_point[:-1].mean())
-    assert len(calls) == len(scores) * steps(network, chosen)
+    assert len(calls) == steps(subject, len(scores), chosen)
 
 
 # --- Choosing k ----------------------------------------------------------------------------------------------------
@@ -301,9 +320,13 @@ def test_closeness_is_minus_the_cross_entropy_and_best_for_the_full_answer() -> 
 
 def test_confidence_tables_hold_means_per_bucket() -> None:
     buckets = np.array([[1, 2], [1, 3], [2, 3]])
-    tables = ConfidenceTables.learn(buckets, rows=4, confidences=np.array([[-1.0], [-3.0], [-5.0]]))
+    confidences = np.array([[-1.0], [-3.0], [-5.0]])
+    tables = ConfidenceTables.learn(buckets, rows=4, confidences=confidences, prior=0.0)
     np.testing.assert_allclose(tables.means[:, 0], [-3.0, -2.0, -3.0, -4.0])
     np.testing.assert_allclose(tables.estimate(buckets[:1])[:, 0], [-2.5])
+    shrunk = ConfidenceTables.learn(buckets, rows=4, confidences=confidences, prior=2.0)
+    np.testing.assert_allclose(shrunk.means[:, 0], [-3.0, -2.5, -3.0, -3.5])
+    np.testing.assert_allclose(ConfidenceTables.learn(buckets, 4, confidences, np.inf).means, -3.0)
 
 
 def test_calibration_never_promises_more_for_a_lower_threshold() -> None:
@@ -456,13 +479,13 @@ def test_too_little_data_other_data_and_bad_data_are_refused() -> None:
     data, network = digits(), mlp_of(trained())
     few = replace(data, train=Split(data.train.x[:20], data.train.y[:20]))
     with pytest.raises(InputError, match="20 train examples are too few"):
-        build("m", network, few, "freehash", Settings())
+        Subject(network, few)
     poisoned = data.validation.x.copy()
     poisoned[0, 0, 0, 0] = np.nan
     with pytest.raises(InputError, match="the validation examples hold NaN"):
-        build("m", network, replace(data, validation=Split(poisoned, data.validation.y)), "freehash", Settings())
+        Subject(network, replace(data, validation=Split(poisoned, data.validation.y)))
     with pytest.raises(InputError, match=r"the network takes inputs \(3, 2, 2\)"):
-        build("m", random_model().mlp, data, "freehash", Settings())
+        Subject(random_model().mlp, data)
 
 
 @pytest.mark.parametrize("shares", [(), (0.0,), (1.0,), (1.5,), (0.5, 0.1), (0.5, 0.5), (float("nan"),)])

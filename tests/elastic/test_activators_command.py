@@ -48,7 +48,7 @@ def test_build_tables_end_to_end(slotool: Slotool, family: Path, tmp_path: Path)
     assert accuracy[-1] > 0.9
     assert document["points"][-1]["agreement"] == 1.0
     assert all(row["latency_us"] > 0 for row in document["points"])
-    assert set(document["validation_accuracy_by_ranker"]) == {"freehash", "centred-freehash"}
+    assert set(document["validation_accuracy_by_ranker"]) == {"freehash", "centred-freehash", "clusters"}
     scores = document["validation_accuracy_by_ranker"]
     assert scores[document["ranker"]] == max(scores.values())
     assert all(0 < row["mean_k"] <= 1 for row in document["accuracy_targets"])
@@ -82,7 +82,7 @@ def test_what_a_person_reads(slotool: Slotool, family: Path, tmp_path: Path) -> 
         ([], "several versions: dense, conv"),
         (["--version", "dense", "--k", "0,0.5"], "k must be fractions above 0 and below 1"),
         (["--version", "dense", "--k", "some"], "neither a number nor start:stop:step"),
-        (["--version", "dense", "--ranker", "guess"], "is none of auto, freehash, centred-freehash"),
+        (["--version", "dense", "--ranker", "guess"], "is none of auto, freehash, centred-freehash, clusters"),
         (["--version", "dense", "--bits", "40"], "40 bits: both must be at least 1, and no more than 65,535 lists"),
         (["--version", "dense", "--data", "nothing"], "no data set called 'nothing'"),
     ],

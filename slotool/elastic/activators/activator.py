@@ -4,34 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.ranker import Ranker
 
 
 @dataclass(frozen=True)
 class Activator:
     """Chooses which nodes of one layer are computed for one input."""
 
-    ranker: FreeHash
+    ranker: Ranker
     lists: NodeLists
 
-    def computed(self, pre_activations: np.ndarray, count: int) -> np.ndarray:
-        """bool [n, units]: the ``count`` nodes computed per input, among them those that the hash needs anyway.
+    def computed(self, layer: DenseLayer, inputs: Any, count: int) -> np.ndarray:
+        """int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
 
-        ``pre_activations``: float32 [n, units]. More than ``count`` only when the hash itself needs more.
+        ``inputs``: float32 [n, inputs of the layer]. More than ``count`` only when the hash itself needs more.
         """
-        order = self.lists.order(self.ranker.keys(pre_activations))
-        order[:, self.ranker.computed_nodes] = -1
-        count = max(count, len(self.ranker.computed_nodes))
-        return order <= np.partition(order, count - 1, axis=1)[:, count - 1 : count]
+        needed = self.ranker.computed_nodes
+        return self.lists.ranked(self.ranker.keys(layer, inputs), max(count, len(needed)), needed)
 
-    def buckets(self, pre_activations: np.ndarray) -> np.ndarray:
-        """int64 [n, tables]: rows of the layer's lists, from float32 [n, units]; row 0 where a bucket is thin."""
-        return self.lists.buckets_of(self.ranker.keys(pre_activations))
+    def buckets(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
+        """int64 [n, tables]: rows of the layer's lists, for ``inputs`` [n, inputs]; row 0 where a bucket is thin."""
+        return self.lists.buckets_of(self.ranker.keys(layer, inputs))
 
     @property
     def nbytes(self) -> int:
@@ -46,25 +45,27 @@ def node_count(units: int, share: float) -> int:
     return max(1, round(units * share))
 
 
-def layer_input(mlp: MLP, activators: Activators, x: np.ndarray, share: float, layer: int) -> np.ndarray:
+def layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: int) -> Any:
     """What layer ``layer`` receives when every activated layer before it computes the share k of its nodes.
 
-    float32 [n, inputs of the layer] from ``x``: float32 [n, inputs]; a dropped node's output is 0.
+    float32 [n, inputs of the layer] from ``x``: float32 [n, inputs], an array or CSR; a dropped node's output is 0.
     """
     for at in range(layer):
         x = np.maximum(_thinned(mlp, activators, x, share, at), 0.0)
     return x
 
 
-def logits(mlp: MLP, activators: Activators, x: np.ndarray, share: float) -> np.ndarray:
+def logits(mlp: MLP, activators: Activators, x: Any, share: float) -> np.ndarray:
     """The SLO-aware forward pass (slo-aware-neural-networks, §3.3): float32 [n, classes]; a dropped class is −inf."""
     last = len(mlp.layers) - 1
     return _thinned(mlp, activators, layer_input(mlp, activators, x, share, last), share, last)
 
 
-def _thinned(mlp: MLP, activators: Activators, x: np.ndarray, share: float, layer: int) -> np.ndarray:
+def _thinned(mlp: MLP, activators: Activators, x: Any, share: float, layer: int) -> np.ndarray:
     values = mlp.layers[layer].pre_activations(x)
     if share >= 1.0 or layer not in activators:
         return values
-    kept = activators[layer].computed(values, node_count(mlp.layers[layer].units, share))
-    return np.where(kept, values, np.float32(-np.inf))
+    nodes = activators[layer].computed(mlp.layers[layer], x, node_count(mlp.layers[layer].units, share))
+    thinned = np.full_like(values, -np.inf)
+    np.put_along_axis(thinned, nodes, np.take_along_axis(values, nodes, axis=1), axis=1)
+    return thinned

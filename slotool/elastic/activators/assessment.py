@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data.dataset import Split
-from slotool.elastic.activators.activator import node_count
+from slotool.elastic.activators.activator import Activator, node_count
+from slotool.elastic.activators.build import flat, right
 from slotool.elastic.activators.confidence import least_share, mean_share
 from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.trying import only_output, try_all
+from slotool.elastic.family import Version
 
 # Accuracy targets of the sweep: the full network's held-out accuracy less this much.
 SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
@@ -22,25 +24,27 @@ WARM_UP_CALLS = 20
 
 @dataclass(frozen=True)
 class Answers:
-    """Predictions of every point on one split: ``predicted`` int64 [points, n]; ``y`` int64 [n].
+    """First labels of every point on one split: ``predicted`` int [n, points]; whether they are ``correct``, bool.
 
-    ``static``: the same of the static popularity list, each layer's overall ranking for every input.
+    ``static_correct``: the same of the static popularity list, each layer's overall ranking for every input.
     """
 
     predicted: np.ndarray
-    static: np.ndarray
-    y: np.ndarray
+    correct: np.ndarray
+    static_correct: np.ndarray
 
     @classmethod
-    def of(cls, model: SloNN, split: Split) -> Answers:
-        predicted = [model.forward(split.x, point).argmax(axis=1) for point in model.points]
-        static = [_static_logits(model, split.x, at).argmax(axis=1) for at in range(len(model.points))]
-        return cls(np.stack(predicted), np.stack(static), split.y)
-
-    @property
-    def correct(self) -> np.ndarray:
-        """bool [n, points]."""
-        return (self.predicted == self.y).T
+    def of(cls, model: SloNN, split: Any) -> Answers:
+        if only_output(model.mlp, model.activators):
+            popular = {at: Activator(a.ranker, a.lists.popular()) for at, a in model.activators.items()}
+            predicted, static = (
+                try_all(model.mlp, lists, model.shares, flat(split.x)).labels for lists in (model.activators, popular)
+            )
+        else:
+            at = range(len(model.points))
+            predicted = np.stack([model.forward(split.x, model.points[i]).argmax(axis=1) for i in at], axis=1)
+            static = np.stack([_static_logits(model, split.x, i).argmax(axis=1) for i in at], axis=1)
+        return cls(predicted, right(predicted, split.y), right(static, split.y))
 
 
 def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> list[dict[str, Any]]:
@@ -58,8 +62,8 @@ def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> lis
                 "accuracy": float(correct[:, at].mean()),
                 "difference": float(lost.mean()),
                 "standard_error": float(lost.std() / np.sqrt(len(lost))),
-                "static_accuracy": float((answers.static[at] == answers.y).mean()),
-                "agreement": float((answers.predicted[at] == answers.predicted[-1]).mean()),
+                "static_accuracy": float(answers.static_correct[:, at].mean()),
+                "agreement": float((answers.predicted[:, at] == answers.predicted[:, -1]).mean()),
                 "latency_us": float(latency_us[at]),
                 "speedup": float(latency_us[-1] / latency_us[at]),
             }
@@ -67,7 +71,7 @@ def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> lis
     return rows
 
 
-def aclo_sweep(model: SloNN, split: Split, answers: Answers, slacks: Sequence[float] = SLACKS) -> list[dict[str, Any]]:
+def aclo_sweep(model: SloNN, split: Any, answers: Answers, slacks: Sequence[float] = SLACKS) -> list[dict[str, Any]]:
     """ACLO over accuracy targets below the full network's validation accuracy, beside the best k fixed beforehand.
 
     Both choose by the validation split and are scored on ``split``. Per target: mean k and accuracy reached, and the
@@ -94,23 +98,87 @@ def aclo_sweep(model: SloNN, split: Split, answers: Answers, slacks: Sequence[fl
     return rows
 
 
-def median_latencies_us(calls: Sequence[Callable[[np.ndarray], Any]], x: np.ndarray, queries: int) -> list[float]:
-    """Median µs of each call on one query at a time, the calls taking turns so that drift hits all alike.
+def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:
+    """Median µs of each point's ``top`` label, on one query at a time, the points taking turns so that drift hits all
+    alike. ``x``: float32 [n, *input_shape] or CSR, used round and round."""
+    rows = _Rows(flat(x), queries)
+    calls = [rows.call(model.answerer(1, point=point)) for point in model.points]
+    # A full pass over a large layer empties the caches for whichever point follows it: it is timed by itself.
+    together, full = calls[:-1], calls[-1:]
+    return [*_turns(together, rows.queries), *_turns(full, rows.queries[: queries // 4])]
 
-    ``x``: float32 [n, *input_shape], used round and round for ``queries`` turns, on whatever thread this is.
-    """
-    taken_s = np.empty((len(calls), queries))
+
+def median_us(call: Callable[..., Any], queries: Sequence[tuple[Any, ...]]) -> float:
+    """Median µs of ``call(*query)``."""
+    return _turns([call], queries)[0]
+
+
+class TorchDense:
+    """The network in PyTorch, as a practitioner would serve it: sparse inputs enter by an embedding bag."""
+
+    def __init__(self, source: Version):
+        import torch
+
+        self.source = source
+        layers = source.mlp.layers
+        if source.sparse:
+            self._columns = torch.from_numpy(np.ascontiguousarray(layers[0].weights.T))
+            self._biases = [torch.from_numpy(layer.bias) for layer in layers]
+            self._weights = [torch.from_numpy(layer.weights) for layer in layers]
+            self._start = torch.zeros(1, dtype=torch.int64)
+
+    def queries(self, x: Any, n: int) -> list[tuple[Any, ...]]:
+        """Arguments of a call, from the first rows of [n, …]."""
+        import torch
+
+        if isinstance(x, np.ndarray):
+            return [(torch.from_numpy(x[i % len(x)][None]),) for i in range(n)]
+        rows = _Rows(x, n)
+        return [(torch.from_numpy(i.astype(np.int64)), torch.from_numpy(v)) for i, v in rows.queries]
+
+    def __call__(self, x: Any, values: Any = None) -> Any:
+        import torch
+        from torch.nn import functional
+
+        if values is None:
+            return self.source.module(x).argmax(dim=1)
+        hidden = functional.embedding_bag(x, self._columns, self._start, mode="sum", per_sample_weights=values)
+        hidden = hidden + self._biases[0]
+        for weights, bias in zip(self._weights[1:], self._biases[1:], strict=True):
+            hidden = functional.linear(torch.relu(hidden), weights, bias)
+        return hidden.argmax(dim=1)
+
+
+class _Rows:
+    """Rows of an array or CSR as arguments of an answerer's call."""
+
+    def __init__(self, x: Any, n: int):
+        self.sparse = not isinstance(x, np.ndarray)
+        self.queries: list[tuple[np.ndarray, ...]] = []
+        for i in range(n):
+            row = i % x.shape[0]
+            if self.sparse:
+                part = slice(x.indptr[row], x.indptr[row + 1])
+                self.queries.append((x.indices[part], x.data[part]))
+            else:
+                self.queries.append((np.ascontiguousarray(x[row], dtype=np.float32),))
+
+    def call(self, answerer: Any) -> Callable[..., Any]:
+        return answerer.sparse if self.sparse else answerer.dense
+
+
+def _turns(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
+    taken_s = np.empty((len(calls), len(queries)))
     for call in calls:
         for _ in range(WARM_UP_CALLS):
-            call(x[:1])
+            call(*queries[0])
     was_on = gc.isenabled()
     gc.disable()
     try:
-        for turn in range(queries):
-            query = x[turn % len(x)][None]
+        for turn, query in enumerate(queries):
             for at, call in enumerate(calls):
                 started = time.perf_counter()
-                call(query)
+                call(*query)
                 taken_s[at, turn] = time.perf_counter() - started
     finally:
         if was_on:

@@ -3,169 +3,364 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from slotool.data import Dataset
-from slotool.data.dataset import Split
-from slotool.elastic.activators.activator import Activator, layer_input, logits, node_count
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, softmax
-from slotool.elastic.activators.freehash import RANKERS, FreeHash
+from slotool.data import Dataset, MultiLabelDataset
+from slotool.elastic.activators.activator import Activator, layer_input, node_count
+from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
+from slotool.elastic.activators.confidence import (
+    MANY_THRESHOLDS,
+    MEASURES,
+    MOST_THRESHOLDS,
+    Calibration,
+    ConfidenceTables,
+    Trials,
+    least_share,
+    mean_share,
+)
 from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.ranker import bucket_entropy
+from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, bucket_entropy
+from slotool.elastic.activators.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.trying import in_chunks, only_output, try_all
 from slotool.errors import InputError
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
+# The grid where the output layer alone is activated: node counts from the least up by the factor, to the most or to a
+# share, whichever is less.
+LEAST_NODES, MOST_NODES, GRID_FACTOR, LARGEST_SHARE = 8, 4_096, 2**0.5, 0.12
 TABLES = 2
 # Tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
 TABLE_BYTES_SHARE = 0.10
-# An output layer is worth an activator only when it has many classes.
+# A ranker of its own weight, unlike a hash, may take this share of that.
+RANKER_BYTES_SHARE = 0.25
+# A layer is worth an activator when it does this share of the work, an output layer only when it has many classes.
+LEAST_WORK_SHARE = 0.05
 LEAST_CLASSES_TO_RANK = 256
 LEAST_TRAINING_EXAMPLES = 100
 LEAST_VALIDATION_EXAMPLES = 50
 # Bits beyond which the mean bucket would hold fewer training examples than this are not chosen by themselves.
 EXAMPLES_PER_BUCKET = 32
-CHUNK = 8192
+# Measures of confidence are compared by the mean k at which this much validation accuracy is lost.
+ALLOWED_LOSS = 0.002
+# From this size on a network can afford many calibrated thresholds.
+LARGE_NETWORK_BYTES = 4 << 20
+# What int8 rows may cost on top of that.
+ROUNDING_LOSS = 0.0003
+
+Progress = Callable[[], None]
+AnyData = Dataset | MultiLabelDataset
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``shares``: the k grid, fractions of a layer's nodes in (0, 1), ascending; ``bits`` None: as the data allow."""
+    """``shares``: the k grid, fractions of a layer's nodes in (0, 1), ascending; None: as the network's shape asks.
 
-    shares: tuple[float, ...] = SHARES
+    ``bits`` None: as the data allow.
+    """
+
+    shares: tuple[float, ...] | None = None
     tables: int = TABLES
     bits: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.shares is None:
+            return
         inside = all(0 < share < 1 for share in self.shares)
         if not self.shares or not inside or list(self.shares) != sorted(set(self.shares)):
             raise InputError("k must be fractions above 0 and below 1, ascending; the full network is added by itself")
 
 
-def steps(mlp: MLP, settings: Settings) -> int:
-    """How often ``build`` calls its progress."""
-    learnt = sum(len(_shares_seen(layer, settings)) for layer in _activated(mlp))
-    return learnt + len(settings.shares)
+@dataclass(frozen=True)
+class Subject:
+    """A network and the data its tables are learnt from, with what several rankers need of them.
+
+    Raises ``InputError`` for data of another shape, too little or bad data.
+    """
+
+    mlp: MLP
+    data: AnyData
+    progress: Progress = lambda: None
+
+    def __post_init__(self) -> None:
+        _check(self.mlp, self.data)
+
+    @cached_property
+    def activated(self) -> list[int]:
+        """The layers that get an activator."""
+        work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
+        work[0] *= _density(self.data.train.x)
+        hidden = len(work) - 1
+        worth = work >= LEAST_WORK_SHARE * work.sum()
+        layers = [at for at in range(hidden) if worth[at]]
+        if worth[hidden] and self.mlp.classes >= LEAST_CLASSES_TO_RANK:
+            layers.append(hidden)
+        if not layers:
+            raise InputError("no layer is both large enough and of ReLU or of many classes: nothing could be spared")
+        return layers
+
+    def shares(self, settings: Settings) -> tuple[float, ...]:
+        """The k grid."""
+        if settings.shares is not None:
+            return settings.shares
+        units = self.mlp.classes
+        if self.activated != [len(self.mlp.layers) - 1]:
+            return SHARES
+        most = min(MOST_NODES, LARGEST_SHARE * units)
+        steps = int(np.log(max(2.0, most / LEAST_NODES)) / np.log(GRID_FACTOR) + 1e-9)
+        counts = np.unique(np.round(LEAST_NODES * GRID_FACTOR ** np.arange(steps + 1)))
+        return tuple((counts / units).tolist())
+
+    def reporting(self, progress: Progress) -> Subject:
+        """The same, calling ``progress``."""
+        return replace(self, progress=progress)
+
+    @property
+    def train(self) -> Any:
+        """float32 [n, inputs], an array or CSR."""
+        return flat(self.data.train.x)
+
+    @cached_property
+    def last_inputs(self) -> np.ndarray:
+        """float32 [n, inputs of the output layer], of training examples."""
+        last = len(self.mlp.layers) - 1
+        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
+
+    @cached_property
+    def full(self) -> FullAnswers:
+        return FullAnswers.of(self.mlp.layers[-1], self.last_inputs, self.progress)
+
+    def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
+        """What the nodes of ``layer`` are ranked by, [n, units]: their output; at the output layer the softmax."""
+        if layer == len(self.mlp.layers) - 1:
+            return self.full.scores(sharpness)
+        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
+
+    def correct(self, trials: Trials, split: str) -> np.ndarray:
+        """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
+        return right(trials.labels, getattr(self.data, split).y)
+
+    @property
+    def steps(self) -> int:
+        """How often ``full`` calls progress."""
+        needed = len(self.mlp.layers) - 1 in self.activated
+        return sum(1 for _ in chunks(len(self.data.train), self.mlp.classes)) if needed else 0
 
 
-def build(
-    name: str,
-    mlp: MLP,
-    data: Dataset,
-    ranker: str,
-    settings: Settings,
-    progress: Callable[[], None] = lambda: None,
-) -> SloNN:
-    """An SLO-aware network from ``mlp``: lists learnt on the training split, calibrated on the validation split.
+def right(labels: np.ndarray, y: Any) -> np.ndarray:
+    """bool [n, m]: whether each of ``labels`` [n, m] is the class of its example, or one of its labels."""
+    return labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
+
+
+def flat(x: Any) -> Any:
+    """[n, inputs]: examples of any shape flattened; CSR as it is."""
+    return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
+
+
+def steps(subject: Subject, rankers: int, settings: Settings) -> int:
+    """How often ``build_best`` calls its progress for so many rankers."""
+    shares = subject.shares(settings)
+    seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+    return subject.steps + rankers * (seen + len(shares))
+
+
+def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN:
+    """An SLO-aware network: lists learnt on the training split, calibrated on the validation split.
 
     Layers are learnt front to back: the keys of each see inputs thinned by the activators before it, at every k of
     the grid, while nodes are scored by full activations of full inputs. Same seed, same tables.
-    Raises ``InputError`` for data of another shape, too little data, or settings the network cannot carry.
+    Raises ``InputError`` for settings the network cannot carry.
     """
-    _check(mlp, data, ranker)
-    bits = settings.bits or _fitting_bits(mlp, len(data.train), settings)
+    if ranker not in RANKERS:
+        raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
+    kind, mlp, shares = RANKERS[ranker], subject.mlp, subject.shares(settings)
+    tables = min(settings.tables, kind.most_tables)
+    bits = settings.bits or _fitting_bits(subject, kind, shares, tables)
     activators: dict[int, Activator] = {}
     entropy: dict[int, float] = {}
-    for layer in _activated(mlp):
-        activators[layer], entropy[layer] = _learn_layer(
-            mlp, data.train, activators, layer, RANKERS[ranker], settings, bits, progress
-        )
-    activators = _cut_to_budget(mlp, activators, settings)
-    confidence = _learn_confidence(mlp, data.train, activators, settings.shares, progress)
-    calibration = _calibrate(mlp, data.validation, activators, settings.shares, confidence)
-    return SloNN(name, mlp, settings.shares, activators, confidence, calibration, entropy)
+    for layer in subject.activated:
+        rng = np.random.default_rng([settings.seed, layer])
+        learner = _Layer(subject, activators, layer, shares)
+        activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
+    activators = _cut_to_budget(mlp, activators, shares)
+    return _with_confidence(name, subject, shares, activators, entropy)
+
+
+def _with_confidence(
+    name: str,
+    subject: Subject,
+    shares: tuple[float, ...],
+    activators: dict[int, Activator],
+    entropy: dict[int, float],
+) -> SloNN:
+    """Try every k; learn confidence by each measure from training data and keep the one that spares most validation
+    work at the allowed loss."""
+    mlp, held_out, first = subject.mlp, flat(subject.data.validation.x), min(activators)
+    full = subject.full if only_output(mlp, activators) else None
+    trained = try_all(mlp, activators, shares, subject.train, full, subject.progress)
+    correct = subject.correct(try_all(mlp, activators, shares, held_out), "validation")
+    buckets = [_first_buckets(mlp, activators, first, x) for x in (subject.train, held_out)]
+    levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
+    measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
+    for measure in MEASURES:
+        confidence = measure.learn(buckets[0], activators[first].lists.rows, trained)
+        estimates = confidence.estimate(buckets[1])
+        calibration = Calibration.measure(estimates, correct, levels)
+        measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
+    best = min(measured, key=lambda name: measured[name][0])
+    mean_k = {name: entry[0] for name, entry in measured.items()}
+    _, confidence, calibration = measured[best]
+    sparse = not isinstance(subject.data.train.x, np.ndarray)
+    return SloNN(
+        name, mlp, shares, activators, confidence, calibration, entropy, measure=best, mean_k=mean_k, sparse=sparse
+    )
 
 
 def build_best(
-    name: str,
-    mlp: MLP,
-    data: Dataset,
-    rankers: Sequence[str],
-    settings: Settings,
-    progress: Callable[[], None] = lambda: None,
+    name: str, subject: Subject, rankers: Sequence[str], settings: Settings
 ) -> tuple[SloNN, dict[str, float]]:
     """The best of several rankers at equal k: highest validation accuracy, mean over the grid; and all those means."""
-    built = {ranker: build(name, mlp, data, ranker, settings, progress) for ranker in rankers}
+    built = {ranker: build(name, subject, ranker, settings) for ranker in rankers}
     scores = {ranker: float(model.calibration.by_point[:-1].mean()) for ranker, model in built.items()}
     return built[max(scores, key=lambda ranker: scores[ranker])], scores
 
 
-def _check(mlp: MLP, data: Dataset, ranker: str) -> None:
-    if ranker not in RANKERS:
-        raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
+def with_rows(model: SloNN, data: AnyData, rows: str = "auto") -> SloNN:
+    """``model`` with the output layer's rows as ``rows`` says: float32, int8, or auto.
+
+    auto: int8 where the layer has an activator and validation accuracy, with k chosen per input at the allowed loss,
+    is not lower by more than ``ROUNDING_LOSS``.
+    """
+    activated = len(model.mlp.layers) - 1 in model.activators
+    if rows == "float32" or (rows == "auto" and not activated):
+        return model
+    rounded = model.at_int8()
+    if rows == "int8":
+        return rounded
+    target = float(model.calibration.by_point[-1]) - ALLOWED_LOSS
+    split = data.validation
+    own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, rounded))
+    return rounded if its >= own - ROUNDING_LOSS else model
+
+
+def _mean_k(estimates: np.ndarray, calibration: Calibration, shares: Sequence[float]) -> float:
+    """Mean k of choosing per input at the allowed loss of validation accuracy."""
+    threshold = calibration.threshold(float(calibration.by_point[-1]) - ALLOWED_LOSS)
+    assert threshold is not None  # the full network reaches it
+    return mean_share(shares, least_share(estimates, threshold))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer about to get its activator, behind those that have theirs."""
+
+    subject: Subject
+    before: dict[int, Activator]
+    at: int
+    shares: tuple[float, ...]
+
+    def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
+        """Algorithm 1, and the entropy of the buckets in bits."""
+        layer = self.subject.mlp.layers[self.at]
+        scores, seen = self.subject.activations(self.at), self._seen()
+        # What is seen at several k is fitted together; one k alone is spared the copy.
+        inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
+        ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
+        keys = [ranker.keys(layer, part) for part in seen]
+        entropy = bucket_entropy(np.concatenate(keys), ranker.buckets)
+        alone = self.subject.activated == [len(self.subject.mlp.layers) - 1]
+        if not alone:
+            return self._ranked(ranker, keys, scores), entropy
+        candidates = [self._ranked(ranker, keys, self.subject.activations(self.at, s)) for s in SHARPNESSES]
+        return min(candidates, key=self._nodes_needed), entropy
+
+    def _ranked(self, ranker: Ranker, keys: list[np.ndarray], scores: Any) -> Activator:
+        layer = self.subject.mlp.layers[self.at]
+        sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
+        for part in keys:
+            sums.add(part, scores)
+        return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
+
+    def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
+        """The least k that loses no more validation accuracy than allowed; then, how much all of them lose."""
+        subject = self.subject
+        cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
+        trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
+        accuracy = subject.correct(trials, "validation").mean(axis=0)
+        enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
+        return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
+
+    def _seen(self) -> list[Any]:
+        """The layer's inputs at every k of the grid; once where nothing before it thins them."""
+        mlp, train = self.subject.mlp, self.subject.train
+        seen = []
+        for share in self.shares if self.before else (1.0,):
+            if self.at == 0:
+                seen.append(train)
+            elif not self.before and self.at == len(mlp.layers) - 1:
+                seen.append(self.subject.last_inputs)
+            else:
+                seen.append(in_chunks(train, lambda x, k=share: layer_input(mlp, self.before, x, k, self.at)))  # type: ignore[misc]
+            self.subject.progress()
+        return seen
+
+
+def _first(subject: Subject, layer: int) -> bool:
+    return layer == subject.activated[0]
+
+
+def _check(mlp: MLP, data: AnyData) -> None:
     if data.input_shape != mlp.input_shape or data.classes != mlp.classes:
         raise InputError(
             f"the network takes inputs {mlp.input_shape} and knows {mlp.classes} classes, "
             f"but {data.name} has {data.input_shape} and {data.classes}"
         )
     for part, least in (("train", LEAST_TRAINING_EXAMPLES), ("validation", LEAST_VALIDATION_EXAMPLES)):
-        split: Split = getattr(data, part)
+        split = getattr(data, part)
         if len(split) < least:
             raise InputError(f"{data.name}: {len(split)} {part} examples are too few for tables; {least} are needed")
-        if not np.isfinite(split.x).all():
+        if not np.isfinite(split.x if isinstance(split.x, np.ndarray) else split.x.data).all():
             raise InputError(f"{data.name}: the {part} examples hold NaN or infinite values")
 
 
-def _activated(mlp: MLP) -> list[int]:
-    hidden = len(mlp.layers) - 1
-    return list(range(hidden + (mlp.classes >= LEAST_CLASSES_TO_RANK)))
+def _density(x: Any) -> float:
+    """Share of inputs that are not zero: 1 for an array, whose zeros cost work too where rows are read."""
+    return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
 
 
-def _shares_seen(layer: int, settings: Settings) -> tuple[float, ...]:
-    """The k at which a layer's inputs are to be seen; nothing thins those of the first."""
-    return settings.shares if layer else (1.0,)
+def _fitting_bits(subject: Subject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
+    """Most bits whose lists fit the budget and whose buckets hold enough examples.
+
+    Lists are as long as the largest k where hidden layers have them; at a lone output layer they may be cut.
+    """
+    mlp, budget = subject.mlp, TABLE_BYTES_SHARE * subject.mlp.nbytes
+    layers = [mlp.layers[at] for at in subject.activated]
+    alone = subject.activated == [len(mlp.layers) - 1]
+    longest = shares[-1] if not alone else shares[-1] / 16
+    list_bytes = sum(longest * layer.units * np.min_scalar_type(layer.units - 1).itemsize + 2 for layer in layers)
+    bytes_per_bucket = tables * (list_bytes + 4 * len(shares))
+    affordable = min(budget / bytes_per_bucket, len(subject.data.train) / EXAMPLES_PER_BUCKET, MOST_LISTS / tables)
+    fewest_nodes = min(layer.units for layer in layers)
+    bits = max(1, min(int(np.log2(max(affordable, 2))), fewest_nodes))
+    while bits > 1 and sum(kind.bytes_needed(layer, tables, bits) for layer in layers) > RANKER_BYTES_SHARE * budget:
+        bits -= 1
+    return bits
 
 
-def _fitting_bits(mlp: MLP, examples: int, settings: Settings) -> int:
-    """Most bits whose lists, as long as the largest k, fit the budget and whose buckets hold enough examples."""
-    list_bytes = 0.0
-    for layer in _activated(mlp):
-        units = mlp.layers[layer].units
-        list_bytes += settings.shares[-1] * units * np.min_scalar_type(units - 1).itemsize + 2
-    bytes_per_bucket = settings.tables * (list_bytes + 4 * len(settings.shares))
-    affordable = min(TABLE_BYTES_SHARE * mlp.nbytes / bytes_per_bucket, examples / EXAMPLES_PER_BUCKET)
-    fewest_nodes = min(mlp.layers[layer].units for layer in _activated(mlp))
-    return max(1, min(int(np.log2(max(affordable, 2))), fewest_nodes))
-
-
-def _learn_layer(
-    mlp: MLP,
-    train: Split,
-    before: dict[int, Activator],
-    layer: int,
-    kind: type[FreeHash],
-    settings: Settings,
-    bits: int,
-    progress: Callable[[], None],
-) -> tuple[Activator, float]:
-    """Algorithm 1 for one layer, and the entropy of its buckets in bits."""
-    rng = np.random.default_rng([settings.seed, layer])
-    scores_of = softmax if layer == len(mlp.layers) - 1 else (lambda values: np.maximum(values, 0.0))
-    scores = scores_of(_pre_activations(mlp, {}, train, 1.0, layer)).astype(np.float32)
-    seen = []
-    for share in _shares_seen(layer, settings):
-        seen.append(_pre_activations(mlp, before, train, share, layer))
-        progress()
-    ranker = kind.fit(scores, np.concatenate(seen), tables=settings.tables, bits=bits, rng=rng)
-    sums = NodeScores(ranker.tables, ranker.buckets, mlp.layers[layer].units)
-    keys = [ranker.keys(values) for values in seen]
-    for keys_of_share in keys:
-        sums.add(keys_of_share, scores)
-    longest = node_count(mlp.layers[layer].units, settings.shares[-1])
-    return Activator(ranker, NodeLists.rank(sums, longest)), bucket_entropy(np.concatenate(keys), ranker.buckets)
-
-
-def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], settings: Settings) -> dict[int, Activator]:
+def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[float]) -> dict[int, Activator]:
     """Shorten all lists by one factor, so that all tables together stay within their share of the network's bytes."""
-    rows = activators[0].lists.rows
-    fixed = rows * len(settings.shares) * np.dtype(np.float32).itemsize
+    rows = activators[min(activators)].lists.rows
+    fixed = rows * len(shares) * np.dtype(np.float32).itemsize
     fixed += sum(a.nbytes - a.lists.lists.nbytes for a in activators.values())
     lists = sum(a.lists.lists.nbytes for a in activators.values())
-    fixed += Calibration.largest_nbytes(len(settings.shares))
+    large = mlp.nbytes >= LARGE_NETWORK_BYTES
+    fixed += Calibration.largest_nbytes(len(shares), MANY_THRESHOLDS if large else MOST_THRESHOLDS)
     factor = min(1.0, max(0.0, TABLE_BYTES_SHARE * mlp.nbytes - fixed) / lists)
     return {
         layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))
@@ -173,47 +368,6 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], settings: Setting
     }
 
 
-def _learn_confidence(
-    mlp: MLP, train: Split, activators: dict[int, Activator], shares: Sequence[float], progress: Callable[[], None]
-) -> ConfidenceTables:
-    full = _logits(mlp, activators, train, 1.0)
-    confidences = np.empty((len(train), len(shares)))
-    for at, share in enumerate(shares):
-        confidences[:, at] = closeness(full, _logits(mlp, activators, train, share))
-        progress()
-    return ConfidenceTables.learn(_first_buckets(mlp, activators, train), activators[0].lists.rows, confidences)
-
-
-def _calibrate(
-    mlp: MLP,
-    held_out: Split,
-    activators: dict[int, Activator],
-    shares: Sequence[float],
-    confidence: ConfidenceTables,
-) -> Calibration:
-    answers = [_logits(mlp, activators, held_out, share).argmax(axis=1) for share in (*shares, 1.0)]
-    correct = np.stack(answers, axis=1) == held_out.y[:, None]
-    return Calibration.measure(confidence.estimate(_first_buckets(mlp, activators, held_out)), correct)
-
-
-def _pre_activations(mlp: MLP, before: dict[int, Activator], split: Split, share: float, layer: int) -> np.ndarray:
-    """float32 [n, units]: w·x + b of a layer when those before it compute the share k of their nodes."""
-
-    def of(x: np.ndarray) -> np.ndarray:
-        return mlp.layers[layer].pre_activations(layer_input(mlp, before, x, share, layer))
-
-    return _in_chunks(split, of)
-
-
-def _logits(mlp: MLP, activators: dict[int, Activator], split: Split, share: float) -> np.ndarray:
-    return _in_chunks(split, lambda x: logits(mlp, activators, x, share))
-
-
-def _first_buckets(mlp: MLP, activators: dict[int, Activator], split: Split) -> np.ndarray:
-    return _in_chunks(split, lambda x: activators[0].buckets(mlp.layers[0].pre_activations(x)))
-
-
-def _in_chunks(split: Split, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """``function`` over flattened examples, a bounded number at a time."""
-    flat = split.x.reshape(len(split), -1)
-    return np.concatenate([function(flat[start : start + CHUNK]) for start in range(0, len(flat), CHUNK)])
+def _first_buckets(mlp: MLP, activators: dict[int, Activator], first: int, x: Any) -> np.ndarray:
+    layer = mlp.layers[first]
+    return in_chunks(x, lambda part: activators[first].buckets(layer, layer_input(mlp, {}, part, 1.0, first)))

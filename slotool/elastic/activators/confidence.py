@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.elastic.activators.importance import sum_by_key
+
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
 LEAST_PROBABILITY = 1e-6
-MOST_THRESHOLDS = 32
+# So many average examples count in every bucket of a confidence table.
+PRIOR_EXAMPLES = 5.0
+# A confidence above every other.
+CERTAIN = np.float32(1e30)
+MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -25,6 +31,52 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Trials:
+    """How each k of the grid answered n inputs, beside the full network.
+
+    ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
+    [n, shares], minus the cross-entropy to the full answer.
+    """
+
+    labels: np.ndarray
+    closeness: np.ndarray
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to measure c(k, x) on training inputs. ``prior`` as in ``ConfidenceTables.learn``.
+
+    ``capped``: the largest k of the grid counts as enough for any input, so that a bucket that looks doubtful at every
+    k costs that much and not the full network, which is hundreds of times slower at a large output layer.
+    """
+
+    name: str
+    of: Callable[[Trials], np.ndarray]
+    prior: float
+    capped: bool = False
+
+    def learn(self, buckets: np.ndarray, rows: int, trials: Trials) -> ConfidenceTables:
+        tables = ConfidenceTables.learn(buckets, rows, self.of(trials), self.prior)
+        if self.capped:
+            tables.means[:, -1] = CERTAIN
+        return tables
+
+
+def _same_first(trials: Trials) -> np.ndarray:
+    return (trials.labels[:, :-1] == trials.labels[:, -1:]).astype(np.float32)
+
+
+# Of these, build keeps the one that spares most on validation data; the last cannot tell inputs apart, so what is
+# chosen per input never does worse there than a k fixed beforehand.
+MEASURES = (
+    Measure("cross-entropy", lambda trials: trials.closeness, PRIOR_EXAMPLES),
+    Measure("zero-one", _same_first, PRIOR_EXAMPLES),
+    Measure("zero-one, capped", _same_first, PRIOR_EXAMPLES, capped=True),
+    Measure("none", _same_first, np.inf),
+)
+
+
+@dataclass(frozen=True)
 class ConfidenceTables:
     """Mean confidence per bucket of the first activated layer's hash (Eq. 4, arithmetic mean).
 
@@ -34,15 +86,22 @@ class ConfidenceTables:
     means: np.ndarray
 
     @classmethod
-    def learn(cls, buckets: np.ndarray, rows: int, confidences: np.ndarray) -> ConfidenceTables:
-        """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs."""
-        from slotool.elastic.activators.importance import sum_by_key
+    def learn(
+        cls, buckets: np.ndarray, rows: int, confidences: np.ndarray, prior: float = PRIOR_EXAMPLES
+    ) -> ConfidenceTables:
+        """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs.
 
+        Every bucket counts ``prior`` average examples besides its own: a thin one must not promise the extreme.
+        An infinite ``prior`` gives all buckets the mean over all inputs.
+        """
+        mean = confidences.mean(axis=0, dtype=np.float64)
+        if np.isinf(prior):
+            return cls(np.tile(mean, (rows, 1)).astype(np.float32))
         tables = buckets.shape[1]
         sums = sum_by_key(buckets.ravel(), np.repeat(confidences, tables, axis=0), rows)
-        counts = np.bincount(buckets.ravel(), minlength=rows)
-        means = np.divide(sums, counts[:, None], out=np.zeros_like(sums), where=counts[:, None] > 0)
-        means[0] = confidences.mean(axis=0)
+        counts = np.bincount(buckets.ravel(), minlength=rows)[:, None]
+        means = np.divide(sums + prior * mean, counts + prior, out=np.tile(mean, (rows, 1)), where=counts + prior > 0)
+        means[0] = mean
         return cls(means.astype(np.float32))
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:
@@ -65,14 +124,14 @@ class Calibration:
     by_point: np.ndarray
 
     @classmethod
-    def measure(cls, estimates: np.ndarray, correct: np.ndarray) -> Calibration:
+    def measure(cls, estimates: np.ndarray, correct: np.ndarray, levels: int = MOST_THRESHOLDS) -> Calibration:
         """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
 
         Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
         a stricter one keeps.
         """
-        levels = np.unique(np.quantile(estimates, np.linspace(0, 1, MOST_THRESHOLDS), method="nearest"))
-        thresholds = np.concatenate([[-np.inf], levels, [np.nextafter(levels[-1], np.inf)]])
+        found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
+        thresholds = np.concatenate([[-np.inf], found, [np.nextafter(found[-1], np.inf)]])
         every = np.arange(len(correct))
         reached = np.array([correct[every, least_share(estimates, t)].mean() for t in thresholds])
         return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], correct.mean(axis=0))
@@ -96,9 +155,9 @@ class Calibration:
         return cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
 
     @staticmethod
-    def largest_nbytes(shares: int) -> int:
+    def largest_nbytes(shares: int, levels: int = MOST_THRESHOLDS) -> int:
         """What the calibration of that many shares takes at most."""
-        return np.dtype(np.float64).itemsize * (2 * (MOST_THRESHOLDS + 2) + shares + 1)
+        return np.dtype(np.float64).itemsize * (2 * (levels + 2) + shares + 1)
 
     @property
     def nbytes(self) -> int:

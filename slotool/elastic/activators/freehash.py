@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from slotool.elastic.activators.ranker import Ranker
+from slotool.elastic.activators.mlp import DenseLayer
+from slotool.elastic.activators.ranker import MOST_LISTS, Ranker
 from slotool.errors import InputError
-
-# A list's row number must fit 16 bits.
-MOST_LISTS = 2**16 - 1
 
 
 class FreeHash(Ranker):
@@ -29,13 +28,13 @@ class FreeHash(Ranker):
         self.thresholds = thresholds.astype(np.float32)
         self.tables, bits = self.nodes.shape
         self.buckets = 2**bits
-        self._computed = np.unique(self.nodes)
 
     @classmethod
     def fit(
         cls,
-        activations: np.ndarray,
-        pre_activations: np.ndarray,
+        layer: DenseLayer,
+        inputs: Any,
+        activations: Any,
         *,
         tables: int,
         bits: int,
@@ -43,20 +42,26 @@ class FreeHash(Ranker):
     ) -> Self:
         if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
             raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
-        nodes = _sample(activations.var(axis=0, dtype=np.float64), tables, bits, rng)
-        return cls(nodes, cls._thresholds(pre_activations[:, nodes.ravel()]).reshape(nodes.shape))
+        nodes = _sample(_variance(activations), tables, bits, rng)
+        return cls(nodes, cls._thresholds(layer.pre_activations(inputs, nodes.ravel())).reshape(nodes.shape))
 
     @staticmethod
     def _thresholds(pre_activations: np.ndarray) -> np.ndarray:
         return np.zeros(pre_activations.shape[1], dtype=np.float32)
 
-    def keys(self, pre_activations: np.ndarray) -> np.ndarray:
-        above = pre_activations[:, self.nodes] > self.thresholds
+    def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
+        values = layer.pre_activations(inputs, self.computed_nodes)
+        above = values[:, self.positions] > self.thresholds
         return above @ (1 << np.arange(self.nodes.shape[1]))
 
-    @property
+    @cached_property
     def computed_nodes(self) -> np.ndarray:
-        return self._computed
+        return np.unique(self.nodes)
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """int64 [tables, bits]: where each of ``nodes`` stands in ``computed_nodes``."""
+        return np.searchsorted(self.computed_nodes, self.nodes)
 
     def tensors(self) -> dict[str, np.ndarray]:
         packed = np.min_scalar_type(int(self.nodes.max()))
@@ -65,6 +70,10 @@ class FreeHash(Ranker):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
         return cls(tensors["nodes"], tensors["thresholds"])
+
+    @classmethod
+    def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
+        return tables * bits * (np.min_scalar_type(layer.units - 1).itemsize + 4)
 
 
 class CentredFreeHash(FreeHash):
@@ -83,7 +92,13 @@ class CentredFreeHash(FreeHash):
         return (ordered[middle] + ordered[middle + 1]) / 2 if len(ordered) > 1 else ordered[0] - 1e-3
 
 
-RANKERS: dict[str, type[FreeHash]] = {kind.name: kind for kind in (FreeHash, CentredFreeHash)}
+def _variance(activations: Any) -> np.ndarray:
+    """float64 [units], of an array or CSR [n, units]."""
+    if isinstance(activations, np.ndarray):
+        return activations.var(axis=0, dtype=np.float64)
+    mean = np.asarray(activations.mean(axis=0, dtype=np.float64)).ravel()
+    square = np.asarray(activations.multiply(activations).mean(axis=0, dtype=np.float64)).ravel()
+    return np.maximum(square - mean**2, 0.0)
 
 
 def _sample(variance: np.ndarray, tables: int, bits: int, rng: np.random.Generator) -> np.ndarray:

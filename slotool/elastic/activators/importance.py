@@ -4,35 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 # A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.
 LEAST_IN_BUCKET = 8
+# So much of an average example is added to every bucket: nodes that none of its examples scored are ranked by it.
+PRIOR_EXAMPLES = 0.01
 
 
 class NodeScores:
     """Algorithm 1, lines 4–10: sums of full activations per table and bucket, fed in pieces.
 
-    ``sums``: float64 [tables, buckets, units]; ``counts``: int64 [tables, buckets].
+    ``sums``: per table [buckets, units], an array, or CSR where the scores were; ``counts``: int64 [tables, buckets].
     """
 
     def __init__(self, tables: int, buckets: int, units: int):
-        self.sums = np.zeros((tables, buckets, units))
+        self.units = units
         self.counts = np.zeros((tables, buckets), dtype=np.int64)
+        self.sums: list[Any] = [None] * tables
 
-    def add(self, keys: np.ndarray, scores: np.ndarray) -> None:
-        """``keys``: int [n, tables]; ``scores``: float [n, units], the full activations of those inputs."""
+    def add(self, keys: np.ndarray, scores: Any) -> None:
+        """``keys``: int [n, tables]; ``scores``: float [n, units], an array or CSR: those inputs' full activations."""
+        buckets = self.counts.shape[1]
         for table, column in enumerate(keys.T):
-            self.sums[table] += sum_by_key(column, scores, self.counts.shape[1])
-            self.counts[table] += np.bincount(column, minlength=self.counts.shape[1])
+            more = sum_by_key(column, scores, buckets)
+            self.sums[table] = more if self.sums[table] is None else self.sums[table] + more
+            self.counts[table] += np.bincount(column, minlength=buckets)
 
     @property
     def overall(self) -> np.ndarray:
         """float64 [units]: the sums over all inputs."""
-        return self.sums[0].sum(axis=0)
+        return np.asarray(self.sums[0].sum(axis=0)).ravel()
 
 
 @dataclass(frozen=True)
@@ -50,20 +55,27 @@ class NodeLists:
 
     @classmethod
     def rank(cls, scores: NodeScores, length: int) -> NodeLists:
-        """Algorithm 1, lines 11–15, cut after ``length`` nodes; equal scores keep the order of node numbers."""
-        units = scores.sums.shape[2]
-        packed = np.min_scalar_type(units - 1)
-        overall = _descending(scores.overall)
+        """Algorithm 1, lines 11–15, cut after ``length`` nodes; equal scores keep the overall order."""
+        packed = np.min_scalar_type(scores.units - 1)
+        totals = scores.overall
+        overall = np.argsort(-totals, kind="stable")
+        prior = totals * (PRIOR_EXAMPLES / max(1, scores.counts[0].sum()))
         thick = np.argwhere(scores.counts >= LEAST_IN_BUCKET)
         slots = np.zeros(scores.counts.shape, dtype=np.uint16)
         slots[tuple(thick.T)] = np.arange(1, len(thick) + 1)
-        ranked = _descending(scores.sums[tuple(thick.T)])
-        lists = np.concatenate([overall[None], ranked])[:, :length]
-        return cls(slots, np.ascontiguousarray(lists.astype(packed)), overall.astype(packed))
+        lists = np.empty((len(thick) + 1, min(length, scores.units)), dtype=packed)
+        lists[0] = overall[: lists.shape[1]]
+        for row, (table, bucket) in enumerate(thick, start=1):
+            lists[row] = _leading(_row(scores.sums[table], bucket) + prior, lists.shape[1])
+        return cls(slots, lists, overall.astype(packed))
 
     def cut(self, length: int) -> NodeLists:
         """The same with shorter lists."""
         return NodeLists(self.slots, np.ascontiguousarray(self.lists[:, :length]), self.overall)
+
+    def popular(self) -> NodeLists:
+        """The same, but for the overall ranking in every bucket: the rival that does not look at the input."""
+        return NodeLists(np.zeros_like(self.slots), self.lists[:1], self.overall)
 
     @property
     def rows(self) -> int:
@@ -77,18 +89,17 @@ class NodeLists:
         """int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
         return self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
 
-    def order(self, keys: np.ndarray) -> np.ndarray:
-        """int32 [n, units]: smaller means computed earlier, all different within a row.
+    def ranked(self, keys: np.ndarray, count: int, before: np.ndarray) -> np.ndarray:
+        """int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
 
-        The tables' lists are interleaved (first of each table, second of each, …), a node counts where it comes
-        first, and nodes on no list follow in overall order.
+        First ``before``, then the tables' lists interleaved (first of each table, second of each, …), then the
+        overall ranking. ``count`` at least ``len(before)``, at most the layer's units.
         """
-        tables = keys.shape[1]
         rows = self.buckets_of(keys)
-        first = self._places[rows[:, 0]] * tables
-        for table in range(1, tables):
-            np.minimum(first, self._places[rows[:, table]] * tables + table, out=first)
-        return np.minimum(first, self._overall_places + self.lists.shape[1] * tables)
+        heads = self.lists[:, :count]
+        interleaved = heads[rows].transpose(0, 2, 1).reshape(len(rows), len(self.slots) * heads.shape[1])
+        first, rest = (np.broadcast_to(part, (len(rows), len(part))) for part in (before, self.overall[:count]))
+        return _first_distinct(np.concatenate([first, interleaved, rest], axis=1).astype(np.int64), count)
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"slots": self.slots, "lists": self.lists, "overall": self.overall}
@@ -97,25 +108,34 @@ class NodeLists:
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> NodeLists:
         return cls(tensors["slots"], tensors["lists"], tensors["overall"])
 
-    @cached_property
-    def _places(self) -> np.ndarray:
-        """int32 [rows, units]: where a node stands on each list; behind the overall ranking when it is not on it."""
-        rows, length = self.lists.shape
-        places = np.full((rows, len(self.overall)), length + len(self.overall), dtype=np.int32)
-        np.put_along_axis(places, self.lists.astype(np.int64), np.arange(length, dtype=np.int32)[None], axis=1)
-        return places
 
-    @cached_property
-    def _overall_places(self) -> np.ndarray:
-        return np.argsort(self.overall).astype(np.int32)
-
-
-def sum_by_key(keys: np.ndarray, values: np.ndarray, buckets: int) -> np.ndarray:
-    """float64 [buckets, width]: rows of ``values`` [n, width] added up per key [n]."""
+def sum_by_key(keys: np.ndarray, values: Any, buckets: int) -> Any:
+    """float64 [buckets, width]: rows of ``values`` [n, width] added up per key [n]; CSR when ``values`` are."""
     n = len(keys)
     member = sparse.csr_matrix((np.ones(n), (keys, np.arange(n))), shape=(buckets, n))
     return member @ values.astype(np.float64)
 
 
-def _descending(scores: np.ndarray) -> np.ndarray:
-    return np.argsort(-scores, axis=-1, kind="stable")
+def _row(sums: Any, bucket: int) -> np.ndarray:
+    return sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
+
+
+def _leading(scores: np.ndarray, length: int) -> np.ndarray:
+    """The ``length`` nodes of the largest scores, largest first."""
+    if 4 * length < len(scores):
+        least = np.partition(scores, len(scores) - length)[len(scores) - length]
+        above = np.flatnonzero(scores > least)
+        nodes = np.sort(np.concatenate([above, np.flatnonzero(scores == least)[: length - len(above)]]))
+    else:
+        nodes = np.arange(len(scores))
+    return nodes[np.argsort(-scores[nodes], kind="stable")][:length]
+
+
+def _first_distinct(nodes: np.ndarray, count: int) -> np.ndarray:
+    """int64 [n, count]: the first ``count`` different numbers of each row, in their order."""
+    order = np.argsort(nodes, axis=1, kind="stable")
+    ordered = np.take_along_axis(nodes, order, axis=1)
+    new = np.ones(nodes.shape, dtype=bool)
+    np.put_along_axis(new, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
+    kept = new & (np.cumsum(new, axis=1) <= count)
+    return nodes[kept].reshape(len(nodes), count)

@@ -1,343 +1,357 @@
-"""The whole forward pass of one query in one compiled call: hash, look up, gather, for every layer. Single-threaded.
+"""The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
 
-Nothing is allocated per query: ``Compiled`` holds the network and its tables in a few flat arrays (each argument costs
-the call about 50 ns), and workspaces that every call reuses. Numba keeps the interpreter lock during a call, so one
-model's workspaces are never in use twice. The plain NumPy path with the same answers is ``activator.logits``.
-
-Import this module only where a query is to be answered: it brings in Numba.
+Nothing is allocated per query: everything lies in four flat arrays, see ``layout``. The plain NumPy path with the same
+answers is ``activator.logits``. Import this module only where a query is to be answered: it brings in Numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
-from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import ConfidenceTables
-from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.intrinsics import pointer, prefetch
+from slotool.elastic.activators.layer_kernels import (
+    FAST,
+    FLOATS_PER_LINE,
+    compute_all,
+    compute_some,
+    confidence,
+    dot,
+    find_buckets,
+    finite,
+    gather,
+    hash_nodes,
+    pick,
+    rectify,
+)
+from slotool.elastic.activators.layout import (
+    ACTIVE_AT,
+    ANSWERS,
+    BEST_AT,
+    BEST_NODES_AT,
+    BIAS_AT,
+    BYTES_AT,
+    CHOSEN_AT,
+    COLUMNS_AT,
+    COUNTS_AT,
+    FIELDS,
+    HASHED,
+    HEADER,
+    INPUT_AT,
+    INPUTS,
+    KIND,
+    LABELS_AT,
+    LAYERS,
+    NONE,
+    NOT_FINITE,
+    OUT_OF_RANGE,
+    OUTPUT_AT,
+    POINT,
+    ROWS_AT,
+    SCORES_AT,
+    SHARES,
+    UNITS,
+    VALUES_AT,
+)
+from slotool.elastic.activators.slo_nn import SCORED_AGAIN
 
-# Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
-_FAST = {"reassoc", "contract", "nsz"}
-_LARGEST = float(np.finfo(np.float32).max)
 
-# Columns of ``layout``, a row per layer. *_AT are offsets into the array named in the comment.
-INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT = range(5)  # numbers
-TABLES, BITS, HASH_AT, THRESHOLDS_AT = range(5, 9)  # ids, numbers; TABLES is 0 without an activator
-SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT = range(9, 13)  # slots, ids, -, ids
-FIELDS = 13
+@njit(cache=True, fastmath=FAST)
+def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
 
-# Rows of ``marks``.
-ACTIVE, CHOSEN, STAMP, LISTS = range(4)
-# Rows of ``values``.
-INPUT, OUTPUT = range(2)
-
-
-class Compiled:
-    """A network and its activators laid out for the compiled calls.
-
-    ``numbers``: float32, weights by rows and by columns, biases, hash thresholds; ``layout``: int64 [layers, FIELDS];
-    ``ids``: uint8/16/32, hash nodes and ranked lists; ``slots``: uint16; ``means``: float32 [rows, shares].
-    Workspaces: ``values`` float32 [2, width], ``marks`` int64 [4, width], ``clock`` int64 [1] (stamps given so far).
+    ``handle``: int64 [HANDLE], addresses and lengths of the four arrays, of ``labels`` int32 [p] and ``scores``
+    float32 [p]; and the point: index into the k grid, its length for the full network, or BY_CONFIDENCE. One array in
+    place of six, because each costs a call about 100 ns. Returns the point answered at, or a negative number. Fewer
+    than p computed nodes leave labels −1 and scores −inf.
     """
-
-    def __init__(self, mlp: MLP, activators: Mapping[int, Activator], confidence: ConfidenceTables):
-        layout = np.zeros((len(mlp.layers), FIELDS), dtype=np.int64)
-        numbers, ids, slots = _Tape(), _Tape(), _Tape()
-        for row, layer in zip(layout, mlp.layers, strict=True):
-            row[[INPUTS, UNITS]] = layer.inputs, layer.units
-            row[ROWS_AT] = numbers.add(layer.weights)
-            row[COLUMNS_AT] = numbers.add(layer.weights.T)
-            row[BIAS_AT] = numbers.add(layer.bias)
-        for at, activator in activators.items():
-            row, ranker, lists = layout[at], activator.ranker, activator.lists
-            row[[TABLES, BITS]] = ranker.nodes.shape
-            row[HASH_AT], row[THRESHOLDS_AT] = ids.add(ranker.nodes), numbers.add(ranker.thresholds)
-            row[SLOTS_AT], row[LISTS_AT] = slots.add(lists.slots), ids.add(lists.lists)
-            row[LENGTH], row[OVERALL_AT] = lists.lists.shape[1], ids.add(lists.overall)
-        widest = max(mlp.layers[at].units for at in activators)
-        width = max(int(layout[:, [INPUTS, UNITS, TABLES]].max()), 1)
-        self.tables = (
-            numbers.joined(np.float32),
-            layout,
-            ids.joined(np.min_scalar_type(widest - 1)),
-            slots.joined(np.uint16),
-        )
-        self.means = confidence.means
-        self.workspace = (
-            np.zeros((2, width), dtype=np.float32),
-            np.zeros((4, width), dtype=np.int64),
-            np.zeros(1, dtype=np.int64),
-        )
-
-    def forward(self, x: np.ndarray, out: np.ndarray, counts: np.ndarray) -> int:
-        """See the function ``forward``; ``x`` and ``out`` must be contiguous."""
-        return forward(x, out, counts, *self.tables, *self.workspace)
-
-    def estimate(self, x: np.ndarray, out: np.ndarray) -> bool:
-        """See the function ``estimate``."""
-        return estimate(x, out, *self.tables, self.means)
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    active = _load_dense(x, numbers, ints)
+    return _top(active, handle, threshold, numbers, ints, ids, bytes_)
 
 
-class _Tape:
-    """Arrays put end to end."""
-
-    def __init__(self) -> None:
-        self._pieces: list[np.ndarray] = []
-        self._length = 0
-
-    def add(self, array: np.ndarray) -> int:
-        """Where ``array`` begins."""
-        start = self._length
-        self._pieces.append(array.ravel())
-        self._length += array.size
-        return start
-
-    def joined(self, dtype: np.typing.DTypeLike) -> np.ndarray:
-        return np.concatenate(self._pieces).astype(dtype)
+@njit(cache=True, fastmath=FAST)
+def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
+    numbers, ints, ids, bytes_ = _arrays(handle)
+    active = _load_sparse(indices, values, numbers, ints)
+    if active < 0:
+        return active
+    point = _top(active, handle, threshold, numbers, ints, ids, bytes_)
+    _unload_sparse(indices, numbers, ints)
+    return point
 
 
-@njit(cache=True, fastmath=_FAST)
-def forward(
+@njit(cache=True, forceinline=True)
+def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    return (
+        carray(pointer(handle[0], np.float32(0)), (handle[1],)),
+        carray(pointer(handle[2], np.int64(0)), (handle[3],)),
+        carray(pointer(handle[4], np.uint32(0)), (handle[5],)),
+        carray(pointer(handle[6], np.int8(0)), (handle[7],)),
+    )
+
+
+@njit(cache=True, fastmath=FAST)
+def logits_dense(
     x: np.ndarray,
     out: np.ndarray,
-    counts: np.ndarray,
+    point: int,
     numbers: np.ndarray,
-    layout: np.ndarray,
+    ints: np.ndarray,
     ids: np.ndarray,
-    slots: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    clock: np.ndarray,
+    bytes_: np.ndarray,
 ) -> int:
-    """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs], one query after another.
+    """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs]; a dropped class is −inf.
 
-    ``counts``: int64 [layers], nodes to compute per layer. Returns the first row whose values are not finite (rows
-    from there on are not filled), or −1.
+    Returns the first row whose values are not finite (rows from there on are not filled), or −1.
     """
-    last = len(layout) - 1
     for query in range(len(x)):
-        active = _load(x[query], values, marks)
-        for layer in range(last + 1):
-            row = layout[layer]
-            chosen, ok = _compute(row, counts[layer], active, numbers, ids, slots, values, marks, clock)
-            if layer == 0 and not ok:
-                return query
-            if layer < last:
-                active = _rectify(row[UNITS], chosen, values, marks)
-        _store(row[UNITS], chosen, out[query], values, marks)
+        active = _load_dense(x[query], numbers, ints)
+        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
+        if point_taken < 0:
+            return query
+        _store(chosen, out[query], numbers, ints)
     return -1
 
 
-@njit(cache=True, fastmath=_FAST)
-def estimate(
-    x: np.ndarray,
+@njit(cache=True, fastmath=FAST)
+def logits_sparse(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
     out: np.ndarray,
+    point: int,
     numbers: np.ndarray,
-    layout: np.ndarray,
+    ints: np.ndarray,
     ids: np.ndarray,
-    slots: np.ndarray,
-    means: np.ndarray,
-) -> bool:
-    """Fill ``out`` float64 [shares] with ĉ(k, x) of one query ``x`` float32 [inputs]; False when x is not finite."""
-    row = layout[0]
-    tables, bits = row[TABLES], row[BITS]
-    out[:] = 0.0
-    for table in range(tables):
-        key = 0
-        for bit in range(bits):
-            at = table * bits + bit
-            node = int(ids[row[HASH_AT] + at])
-            start = row[ROWS_AT] + node * row[INPUTS]
-            value = numbers[row[BIAS_AT] + node] + _dot(numbers[start : start + row[INPUTS]], x)
-            if not _finite(value):
-                return False
-            key |= (value > numbers[row[THRESHOLDS_AT] + at]) << bit
-        slot = slots[row[SLOTS_AT] + table * (1 << bits) + key]
-        for share in range(len(out)):
-            out[share] += means[slot, share]
-    for share in range(len(out)):
-        out[share] /= tables
-    return True
+    bytes_: np.ndarray,
+) -> int:
+    """As ``logits_dense``, for the rows of a CSR matrix."""
+    for query in range(len(indptr) - 1):
+        part = slice(indptr[query], indptr[query + 1])
+        active = _load_sparse(indices[part], values[part], numbers, ints)
+        if active < 0:
+            return query
+        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
+        _unload_sparse(indices[part], numbers, ints)
+        if point_taken < 0:
+            return query
+        _store(chosen, out[query], numbers, ints)
+    return -1
+
+
+@njit(cache=True, fastmath=FAST)
+def ladder(
+    x: np.ndarray,
+    log_partition: np.ndarray,
+    best: np.ndarray,
+    closeness: np.ndarray,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> None:
+    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
+
+    ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
+    int32 [n, shares], the label that scores highest, and ``closeness`` float32 [n, shares], minus the cross-entropy
+    to the full answer, a label that was not computed having ``LEAST_PROBABILITY``.
+    """
+    layers, shares = ints[LAYERS], ints[SHARES]
+    row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
+    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]]
+    for query in range(len(x)):
+        inputs[:] = x[query]
+        hash_nodes(row, False, numbers, ints, ids)
+        find_buckets(row, numbers, ints, ids, bytes_)
+        hashed = row[HASHED]
+        count = ints[row[COUNTS_AT] + shares - 1]
+        pick(row, hashed, count, ints, ids)
+        gather(row, hashed, count, 0, numbers, ints, bytes_)
+        done, at, highest = 0, 0, np.float32(-np.inf)
+        mass, weighted = 0.0, 0.0
+        for share in range(shares):
+            for i in range(done, ints[row[COUNTS_AT] + share]):
+                value = output[i]
+                if value > highest:
+                    highest, at = value, chosen[i]
+                below = value - log_partition[query]
+                if below > -25.0:
+                    probability = np.exp(below)
+                    mass += probability
+                    weighted += probability * below
+            done = ints[row[COUNTS_AT] + share]
+            best[query, share] = at
+            missing = max(0.0, 1.0 - mass)
+            own = mass * np.log(mass) if mass > 0.0 else 0.0
+            closeness[query, share] = weighted - own + missing * _LOG_LEAST
+
+
+# The logarithm of ``confidence.LEAST_PROBABILITY``.
+_LOG_LEAST = float(np.log(1e-6))
+
+
+@njit(cache=True, fastmath=FAST)
+def estimate(
+    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+) -> None:
+    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer]."""
+    at = _first_activated(ints)
+    row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
+    numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]] = x
+    hash_nodes(row, False, numbers, ints, ids)
+    find_buckets(row, numbers, ints, ids, bytes_)
+    for share in range(ints[SHARES]):
+        out[share] = confidence(row, share, numbers, ints)
 
 
 @njit(cache=True)
-def _finite(value: float) -> bool:
-    # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
-    return abs(value) <= _LARGEST
+def _first_activated(ints: np.ndarray) -> int:
+    at = 0
+    while ints[HEADER + at * FIELDS + KIND] == NONE:
+        at += 1
+    return at
 
 
-@njit(cache=True, fastmath=_FAST)
-def _dot(weights: np.ndarray, x: np.ndarray) -> np.float32:
-    # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
-    total = np.float32(0.0)
-    for i in range(len(weights)):
-        total += weights[i] * x[i]
-    return total
-
-
-@njit(cache=True, fastmath=_FAST)
-def _load(x: np.ndarray, values: np.ndarray, marks: np.ndarray) -> int:
+@njit(cache=True, fastmath=FAST)
+def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Copy a query in and list its inputs that are not zero; returns how many."""
+    inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     active = 0
     for i in range(len(x)):
         value = x[i]
-        values[INPUT, i] = value
-        marks[ACTIVE, active] = i
+        inputs[i] = value
+        actives[active] = i
+        values[active] = value
         active += value != 0.0
     return active
 
 
-@njit(cache=True, fastmath=_FAST)
-def _rectify(units: int, chosen: int, values: np.ndarray, marks: np.ndarray) -> int:
-    """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive."""
-    active = 0
-    if chosen < units:
-        for i in range(units):
-            values[INPUT, i] = 0.0
-    for i in range(chosen):
-        node = marks[CHOSEN, i] if chosen < units else i
-        value = values[OUTPUT, node]
-        values[INPUT, node] = value if value > 0.0 else np.float32(0.0)
-        marks[ACTIVE, active] = node
-        active += value > 0.0
-    return active
+@njit(cache=True, fastmath=FAST)
+def _load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
+    """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
+    row = ints[HEADER : HEADER + FIELDS]
+    listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+    width = row[INPUTS]
+    for i in range(len(indices)):
+        index = np.int64(indices[i])
+        if index < 0 or index >= width:
+            return OUT_OF_RANGE
+        actives[i] = index
+        listed[i] = values[i]
+    if row[ROWS_AT] >= 0:
+        inputs = numbers[ints[INPUT_AT] :]
+        for i in range(width):
+            inputs[i] = 0.0
+        for i in range(len(indices)):
+            inputs[indices[i]] = values[i]
+    return len(indices)
 
 
-@njit(cache=True, fastmath=_FAST)
-def _store(units: int, chosen: int, out: np.ndarray, values: np.ndarray, marks: np.ndarray) -> None:
-    if chosen == units:
-        for i in range(units):
-            out[i] = values[OUTPUT, i]
+@njit(cache=True, fastmath=FAST)
+def _unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
+    """Nothing of a query may be left for the next."""
+    if ints[HEADER + ROWS_AT] >= 0:
+        inputs = numbers[ints[INPUT_AT] :]
+        for i in range(len(indices)):
+            inputs[indices[i]] = 0.0
+
+
+@njit(cache=True, fastmath=FAST)
+def _top(
+    active: int,
+    handle: np.ndarray,
+    threshold: float,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> int:
+    wanted, point = handle[ANSWERS], handle[POINT]
+    labels = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
+    scores = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
+    kept = max(wanted, SCORED_AGAIN)
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    for i in range(kept):
+        best[i] = -np.inf
+        nodes[i] = -1
+    taken, _ = _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_)
+    if taken < 0:
+        return taken
+    row = ints[HEADER + (ints[LAYERS] - 1) * FIELDS : HEADER + ints[LAYERS] * FIELDS]
+    if row[BYTES_AT] >= 0 and taken < ints[SHARES]:
+        _score_again(row, kept, best, nodes, numbers, ints)
+    for i in range(wanted):
+        labels[i] = nodes[i]
+        scores[i] = best[i]
+    return taken
+
+
+@njit(cache=True, fastmath=FAST)
+def _score_again(
+    row: np.ndarray, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+) -> None:
+    """Score the best from their float32 rows and put them in order again."""
+    inputs, start = row[INPUTS], row[ROWS_AT]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    for i in range(kept):
+        if nodes[i] >= 0:
+            for line in range(0, inputs, FLOATS_PER_LINE):
+                prefetch(numbers, start + nodes[i] * inputs + line)
+    for i in range(kept):
+        node = nodes[i]
+        if node < 0:
+            return
+        at = start + node * inputs
+        value = numbers[row[BIAS_AT] + node] + dot(numbers[at : at + inputs], x)
+        place = i
+        while place > 0 and best[place - 1] < value:
+            best[place], nodes[place] = best[place - 1], nodes[place - 1]
+            place -= 1
+        best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath=FAST)
+def _propagate(
+    active: int,
+    point: int,
+    threshold: float,
+    kept: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> tuple[int, int]:
+    """From the loaded input to the output layer: values in OUTPUT, in the order of CHOSEN unless that is all nodes.
+
+    ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
+    were computed.
+    """
+    layers, full = ints[LAYERS], ints[SHARES]
+    chosen = 0
+    for layer in range(layers):
+        row = ints[HEADER + layer * FIELDS : HEADER + (layer + 1) * FIELDS]
+        keep = kept if layer == layers - 1 else 0
+        if row[KIND] == NONE or point == full:
+            chosen = compute_all(row, active, keep, numbers, ints)
+        else:
+            point, chosen = compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_)
+        if layer == 0 and not finite(numbers[ints[OUTPUT_AT]]):
+            return NOT_FINITE, 0
+        if layer < layers - 1:
+            active = rectify(row[UNITS], chosen, ints[HEADER + (layer + 1) * FIELDS + COLUMNS_AT] >= 0, numbers, ints)
+    return point, chosen
+
+
+@njit(cache=True, fastmath=FAST)
+def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
+    output, picked = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    if chosen == len(out):
+        for i in range(chosen):
+            out[i] = output[i]
         return
     out[:] = -np.inf
     for i in range(chosen):
-        out[marks[CHOSEN, i]] = values[OUTPUT, marks[CHOSEN, i]]
-
-
-@njit(cache=True, fastmath=_FAST)
-def _compute(
-    row: np.ndarray,
-    count: int,
-    active: int,
-    numbers: np.ndarray,
-    ids: np.ndarray,
-    slots: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    clock: np.ndarray,
-) -> tuple[int, bool]:
-    """w·x + b of the nodes this query needs, into ``values[OUTPUT]``.
-
-    Returns how many were chosen (listed in ``marks[CHOSEN]`` unless that is all), and whether the first is finite.
-    Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
-    """
-    units, inputs = row[UNITS], row[INPUTS]
-    by_columns = active * units <= count * inputs
-    if by_columns:
-        _columns(row, active, numbers, values, marks)
-    if count >= units:
-        if not by_columns:
-            for node in range(units):
-                _node(row, node, numbers, values)
-        return units, _finite(values[OUTPUT, 0])
-    clock[0] += 1
-    chosen = _hash_nodes(row, by_columns, numbers, ids, values, marks, clock[0])
-    hashed = chosen
-    _find_lists(row, numbers, slots, ids, values, marks)
-    chosen = _rank(row, count, chosen, ids, marks, clock[0])
-    if not by_columns:
-        for i in range(hashed, chosen):
-            _node(row, marks[CHOSEN, i], numbers, values)
-    return chosen, _finite(values[OUTPUT, marks[CHOSEN, 0]])
-
-
-@njit(cache=True, fastmath=_FAST)
-def _node(row: np.ndarray, node: int, numbers: np.ndarray, values: np.ndarray) -> None:
-    inputs = row[INPUTS]
-    start = row[ROWS_AT] + node * inputs
-    weights = numbers[start : start + inputs]
-    values[OUTPUT, node] = numbers[row[BIAS_AT] + node] + _dot(weights, values[INPUT, :inputs])
-
-
-@njit(cache=True, fastmath=_FAST)
-def _columns(row: np.ndarray, active: int, numbers: np.ndarray, values: np.ndarray, marks: np.ndarray) -> None:
-    """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
-    units, bias = row[UNITS], row[BIAS_AT]
-    columns = numbers[row[COLUMNS_AT] : row[COLUMNS_AT] + units * row[INPUTS]].reshape(-1, units)
-    sums = values[OUTPUT, :units]
-    sums[:] = numbers[bias : bias + units]
-    fours = active - active % 4
-    for i in range(0, fours, 4):
-        n0, n1, n2, n3 = marks[ACTIVE, i], marks[ACTIVE, i + 1], marks[ACTIVE, i + 2], marks[ACTIVE, i + 3]
-        v0, v1, v2, v3 = values[INPUT, n0], values[INPUT, n1], values[INPUT, n2], values[INPUT, n3]
-        c0, c1, c2, c3 = columns[n0], columns[n1], columns[n2], columns[n3]
-        for u in range(units):
-            sums[u] += v0 * c0[u] + v1 * c1[u] + v2 * c2[u] + v3 * c3[u]
-    for i in range(fours, active):
-        value, column = values[INPUT, marks[ACTIVE, i]], columns[marks[ACTIVE, i]]
-        for u in range(units):
-            sums[u] += value * column[u]
-
-
-@njit(cache=True, fastmath=_FAST)
-def _hash_nodes(
-    row: np.ndarray,
-    known: bool,
-    numbers: np.ndarray,
-    ids: np.ndarray,
-    values: np.ndarray,
-    marks: np.ndarray,
-    now: int,
-) -> int:
-    """Compute the nodes that the keys read, each once; they are the first to be chosen. Returns how many."""
-    chosen = 0
-    for at in range(row[HASH_AT], row[HASH_AT] + row[TABLES] * row[BITS]):
-        node = int(ids[at])
-        if marks[STAMP, node] != now:
-            marks[STAMP, node] = now
-            marks[CHOSEN, chosen] = node
-            chosen += 1
-            if not known:
-                _node(row, node, numbers, values)
-    return chosen
-
-
-@njit(cache=True, fastmath=_FAST)
-def _find_lists(
-    row: np.ndarray, numbers: np.ndarray, slots: np.ndarray, ids: np.ndarray, values: np.ndarray, marks: np.ndarray
-) -> None:
-    """Where this query's list of each table begins in ``ids``, into ``marks[LISTS]``."""
-    tables, bits = row[TABLES], row[BITS]
-    for table in range(tables):
-        key = 0
-        for bit in range(bits):
-            at = table * bits + bit
-            key |= (values[OUTPUT, ids[row[HASH_AT] + at]] > numbers[row[THRESHOLDS_AT] + at]) << bit
-        slot = np.int64(slots[row[SLOTS_AT] + table * (1 << bits) + key])
-        marks[LISTS, table] = row[LISTS_AT] + slot * row[LENGTH]
-
-
-@njit(cache=True, fastmath=_FAST)
-def _rank(row: np.ndarray, count: int, chosen: int, ids: np.ndarray, marks: np.ndarray, now: int) -> int:
-    """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
-    stamps, picked, starts = marks[STAMP], marks[CHOSEN], marks[LISTS]
-    tables, length, overall = row[TABLES], row[LENGTH], row[OVERALL_AT]
-    for place in range(length):
-        for table in range(tables):
-            if chosen >= count:
-                return chosen
-            # Without a branch on what the list holds: written always, kept only when it is new.
-            node = np.int64(ids[starts[table] + place])
-            picked[chosen] = node
-            chosen += stamps[node] != now
-            stamps[node] = now
-    for place in range(row[UNITS]):
-        if chosen >= count:
-            return chosen
-        node = np.int64(ids[overall + place])
-        picked[chosen] = node
-        chosen += stamps[node] != now
-        stamps[node] = now
-    return chosen
+        out[picked[i]] = output[i]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -30,24 +31,27 @@ class DenseLayer:
     def inputs(self) -> int:
         return self.weights.shape[1]
 
-    def pre_activations(self, inputs: np.ndarray) -> np.ndarray:
-        """w·x + b of every node: float32 [batch, units] from [batch, inputs]."""
-        return inputs @ self.weights.T + self.bias
+    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
+        """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
+        if nodes is None:
+            return inputs @ self.weights.T + self.bias
+        return inputs @ self.weights[nodes].T + self.bias[nodes]
 
 
 @dataclass(frozen=True)
 class MLP:
     """Dense layers of which all but the last are followed by ReLU; the last gives the logits.
 
-    ``input_shape`` is that of one example, flattened before the first layer.
+    ``input_shape`` is that of one example, flattened before the first layer. ``partial``: the end of such a chain.
     Raises ``InputError`` when there is no ReLU layer, shapes do not chain, or a weight is not a finite number.
     """
 
     input_shape: tuple[int, ...]
     layers: tuple[DenseLayer, ...]
+    partial: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.layers) < 2:
+        if len(self.layers) < 2 and not self.partial:
             raise InputError("the network has no ReLU layer, so there is no node whose work could be spared")
         width = int(np.prod(self.input_shape))
         for layer in self.layers:
@@ -93,8 +97,8 @@ class MLP:
             digest.update(layer.bias.tobytes())
         return digest.hexdigest()
 
-    def logits(self, x: np.ndarray) -> np.ndarray:
-        """The whole network: float32 [batch, classes] from [batch, inputs]."""
+    def logits(self, x: Any) -> np.ndarray:
+        """The whole network: float32 [batch, classes] from [batch, inputs], an array or CSR."""
         for layer in self.layers[:-1]:
             x = np.maximum(layer.pre_activations(x), 0.0)
         return self.layers[-1].pre_activations(x)

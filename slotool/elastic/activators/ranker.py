@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from slotool.elastic.activators.mlp import DenseLayer
+
+# A list's row number must fit 16 bits.
+MOST_LISTS = 2**16 - 1
+
 
 class Ranker(ABC):
-    """Maps the inputs of one layer to one bucket in each of ``tables`` hash tables of ``buckets`` buckets."""
+    """Maps the inputs of one layer to one bucket in each of ``tables`` tables of ``buckets`` buckets.
+
+    ``most_tables``: more tables than these bring this kind of ranker nothing, and are not made.
+    """
 
     name: ClassVar[str]
+    most_tables: ClassVar[int] = MOST_LISTS
     tables: int
     buckets: int
 
@@ -20,28 +29,30 @@ class Ranker(ABC):
     @abstractmethod
     def fit(
         cls,
-        activations: np.ndarray,
-        pre_activations: np.ndarray,
+        layer: DenseLayer,
+        inputs: Any,
+        activations: Any,
         *,
         tables: int,
         bits: int,
         rng: np.random.Generator,
-    ) -> Ranker:
+    ) -> Self:
         """Learn from training examples; same generator state, same ranker.
 
-        ``activations``: float32 [n, units], what the layer answers when nothing before it was dropped;
-        ``pre_activations``: float32 [m, units], its w·x + b on inputs as they come at inference, already thinned by
-        the layers before. Raises ``InputError`` when the layer cannot carry ``bits`` bits.
+        ``inputs``: float32 [m, inputs of the layer], an array or CSR, as they come at inference, already thinned by
+        the layers before. ``activations``: float [n, units], an array or CSR: what the layer's nodes are ranked by
+        when nothing before it was dropped. A table gets at most 2^``bits`` buckets.
+        Raises ``InputError`` when the layer cannot carry them.
         """
 
     @abstractmethod
-    def keys(self, pre_activations: np.ndarray) -> np.ndarray:
-        """int64 [n, tables]: the bucket of each input, from float32 [n, units]; reads only ``computed_nodes``."""
+    def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
+        """int64 [n, tables]: the bucket of each input, float32 [n, inputs of the layer], an array or CSR."""
 
     @property
-    @abstractmethod
     def computed_nodes(self) -> np.ndarray:
-        """int64 [h], unique: nodes whose dot products the key needs; they are reused as the nodes' outputs."""
+        """int64 [h], ascending: nodes whose dot products the key needs; they are reused as the nodes' outputs."""
+        return np.empty(0, dtype=np.int64)
 
     @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
@@ -49,8 +60,13 @@ class Ranker(ABC):
 
     @classmethod
     @abstractmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Ranker:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
         """Inverse of ``tensors``."""
+
+    @classmethod
+    @abstractmethod
+    def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
+        """About what ``tensors`` of a ranker fitted to ``layer`` take."""
 
     @property
     def nbytes(self) -> int:

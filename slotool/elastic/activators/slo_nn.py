@@ -11,22 +11,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.artifacts import Artifact, create_artifact
-from slotool.elastic.activators.activator import Activator, logits, node_count
+from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
-from slotool.elastic.activators.freehash import RANKERS
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.registry import RANKERS
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.kernels import Compiled
+    from slotool.elastic.activators.answering import Answerer
+    from slotool.elastic.activators.compiled import Compiled
 
 KIND = "slo-nn"
 DESCRIPTION_FILE = "slo-nn.json"
 WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
+# With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
+SCORED_AGAIN = 2
 
 
 class SloNN(ElasticModel):
@@ -34,7 +38,9 @@ class SloNN(ElasticModel):
 
     Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which is exactly the plain network.
     k counts computed nodes, those that the hash reads among them; a layer whose hash alone reads more computes those.
-    ``activators``: by layer index, layer 0 among them. ``entropy``: by layer index, bits of its bucket occupancy.
+    ``activators``: by layer index. ``entropy``: by layer index, bits of its bucket occupancy. ``measure``: how
+    confidence was measured; ``mean_k``: by measure, mean k on validation data at the loss allowed there.
+    ``int8``: the output layer's rows are read as int8 at every k but 100 %. ``sparse``: inputs come as CSR matrices.
     """
 
     def __init__(
@@ -46,6 +52,11 @@ class SloNN(ElasticModel):
         confidence: ConfidenceTables,
         calibration: Calibration,
         entropy: Mapping[int, float],
+        *,
+        measure: str = "cross-entropy",
+        mean_k: Mapping[str, float] | None = None,
+        int8: bool = False,
+        sparse: bool = False,
     ):
         self.name = name
         self.mlp = mlp
@@ -54,53 +65,123 @@ class SloNN(ElasticModel):
         self.confidence = confidence
         self.calibration = calibration
         self.entropy = dict(entropy)
+        self.measure, self.mean_k = measure, dict(mean_k or {})
+        self.int8, self.sparse = int8, sparse
+        if int8 and len(mlp.layers) - 1 not in self.activators:
+            raise InputError(f"{name}: int8 rows serve an output layer with an activator, which it does not have")
         self.input_shape = mlp.input_shape
         self.classes = mlp.classes
+        self.first = min(self.activators)
         self._inputs = mlp.layers[0].inputs
         self.points = (*(OperatingPoint.of(k=share) for share in self.shares), FULL)
-        self._counts = {
-            point: self._nodes_at(share) for point, share in zip(self.points, (*self.shares, 1.0), strict=True)
-        }
+        self._at = {point: at for at, point in enumerate(self.points)}
 
-    def _nodes_at(self, share: float) -> np.ndarray:
-        """int64 [layers]: nodes to compute per layer."""
-        units = [layer.units for layer in self.mlp.layers]
-        counts = [node_count(n, share) if at in self.activators else n for at, n in enumerate(units)]
-        return np.array(counts, dtype=np.int64)
+    def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
+        """Logits at ``point``: float32 [batch, classes]; one compiled call.
 
-    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        """Logits at ``point``: float32 [batch, classes]; ``x``: float32 [batch, *input_shape]. One compiled call.
-
-        Raises ``InputError`` for a point it does not have, another shape, or NaN and infinite values.
+        ``x``: float32 [batch, *input_shape], or CSR [batch, inputs]. Raises ``InputError`` for a point it does not
+        have, another shape, or NaN and infinite values.
         """
-        counts = self._counts.get(point)
-        if counts is None:
+        at = self._at.get(point)
+        if at is None:
             self.require(point)
-            counts = self._counts[point]
+            at = self._at[point]
         flat = self._flat(x)
-        out = np.empty((len(flat), self.classes), dtype=np.float32)
-        bad = self._compiled.forward(flat, out, counts)
+        out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
+        bad = self._compiled.logits(flat, out, at)
         if bad >= 0:
             raise _not_finite(flat, bad)
         return out
 
-    def forward_numpy(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+    def top(
+        self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The ``p`` best labels and their logits, best first: int32 and float32 [batch, p]; ``x`` as for ``forward``.
+
+        At ``point``, or at the least k expected to reach ``accuracy`` on each input, or in full. No other logits are
+        made. Where fewer than p nodes were computed the rest is label −1 at −inf.
+        Raises ``InputError`` as ``forward`` does, and for an accuracy that cannot be met.
+        """
+        flat = self._flat(x)
+        answer = self.answerer(p, point=point, accuracy=accuracy)
+        labels = np.empty((flat.shape[0], p), dtype=np.int32)
+        scores = np.empty((flat.shape[0], p), dtype=np.float32)
+        for row in range(len(labels)):
+            labels[row], scores[row] = answer.row(flat, row)
+        return labels, scores
+
+    def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
+        """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
+        from slotool.elastic.activators.answering import Answerer
+
+        return Answerer(self, p, point=point, accuracy=accuracy)
+
+    def at_int8(self, int8: bool = True) -> SloNN:
+        """The same tables, with the output layer's rows read as int8, or not."""
+        return SloNN(
+            self.name,
+            self.mlp,
+            self.shares,
+            self.activators,
+            self.confidence,
+            self.calibration,
+            self.entropy,
+            measure=self.measure,
+            mean_k=self.mean_k,
+            int8=int8,
+            sparse=self.sparse,
+        )
+
+    def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """The same answers in plain NumPy, layer by layer: what the compiled call is held against."""
         self.require(point)
         flat = self._flat(x)
-        for row in np.flatnonzero(~np.isfinite(flat).all(axis=1)):
-            raise _not_finite(flat, int(row))
-        share = 1.0 if point == FULL else self.shares[self.points.index(point)]
-        return logits(self.mlp, self.activators, flat, share)
+        for row in range(flat.shape[0]):
+            if not np.isfinite(_row_values(flat, row)).all():
+                raise _not_finite(flat, row)
+        if point == FULL:
+            return logits(self.mlp, {}, flat, 1.0)
+        mlp = self.mlp
+        if self.int8:
+            rounded = self._int8_rows.layer(mlp.layers[-1])
+            exact = self.activators[len(mlp.layers) - 1].ranker.computed_nodes
+            rounded.weights[exact] = mlp.layers[-1].weights[exact]
+            mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], rounded))
+        return logits(mlp, self.activators, flat, self.shares[self._at[point]])
+
+    def top_numpy(
+        self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same as ``top`` in plain NumPy, from all logits."""
+        flat = self._flat(x)
+        threshold = self.threshold(accuracy)
+        labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
+        scores = np.full((flat.shape[0], p), -np.inf, dtype=np.float32)
+        for row in range(len(labels)):
+            one = flat[row : row + 1]
+            chosen = point or self.full
+            if threshold is not None:
+                chosen = self._least(self.estimates(one)[0].tolist(), threshold)
+            values = self.forward_numpy(one, chosen)[0]
+            best = np.argsort(-values, kind="stable")[: max(p, SCORED_AGAIN)]
+            if self.int8 and chosen != self.full:
+                exact = logits(self.mlp, {}, one, 1.0)[0]
+                values = np.where(np.isfinite(values), exact, values)
+                best = best[np.argsort(-values[best], kind="stable")]
+            best = best[np.isfinite(values[best])][:p]
+            labels[row, : len(best)], scores[row, : len(best)] = best, values[best]
+        return labels, scores
 
     def confidences(self, x: np.ndarray) -> np.ndarray:
         """ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
         flat = self._flat(x)
-        if len(flat) != 1:
-            raise InputError(f"{self.name}: k is chosen for one input at a time, not for {len(flat)}")
-        out = np.empty(len(self.shares))
-        if not self._compiled.estimate(flat[0], out):
+        if flat.shape[0] != 1:
+            raise InputError(f"{self.name}: k is chosen for one input at a time, not for {flat.shape[0]}")
+        inputs = layer_input(self.mlp, {}, flat, 1.0, self.first)
+        if not np.isfinite(_row_values(inputs, 0)).all():
             raise _not_finite(flat, 0)
+        out = np.empty(len(self.shares))
+        self._compiled.estimate(inputs, out)
         return out
 
     def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float]:
@@ -108,10 +189,27 @@ class SloNN(ElasticModel):
         expected = self.calibration.expected(self.confidences(x)[None])[0]
         return dict(zip(self.points, expected.tolist(), strict=True))
 
-    def estimates(self, x: np.ndarray) -> np.ndarray:
-        """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape]."""
-        buckets = self.activators[0].buckets(self.mlp.layers[0].pre_activations(self._flat(x)))
-        return self.confidence.estimate(buckets)
+    def estimates(self, x: Any) -> np.ndarray:
+        """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
+        inputs = layer_input(self.mlp, {}, self._flat(x), 1.0, self.first)
+        return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
+
+    def threshold(self, accuracy: float | None) -> float | None:
+        """The least confidence at which ``accuracy`` is expected; None for None.
+
+        Raises ``InputError`` when it cannot be met, not even by the full network.
+        """
+        if accuracy is None:
+            return None
+        found = self.calibration.threshold(_number(accuracy, "accuracy target"))
+        if found is None:
+            best = float(self.calibration.by_point[-1])
+            raise InputError(f"{self.name}: an accuracy of {accuracy} cannot be met; the full network has {best:.4f}")
+        return found
+
+    def _least(self, estimates: Sequence[float], threshold: float) -> OperatingPoint:
+        ranked = zip(self.points, estimates, strict=False)
+        return next((point for point, estimate in ranked if estimate >= threshold), self.full)
 
     def aclo(self, x: np.ndarray, accuracy: float) -> OperatingPoint | None:
         """Accuracy-constrained, latency-optimised (Eq. 2): the least k expected to reach ``accuracy`` on this input.
@@ -121,10 +219,7 @@ class SloNN(ElasticModel):
         threshold = self.calibration.threshold(_number(accuracy, "accuracy target"))
         if threshold is None:
             return None
-        for point, estimate in zip(self.points, self.confidences(x).tolist(), strict=False):
-            if estimate >= threshold:
-                return point
-        return self.full
+        return self._least(self.confidences(x).tolist(), threshold)
 
     def lcao(
         self, deadline_us: float, t0_us: float, latency_us: Mapping[OperatingPoint, float]
@@ -140,7 +235,7 @@ class SloNN(ElasticModel):
     @property
     def ranker(self) -> str:
         """Name of the ranker that made the tables."""
-        return self.activators[0].ranker.name
+        return self.activators[self.first].ranker.name
 
     @property
     def table_bytes(self) -> int:
@@ -185,6 +280,10 @@ class SloNN(ElasticModel):
                 ConfidenceTables(tables["confidence.means"]),
                 Calibration.from_tensors(_under("calibration", tables)),
                 {int(at): bits for at, bits in description["entropy"].items()},
+                measure=description["measure"],
+                mean_k=description["mean_k"],
+                int8=description["int8"],
+                sparse=description["sparse"],
             )
         except (KeyError, IndexError, ValueError, InputError) as error:
             if isinstance(error, ArtifactError):
@@ -193,14 +292,22 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _compiled(self) -> Compiled:
-        from slotool.elastic.activators.kernels import Compiled
+        from slotool.elastic.activators.compiled import Compiled
 
-        return Compiled(self.mlp, self.activators, self.confidence)
+        rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 else None
+        return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
 
-    def _flat(self, x: np.ndarray) -> np.ndarray:
-        """float32 [batch, inputs], contiguous. Raises ``InputError`` for another shape."""
-        if x.shape[1:] != self.input_shape:
-            raise InputError(f"{self.name} takes inputs [batch, {_dims(self.input_shape)}], not [{_dims(x.shape)}]")
+    @cached_property
+    def _int8_rows(self) -> Int8Rows:
+        return Int8Rows.of(self.mlp.layers[-1])
+
+    def _flat(self, x: Any) -> Any:
+        """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
+        shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
+        if x.shape[1:] != shape:
+            raise InputError(f"{self.name} takes inputs [batch, {_dims(shape)}], not [{_dims(x.shape)}]")
+        if not isinstance(x, np.ndarray):
+            return x.tocsr()
         return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), self._inputs)
 
     def _description(self) -> dict[str, Any]:
@@ -211,6 +318,10 @@ class SloNN(ElasticModel):
             "ranker": self.ranker,
             "shares": list(self.shares),
             "entropy": {str(at): bits for at, bits in self.entropy.items()},
+            "measure": self.measure,
+            "mean_k": self.mean_k,
+            "int8": self.int8,
+            "sparse": self.sparse,
         }
 
     def _table_tensors(self) -> dict[str, np.ndarray]:
@@ -242,8 +353,14 @@ def _under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
 
 
-def _not_finite(x: np.ndarray, row: int) -> InputError:
-    what = "its values overflow the first layer" if np.isfinite(x[row]).all() else "it holds NaN or infinite values"
+def _row_values(x: Any, row: int) -> np.ndarray:
+    """What row ``row`` holds: all of it, or of CSR what is stored."""
+    return x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
+
+
+def _not_finite(x: Any, row: int) -> InputError:
+    finite = np.isfinite(_row_values(x, row)).all()
+    what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
     return InputError(f"input {row} cannot be answered: {what}")
 
 

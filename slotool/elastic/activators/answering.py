@@ -1,0 +1,81 @@
+"""Answer one query after another: the best labels of a sparse or dense input, one compiled call each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.elastic.activators import kernels, layout
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.elastic.activators.slo_nn import SloNN
+
+
+class Answerer:
+    """``p`` best labels at one point, or at the least k expected to reach an accuracy.
+
+    Everything that can be settled beforehand is, so that a call does little besides the compiled one. ``labels`` int32
+    [p] and ``scores`` float32 [p] hold the last answer, best first, and are overwritten by the next; ``taken`` is the
+    point it was given at. Not to be shared between threads.
+    """
+
+    def __init__(self, model: SloNN, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None):
+        if not 1 <= p <= min(layout.MOST_ANSWERS, model.classes):
+            most = min(layout.MOST_ANSWERS, model.classes)
+            raise InputError(f"{model.name}: the best {p} labels cannot be given, only 1 to {most}")
+        if point is not None and accuracy is not None:
+            raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
+        self.model = model
+        self.labels = np.empty(p, dtype=np.int32)
+        self.scores = np.empty(p, dtype=np.float32)
+        threshold = model.threshold(accuracy)
+        self._at = layout.BY_CONFIDENCE
+        if threshold is None:
+            model.require(point or model.full)
+            self._at = model.points.index(point or model.full)
+        self._threshold = float("-inf") if threshold is None else threshold
+        # Held, because the handle knows no more than their addresses.
+        self._compiled = model._compiled
+        self._handle = self._compiled.handle(self.labels, self.scores, self._at)
+        self._taken = 0
+
+    @property
+    def taken(self) -> OperatingPoint:
+        return self.model.points[self._taken]
+
+    def sparse(self, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The labels for the features ``indices`` int32 [n], each at most once, with ``values`` float32 [n].
+
+        Raises ``InputError`` for NaN, infinite values, and features beyond the network's.
+        """
+        taken = kernels.top_sparse(indices, values, self._handle, self._threshold)
+        if taken < 0:
+            raise self._refusal(taken, values)
+        self._taken = taken
+        return self.labels
+
+    def dense(self, x: np.ndarray) -> np.ndarray:
+        """The labels for ``x`` float32 [inputs], contiguous. Raises ``InputError`` for NaN and infinite values."""
+        taken = kernels.top_dense(x, self._handle, self._threshold)
+        if taken < 0:
+            raise self._refusal(taken, x)
+        self._taken = taken
+        return self.labels
+
+    def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """Labels and scores for one row of [n, inputs], an array or CSR."""
+        if isinstance(x, np.ndarray):
+            self.dense(x[row])
+        else:
+            part = slice(x.indptr[row], x.indptr[row + 1])
+            self.sparse(x.indices[part], x.data[part])
+        return self.labels, self.scores
+
+    def _refusal(self, code: int, values: np.ndarray) -> InputError:
+        if code == layout.OUT_OF_RANGE:
+            return InputError(f"{self.model.name} has features 0 to {self.model.mlp.layers[0].inputs - 1}, no others")
+        what = "its values overflow the first layer" if np.isfinite(values).all() else "it holds NaN or infinite values"
+        return InputError(f"the input cannot be answered: {what}")

@@ -1,0 +1,43 @@
+"""What compiled code needs beyond Numba's own: a hint to fetch a cache line, and arrays found by their address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+READ, KEEP_IN_ALL_CACHES, DATA = 0, 3, 1
+
+
+def _prefetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Fetch the cache line of element ``at`` of a one-dimensional ``array``; it may lie past the end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        element = cgutils.get_item_pointer(context, builder, signature.args[0], view, [arguments[1]], wraparound=False)
+        address, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        hint = builder.module.declare_intrinsic(
+            "llvm.prefetch", [address], ir.FunctionType(ir.VoidType(), [address, number, number, number])
+        )
+        builder.call(hint, [builder.bitcast(element, address), number(READ), number(KEEP_IN_ALL_CACHES), number(DATA)])
+        return context.get_dummy_value()
+
+    return types.void(array, at), generate
+
+
+def _pointer(typing_context: Any, address: Any, item: Any) -> Any:
+    """The int64 ``address`` as a pointer to items of the type of the scalar ``item``, for ``numba.carray``."""
+    kind = types.CPointer(item)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+    return kind(address, item), generate
+
+
+# Without these types a checker would ask for the context that Numba passes by itself.
+prefetch: Any = intrinsic(_prefetch)
+pointer: Any = intrinsic(_pointer)

@@ -1,0 +1,381 @@
+"""One layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays.
+
+Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from slotool.elastic.activators.intrinsics import prefetch
+from slotool.elastic.activators.layout import (
+    ACTIVE_AT,
+    ALL_AT,
+    BEST_AT,
+    BEST_NODES_AT,
+    BIAS_AT,
+    BITS,
+    BUCKETS,
+    BYTES_AT,
+    CHOSEN_AT,
+    CLOCK,
+    CLUSTERS,
+    COARSE,
+    COARSE_AT,
+    COARSE_STEPS_AT,
+    COLUMNS_AT,
+    COUNTS_AT,
+    FINE,
+    FINE_AT,
+    FINE_STEPS_AT,
+    HASHED,
+    HASHED_AT,
+    INPUT_AT,
+    INPUTS,
+    KIND,
+    LENGTH,
+    LISTS_AT,
+    MEANS_AT,
+    OUTPUT_AT,
+    OVERALL_AT,
+    POSITIONS_AT,
+    ROWS_AT,
+    SHARES,
+    SLOTS_AT,
+    STAMPS_AT,
+    STARTS_AT,
+    STEPS_AT,
+    TABLES,
+    THRESHOLDS_AT,
+    UNITS,
+    VALUES_AT,
+)
+
+# Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
+FAST = {"reassoc", "contract", "nsz"}
+_LARGEST = float(np.finfo(np.float32).max)
+# Rows fetched ahead of the one being read; measured: 8 to 16 are alike.
+AHEAD = 12
+FLOATS_PER_LINE, BYTES_PER_LINE = 16, 64
+
+
+@njit(cache=True, forceinline=True)
+def finite(value: Any) -> bool:
+    # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
+    return abs(value) <= _LARGEST
+
+
+@njit(cache=True, fastmath=FAST, forceinline=True)
+def dot(weights: np.ndarray, x: np.ndarray) -> Any:
+    # Slices, not offsets, and a loop from 0: only then does the compiler know that no index is negative, and uses SIMD.
+    total = np.float32(0.0)
+    for i in range(len(weights)):
+        total += np.float32(weights[i]) * x[i]
+    return total
+
+
+@njit(cache=True, fastmath=FAST)
+def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
+    """w·x + b of every node: whole columns of the inputs that are not zero where there are columns, else rows."""
+    units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
+    if row[COLUMNS_AT] >= 0:
+        _columns(row, active, output, numbers, ints)
+    else:
+        x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+        weights = numbers[row[ROWS_AT] : row[ROWS_AT] + units * inputs].reshape(units, inputs)
+        values, bias = numbers[output : output + units], numbers[row[BIAS_AT] : row[BIAS_AT] + units]
+        for node in range(units):
+            values[node] = bias[node] + dot(weights[node], x)
+    if keep:
+        values, best, nodes = numbers[output:], numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        for node in range(units):
+            if values[node] > best[keep - 1]:
+                _insert(values[node], node, keep, best, nodes)
+    return units
+
+
+@njit(cache=True, fastmath=FAST, forceinline=True)
+def _insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
+    place = keep - 1
+    while place > 0 and best[place - 1] < value:
+        best[place], nodes[place] = best[place - 1], nodes[place - 1]
+        place -= 1
+    best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath=FAST)
+def compute_some(
+    row: np.ndarray,
+    active: int,
+    point: int,
+    threshold: float,
+    keep: int,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> tuple[int, int]:
+    """w·x + b of the nodes this query needs. Returns the point, chosen here if it was not yet, and how many nodes."""
+    units, inputs, hashed = row[UNITS], row[INPUTS], row[HASHED]
+    # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
+    least = ints[row[COUNTS_AT] + max(point, 0)]
+    by_columns = row[COLUMNS_AT] >= 0 and active * units <= least * inputs
+    if by_columns:
+        _columns(row, active, ints[ALL_AT], numbers, ints)
+    hash_nodes(row, by_columns, numbers, ints, ids)
+    find_buckets(row, numbers, ints, ids, bytes_)
+    if point < 0:
+        point = 0
+        while point < ints[SHARES] and confidence(row, point, numbers, ints) < threshold:
+            point += 1
+        if point == ints[SHARES]:
+            return point, compute_all(row, active, keep, numbers, ints)
+    count = ints[row[COUNTS_AT] + point]
+    pick(row, hashed, count, ints, ids)
+    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    if by_columns:
+        everything = numbers[ints[ALL_AT] :]
+        for i in range(hashed, count):
+            output[i] = everything[chosen[i]]
+    else:
+        gather(row, hashed, count, keep, numbers, ints, bytes_)
+    if keep:
+        best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        for i in range(count if by_columns else hashed):
+            if output[i] > best[keep - 1]:
+                _insert(output[i], chosen[i], keep, best, nodes)
+    return point, count
+
+
+@njit(cache=True, fastmath=FAST, forceinline=True)
+def confidence(row: np.ndarray, share: int, numbers: np.ndarray, ints: np.ndarray) -> float:
+    total, tables, shares = 0.0, row[TABLES], ints[SHARES]
+    starts = ints[ints[STARTS_AT] :]
+    for table in range(tables):
+        total += numbers[ints[MEANS_AT] + starts[table] * shares + share]
+    return total / tables
+
+
+@njit(cache=True, fastmath=FAST)
+def gather(
+    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
+    """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
+    if row[BYTES_AT] >= 0:
+        _gather_int8(row, start, stop, keep, numbers, ints, bytes_)
+    else:
+        _gather_float32(row, start, stop, keep, numbers, ints)
+
+
+@njit(cache=True, fastmath=FAST)
+def _gather_int8(
+    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
+    units, inputs, rows_at, steps_at = row[UNITS], row[INPUTS], row[BYTES_AT], row[STEPS_AT]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    rows = bytes_[rows_at : rows_at + units * inputs].reshape(units, inputs)
+    steps = numbers[steps_at : steps_at + 2 * units].reshape(units, 2)
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    worst = best[keep - 1] if keep else np.float32(np.inf)
+    for i in range(start - AHEAD, stop):
+        if i + AHEAD < stop:
+            ahead = chosen[i + AHEAD]
+            prefetch(numbers, steps_at + 2 * ahead)
+            for line in range(0, inputs, BYTES_PER_LINE):
+                prefetch(bytes_, rows_at + ahead * inputs + line)
+        if i < start:
+            continue
+        node = chosen[i]
+        value = dot(rows[node], x) * steps[node, 0] + steps[node, 1]
+        output[i] = value
+        if value > worst:
+            _insert(value, node, keep, best, nodes)
+            worst = best[keep - 1]
+
+
+@njit(cache=True, fastmath=FAST)
+def _gather_float32(row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+    units, inputs, rows_at, bias_at = row[UNITS], row[INPUTS], row[ROWS_AT], row[BIAS_AT]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    rows, bias = numbers[rows_at : rows_at + units * inputs].reshape(units, inputs), numbers[bias_at:]
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    worst = best[keep - 1] if keep else np.float32(np.inf)
+    for i in range(start - AHEAD, stop):
+        if i + AHEAD < stop:
+            ahead = chosen[i + AHEAD]
+            prefetch(numbers, bias_at + ahead)
+            for line in range(0, inputs, FLOATS_PER_LINE):
+                prefetch(numbers, rows_at + ahead * inputs + line)
+        if i < start:
+            continue
+        node = chosen[i]
+        value = bias[node] + dot(rows[node], x)
+        output[i] = value
+        if value > worst:
+            _insert(value, node, keep, best, nodes)
+            worst = best[keep - 1]
+
+
+@njit(cache=True, fastmath=FAST)
+def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, ints: np.ndarray) -> int:
+    """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive.
+
+    They are listed only where the next layer may read columns.
+    """
+    inputs, output = numbers[ints[INPUT_AT] : ints[INPUT_AT] + units], numbers[ints[OUTPUT_AT] :]
+    if chosen == units:
+        for i in range(units):
+            inputs[i] = max(output[i], np.float32(0.0))
+    else:
+        picked = ints[ints[CHOSEN_AT] :]
+        for i in range(units):
+            inputs[i] = 0.0
+        for i in range(chosen):
+            inputs[picked[i]] = max(output[i], np.float32(0.0))
+    active = 0
+    if list_active:
+        values, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+        for i in range(units):
+            actives[active] = i
+            values[active] = inputs[i]
+            active += inputs[i] > 0.0
+    return active
+
+
+@njit(cache=True, fastmath=FAST)
+def _columns(row: np.ndarray, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+    """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
+    units, bias, start = row[UNITS], row[BIAS_AT], row[COLUMNS_AT]
+    listed, values = ints[ints[ACTIVE_AT] :], numbers[ints[VALUES_AT] :]
+    sums = numbers[target : target + units]
+    sums[:] = numbers[bias : bias + units]
+    fours = active - active % 4
+    for i in range(0, fours, 4):
+        for ahead in range(i + 4, min(i + 8, active)):
+            for line in range(0, units, FLOATS_PER_LINE):
+                prefetch(numbers, start + listed[ahead] * units + line)
+        v0, v1, v2, v3 = values[i], values[i + 1], values[i + 2], values[i + 3]
+        c0 = numbers[start + listed[i] * units : start + (listed[i] + 1) * units]
+        c1 = numbers[start + listed[i + 1] * units : start + (listed[i + 1] + 1) * units]
+        c2 = numbers[start + listed[i + 2] * units : start + (listed[i + 2] + 1) * units]
+        c3 = numbers[start + listed[i + 3] * units : start + (listed[i + 3] + 1) * units]
+        for u in range(units):
+            sums[u] += v0 * c0[u] + v1 * c1[u] + v2 * c2[u] + v3 * c3[u]
+    for i in range(fours, active):
+        value, column = values[i], numbers[start + listed[i] * units : start + (listed[i] + 1) * units]
+        for u in range(units):
+            sums[u] += value * column[u]
+
+
+@njit(cache=True, fastmath=FAST)
+def hash_nodes(row: np.ndarray, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
+    """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
+    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
+    everything, inputs = numbers[ints[ALL_AT] :], row[INPUTS]
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    for i in range(row[HASHED]):
+        node = np.int64(ids[row[HASHED_AT] + i])
+        chosen[i] = node
+        if known:
+            output[i] = everything[node]
+        else:
+            at = row[ROWS_AT] + node * inputs
+            output[i] = numbers[row[BIAS_AT] + node] + dot(numbers[at : at + inputs], x)
+
+
+@njit(cache=True, fastmath=FAST)
+def find_buckets(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
+    """The row of this query's list in each table, into STARTS."""
+    starts = ints[ints[STARTS_AT] :]
+    if row[KIND] == CLUSTERS:
+        coarse, fine, inputs = row[COARSE], row[FINE], row[INPUTS]
+        near = _nearest(row[COARSE_AT], row[COARSE_STEPS_AT], coarse, inputs, numbers, ints, bytes_)
+        key = near * fine + _nearest(
+            row[FINE_AT] + near * fine * inputs,
+            row[FINE_STEPS_AT] + 2 * near * fine,
+            fine,
+            inputs,
+            numbers,
+            ints,
+            bytes_,
+        )
+        starts[0] = np.int64(ids[row[SLOTS_AT] + key])
+        return
+    bits, output = row[BITS], numbers[ints[OUTPUT_AT] :]
+    for table in range(row[TABLES]):
+        key = 0
+        for bit in range(bits):
+            at = table * bits + bit
+            key |= (output[ids[row[POSITIONS_AT] + at]] > numbers[row[THRESHOLDS_AT] + at]) << bit
+        starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
+
+
+@njit(cache=True, fastmath=FAST)
+def _nearest(
+    at: int, steps: int, count: int, inputs: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> int:
+    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset; four share a pass over x."""
+    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    centroids = bytes_[at : at + count * inputs].reshape(count, inputs)
+    scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
+    near, highest = 0, np.float32(-np.inf)
+    fours = count - count % 4
+    for c in range(0, fours, 4):
+        c0, c1, c2, c3 = centroids[c], centroids[c + 1], centroids[c + 2], centroids[c + 3]
+        v0 = v1 = v2 = v3 = np.float32(0.0)
+        for i in range(len(x)):
+            v0 += np.float32(c0[i]) * x[i]
+            v1 += np.float32(c1[i]) * x[i]
+            v2 += np.float32(c2[i]) * x[i]
+            v3 += np.float32(c3[i]) * x[i]
+        near, highest = _nearer(v0 * scale[c] + offset[c], c, near, highest)
+        near, highest = _nearer(v1 * scale[c + 1] + offset[c + 1], c + 1, near, highest)
+        near, highest = _nearer(v2 * scale[c + 2] + offset[c + 2], c + 2, near, highest)
+        near, highest = _nearer(v3 * scale[c + 3] + offset[c + 3], c + 3, near, highest)
+    for c in range(fours, count):
+        near, highest = _nearer(dot(centroids[c], x) * scale[c] + offset[c], c, near, highest)
+    return near
+
+
+@njit(cache=True, forceinline=True)
+def _nearer(value: Any, c: int, near: int, highest: Any) -> tuple[int, Any]:
+    if value > highest:
+        return c, value
+    return near, highest
+
+
+@njit(cache=True, fastmath=FAST)
+def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray) -> None:
+    """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
+    stamps, picked, starts = ints[ints[STAMPS_AT] :], ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :]
+    tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
+    if hashed == 0 and tables == 1 and count <= length:
+        own = ids[lists + starts[0] * length : lists + starts[0] * length + count]
+        for place in range(count):
+            picked[place] = own[place]
+        return
+    ints[CLOCK] += 1
+    now, chosen = ints[CLOCK], hashed
+    for i in range(hashed):
+        stamps[picked[i]] = now
+    for place in range(length):
+        for table in range(tables):
+            if chosen >= count:
+                return
+            # Without a branch on what the list holds: written always, kept only when it is new.
+            node = np.int64(ids[lists + starts[table] * length + place])
+            picked[chosen] = node
+            chosen += stamps[node] != now
+            stamps[node] = now
+    for place in range(row[UNITS]):
+        if chosen >= count:
+            return
+        node = np.int64(ids[overall + place])
+        picked[chosen] = node
+        chosen += stamps[node] != now
+        stamps[node] = now

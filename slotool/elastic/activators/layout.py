@@ -1,0 +1,35 @@
+"""Where things lie in the flat arrays that ``compiled.Compiled`` fills and ``kernels`` reads.
+
+- ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
+- ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
+- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows and centroids.
+
+Fields ending in _AT are offsets.
+"""
+
+from __future__ import annotations
+
+# Fields of the header.
+LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
+INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
+ACTIVE_AT, CHOSEN_AT, STAMPS_AT, STARTS_AT, BEST_NODES_AT = range(9, 14)  # ints
+HEADER = 16
+# Fields of a layer; KIND is NONE without an activator.
+INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
+KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED, HASHED_AT = range(7, 17)
+BITS, POSITIONS_AT, THRESHOLDS_AT = range(17, 20)
+COARSE, FINE, COARSE_AT, FINE_AT, COARSE_STEPS_AT, FINE_STEPS_AT = range(20, 26)
+FIELDS = 32
+NONE, HASH, CLUSTERS = range(3)
+
+# The most labels a query may ask for.
+MOST_ANSWERS = 128
+
+# Fields of a handle, see ``top_dense``; first an address and a length for each of the four arrays.
+LABELS_AT, SCORES_AT, ANSWERS, POINT = range(8, 12)
+HANDLE = 12
+
+# What a query that cannot be answered returns.
+NOT_FINITE, OUT_OF_RANGE = -1, -2
+# Instead of a point: the least k whose confidence is at least the threshold.
+BY_CONFIDENCE = -1
