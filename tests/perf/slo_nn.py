@@ -195,9 +195,8 @@ class _Bench:
     def report(self) -> list[dict[str, Any]]:
         # The median of the peer over the mean of each row: what stalls the machine for a moment stalls the peer longer.
         reference = next(row["median_us"] for row in self.rows if row["what"].startswith("PyTorch"))
-        print(
-            f"{'':40}{'P@1 lost':>9} {'± SE':>7} {'nodes':>7} {'median':>9} {'mean µs':>9} {'÷ bound':>8} {'× torch':>8}"
-        )
+        heads = ("P@1 lost", "± SE", "nodes", "median", "mean µs", "÷ bound", "× torch")
+        print(" " * 40 + " ".join(f"{head:>8}" for head in heads))
         for row in self.rows:
             row["speedup"] = reference / row["mean_us"]
             bound = f"{row['over_bound']:.1f}" if row["over_bound"] else ""
