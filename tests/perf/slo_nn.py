@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 SETS = ("tate-16k", "tibkat-35k", "tibkat-words-196k")
-# Points of P@1 that may be lost on validation data; the promise on test data is 0.3.
-ALLOWED_LOSS = 0.0025
+# P@1 that may be lost. On validation data one standard error is added to what is lost there: the least k that just
+# meets the promise on one sample breaks it on every second other.
+ALLOWED_LOSS = 0.003
 TIMED, TIMED_DENSE, WARM_UP = 3_000, 200, 50
 HNSW_LINKS, HNSW_BREADTHS = 32, (64, 256)
 
@@ -78,8 +79,8 @@ class _Bench:
 
     def add_model(self, model: Any) -> None:
         """At the allowed loss: k per input, and the best k fixed beforehand; rows in float32 and int8."""
-        target = float(model.calibration.by_point[-1]) - ALLOWED_LOSS
-        fixed = model.points[int((model.calibration.by_point >= target).argmax())]
+        at, error = self._least_k(model.activators, model.shares)
+        fixed, target = model.points[at], float(model.calibration.by_point[-1]) - ALLOWED_LOSS + error
         for int8 in (False, True):
             rows = "int8" if int8 else "float32"
             chosen = model.at_int8(int8)
@@ -90,15 +91,11 @@ class _Bench:
     def add_static(self, model: Any) -> None:
         """As many of the most popular labels, for every input, as the allowed loss asks for on validation data."""
         from slotool.elastic.activators.activator import Activator
-        from slotool.elastic.activators.build import right
-        from slotool.elastic.activators.trying import try_all
 
         activator = model.activators[1]
         lists = {1: Activator(activator.ranker, activator.lists.popular())}
-        split = self.data.validation
-        accuracy = right(try_all(self.mlp, lists, model.shares, split.x).labels, split.y).mean(axis=0)
-        enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
-        count = round(float(np.append(model.shares, 1.0)[enough.argmax()]) * self.mlp.classes)
+        share = [*model.shares, 1.0][self._least_k(lists, model.shares)[0]]
+        count = round(share * self.mlp.classes)
         if count == self.mlp.classes:
             print("static popularity list: no k of the grid is enough")
             return
@@ -111,6 +108,18 @@ class _Bench:
             return int(nodes[(weights @ hidden + bias).argmax()])
 
         self._add("static popularity list, NumPy", answer, weights.nbytes, nodes=count)
+
+    def _least_k(self, activators: Any, shares: Sequence[float]) -> tuple[int, float]:
+        """The least k whose loss on validation data, and a standard error more, is allowed; and that error."""
+        from slotool.elastic.activators.build import right
+        from slotool.elastic.activators.trying import try_all
+
+        split = self.data.validation
+        correct = right(try_all(self.mlp, activators, shares, split.x).labels, split.y).astype(float)
+        lost = correct[:, -1:] - correct
+        errors = lost.std(axis=0) / np.sqrt(len(lost))
+        at = int((lost.mean(axis=0) + errors <= ALLOWED_LOSS).argmax())
+        return at, float(errors[at])
 
     def add_kernel(self, model: Any) -> None:
         self._add_answerer("our dense kernel", model.at_int8(False), model.answerer(1), TIMED_DENSE)
@@ -186,9 +195,8 @@ class _Bench:
     def report(self) -> list[dict[str, Any]]:
         # The median of the peer over the mean of each row: what stalls the machine for a moment stalls the peer longer.
         reference = next(row["median_us"] for row in self.rows if row["what"].startswith("PyTorch"))
-        print(
-            f"{'':40}{'P@1 lost':>9} {'± SE':>7} {'nodes':>7} {'median':>9} {'mean µs':>9} {'÷ bound':>8} {'× torch':>8}"
-        )
+        heads = ("P@1 lost", "± SE", "nodes", "median", "mean µs", "÷ bound", "× torch")
+        print(" " * 40 + " ".join(f"{head:>8}" for head in heads))
         for row in self.rows:
             row["speedup"] = reference / row["mean_us"]
             bound = f"{row['over_bound']:.1f}" if row["over_bound"] else ""
