@@ -196,7 +196,7 @@ def test_the_command_and_those_that_take_no_sparse_network(
 
     for other, sentence in (
         (["evaluate", out, "-o", tmp_path / "e"], "animals has any number of labels per example"),
-        (["build-tables", out, "-o", tmp_path / "b"], "animals has any number of labels per example"),
+        (["build-tables", out, "-o", tmp_path / "b"], "nothing could be spared"),
         (["profile", "points", out, "-o", tmp_path / "p"], "takes sparse examples, and profiling draws dense ones"),
         (["profile", "solo", out, "-o", tmp_path / "p"], "takes sparse examples, and profiling draws dense ones"),
         (["train", "mlp", "--data", "animals", "-o", tmp_path / "m"], "animals has any number of labels per example"),

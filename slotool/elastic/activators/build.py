@@ -98,7 +98,9 @@ class Subject:
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
         worth = work >= LEAST_WORK_SHARE * work.sum()
-        layers = [at for at in range(hidden) if worth[at]]
+        # Of sparse inputs a layer reads the columns of those that are not zero, and would whatever nodes it dropped.
+        dense = isinstance(self.data.train.x, np.ndarray)
+        layers = [at for at in range(hidden) if worth[at] and (at or dense)]
         if worth[hidden] and self.mlp.classes >= LEAST_CLASSES_TO_RANK:
             layers.append(hidden)
         if not layers:
