@@ -111,7 +111,7 @@ def test_ctrl_c_exits_130() -> None:
     time.sleep(0.2)
     running.send_signal(signal.SIGINT)
     try:
-        assert running.wait(timeout=60) == 130
+        assert running.wait(timeout=240) == 130
     finally:
         running.kill()
     assert "Traceback" not in running.stderr.read()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from attempts import MakeSubject
 
 from slotool.profiling.subjects import Subject
-
-MakeSubject = Callable[..., Subject]
 
 
 @pytest.fixture(autouse=True)

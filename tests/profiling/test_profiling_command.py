@@ -23,7 +23,7 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.tables import LatencyTable
 
 Slotool = Callable[..., Any]
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 # Starts in a fraction of the time that torch takes.
 HOSTILE = "hostile_backend:HostileBackend"
 

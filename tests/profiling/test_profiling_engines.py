@@ -34,7 +34,7 @@ from slotool.testing.engines import EngineConformance, workers
 MakeSubject = Callable[..., Subject]
 HOSTILE = "hostile_backend:HostileBackend"
 SETTINGS = Settings(backend=HOSTILE, rule=StoppingRule(runs=5, max_seconds=0.0), timeout_s=30.0)
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 # What ray needs at least; only items and rows go through it.
 STORE_BYTES = 80 << 20
 
