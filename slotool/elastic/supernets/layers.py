@@ -108,7 +108,8 @@ def _attention_layer(operator: Operator, inputs: Sequence[Shape], device: str) -
 
 
 def _position_layer(_: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
-    return PositionEmbedding(*inputs[0], device)
+    steps, width = inputs[0]
+    return PositionEmbedding(steps, width, device)
 
 
 # As ``GraphModule`` takes them.
