@@ -25,6 +25,7 @@ from slotool.cli import (
     serve,
     train,
     train_predictor,
+    update_tables,
 )
 from slotool.cli.failures import report_failure
 
@@ -49,6 +50,7 @@ for command in (
     compare_predictors,
     predict,
     build_tables,
+    update_tables,
     evaluate,
     gen_rules,
     serve,
