@@ -115,7 +115,8 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
         module = load_torch(str(path))
         dataset = _load(None, data)
         mlp = MLP.from_torch(module, dataset.input_shape)
-    return Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape)), dataset, ()
+    mlp, sparse = in_shape(mlp, dataset.input_shape), getattr(dataset, "sparse", False)
+    return Version.of_mlp(path.stem, mlp, sparse=sparse), dataset, ()
 
 
 def _load(source: Version | None, name: str) -> Any:

@@ -36,7 +36,7 @@ class Version:
     sparse: bool = False
 
     @classmethod
-    def of_mlp(cls, name: str, mlp: MLP) -> Version:
+    def of_mlp(cls, name: str, mlp: MLP, *, sparse: bool = False) -> Version:
         """A version whose module is ``mlp``."""
         builder = GraphBuilder("mlp")
         last = builder.add("InputLayer", shape=list(mlp.input_shape))
@@ -50,7 +50,7 @@ class Version:
             state[f"layers.{last}.bias"] = torch.from_numpy(layer.bias)
         module = GraphModule(builder.graph(), device="meta")
         module.load_state_dict(state, strict=True, assign=True)
-        return cls(name, module.eval().requires_grad_(False))
+        return cls(name, module.eval().requires_grad_(False), sparse=sparse)
 
     @property
     def graph(self) -> OperatorGraph:

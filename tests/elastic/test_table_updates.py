@@ -85,7 +85,7 @@ def test_without_labels_no_more_is_promised_than_the_full_network_kept() -> None
     assert now.calibration.by_point[-1] == pytest.approx(full)
     assert (now.calibration.accuracy <= full + 1e-12).all()
     with pytest.raises(InputError, match="cannot be met"):
-        now.top(late.test.x[:1], accuracy=min(1.0, full + 1e-6))
+        now.top(late.test.x[:1], accuracy=full + 1e-6)
 
 
 def test_bad_streams_are_refused() -> None:

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.activator import node_count
-from slotool.elastic.activators.build import ALLOWED_LOSS, TABLE_BYTES_SHARE, Settings, Subject, build, build_steps
+from slotool.elastic.activators.build import (
+    ALLOWED_LOSS,
+    LEAST_TRAINING_EXAMPLES,
+    LEAST_VALIDATION_EXAMPLES,
+    TABLE_BYTES_SHARE,
+    Settings,
+    Subject,
+    build,
+    build_steps,
+)
 from slotool.elastic.activators.slo_nn import SloNN
 
 # Candidates are compared on at most so many training and validation examples.
@@ -106,7 +115,7 @@ def plan(subject: Subject, rankers: Sequence[str], settings: Settings) -> Plan:
     n, sample = len(subject.data.train), _sample(subject, rankers, settings)
     most = min(n, TIMED_EXAMPLES) if n > 2 * TIMED_EXAMPLES else n // 2
     taken_s: dict[str, tuple[float, float]] = {}
-    _time_build(subject, rankers[0], settings, max(1, int(TIMED_PART * most)))  # loads and compiles what it needs
+    _time_build(subject, rankers[0], settings, int(TIMED_PART * most))  # loads and compiles what it needs
     for ranker in rankers:
         part, whole = (_time_build(subject, ranker, settings, int(share * most)) for share in (TIMED_PART, 1.0))
         power = float(np.clip(np.log(whole / part) / np.log(1 / TIMED_PART), 0.5, 1.5))
@@ -131,8 +140,9 @@ def plan(subject: Subject, rankers: Sequence[str], settings: Settings) -> Plan:
 
 
 def _time_build(subject: Subject, ranker: str, settings: Settings, examples: int) -> float:
-    validation = max(1, len(subject.data.validation) * examples // len(subject.data.train))
-    part = subject.sampled(examples, validation, settings.seed, alone=True)
+    validation = len(subject.data.validation) * examples // len(subject.data.train)
+    least = (max(LEAST_TRAINING_EXAMPLES, examples), max(LEAST_VALIDATION_EXAMPLES, validation))
+    part = subject.sampled(*least, settings.seed, alone=True)
     started = time.perf_counter()
     build("timed", part, ranker, settings)
     return time.perf_counter() - started

@@ -34,7 +34,9 @@ class TableUpdates:
         if half_life < LEAST_VALIDATION_EXAMPLES:
             raise InputError(f"a half-life of {half_life} inputs is too short; {LEAST_VALIDATION_EXAMPLES} are needed")
         self.model, self.half_life = model, half_life
-        self._scores = {at: _Fading(activator) for at, activator in model.activators.items()}
+        informed = {at: activator for at, activator in model.activators.items() if activator.ranker.informed}
+        self._scores = {at: _Fading(activator) for at, activator in informed.items()}
+        self._rng = np.random.default_rng(0)
         self._recent: list[tuple[Any, Any]] = []
 
     def observe(self, x: Any, y: Any = None) -> None:
@@ -56,7 +58,7 @@ class TableUpdates:
             ranker = self.model.activators[at].ranker
             for share in self.model.shares if before else (1.0,):
                 keys = ranker.keys(layer, layer_input(self.model.mlp, before, inputs, share, at))
-                scores.add(keys, activations)
+                scores.add(keys, ranker.considered(layer, keys, activations, self._rng))
         self._recent.append((inputs, y))
         while len(self._recent) > 1 and sum(part.shape[0] for part, _ in self._recent[1:]) >= self.half_life:
             self._recent.pop(0)
@@ -72,6 +74,8 @@ class TableUpdates:
             raise InputError(f"{seen} inputs are too few to calibrate by; {LEAST_VALIDATION_EXAMPLES} are needed")
         activators = {
             at: Activator(activator.ranker, self._scores[at].lists(activator.lists))
+            if at in self._scores
+            else activator
             for at, activator in model.activators.items()
         }
         confidence, calibration = self._confidence(activators)
