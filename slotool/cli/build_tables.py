@@ -49,8 +49,8 @@ def build_tables(
         bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
     ] = False,
     prune_loss: Annotated[
-        float, typer.Option("--prune-loss", min=0, max=1, help="Validation accuracy that --prune may cost.")
-    ] = 0.001,
+        float, typer.Option("--prune-loss", min=0, max=1, help="Accuracy that --prune may cost, ± SE included.")
+    ] = 0.003,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     seed: Seed = 0,
     force: Force = False,

@@ -93,7 +93,7 @@ def test_a_unit_that_is_always_the_same_becomes_a_bias() -> None:
 def test_more_may_go_when_more_may_be_lost_and_the_promise_holds() -> None:
     padded = with_dead(trained().mlp, (4, 3), 0)
     kept = []
-    for loss in (0.0, 0.02, 0.2):
+    for loss in (0.0, 0.05, 0.2):
         calls: list[None] = []
         pruned = prune(padded, digits(), loss, lambda: calls.append(None))  # noqa: B023
         assert pruned.accuracy >= pruned.accuracy_before - loss
@@ -106,7 +106,7 @@ def test_more_may_go_when_more_may_be_lost_and_the_promise_holds() -> None:
         assert own == pytest.approx(pruned.accuracy)
         assert 1 < len(calls) <= steps(padded)
         kept.append(sum(pruned.kept))
-    assert kept[0] >= kept[1] > kept[2] >= 2
+    assert kept[0] > kept[1] > kept[2] >= 2
 
 
 def test_each_layer_keeps_a_unit_even_when_all_may_be_lost() -> None:
@@ -118,7 +118,7 @@ def test_each_layer_keeps_a_unit_even_when_all_may_be_lost() -> None:
 def test_build_tables_prunes_first_and_says_what_it_cost(slotool: Callable[..., Any], tmp_path: Path) -> None:
     Family("mlp", [trained()]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
     command = ["build-tables", tmp_path / "mlp", "-o", tmp_path / "slo-nn", "--ranker", "clusters", "--k", "0.5"]
-    done = slotool(*command, "--prune", "--prune-loss", "0.02")
+    done = slotool(*command, "--prune", "--prune-loss", "0.05")
     assert done.exit_code == 0, done.stderr
     assert "pruned, per hidden layer: " in done.stdout
     assert "for the network before pruning" in " ".join(done.stdout.split())
@@ -126,4 +126,4 @@ def test_build_tables_prunes_first_and_says_what_it_cost(slotool: Callable[..., 
     pruned, model = artifact.manifest["config"]["pruned"], load_model(artifact)
     assert isinstance(model, SloNN)
     assert [layer.units for layer in model.mlp.layers[:-1]] == pruned["units_kept"]
-    assert pruned["validation_accuracy"] >= pruned["validation_accuracy_before"] - 0.02
+    assert pruned["validation_accuracy"] >= pruned["validation_accuracy_before"] - 0.05
