@@ -90,7 +90,7 @@ def test_the_bootstrap_keeps_the_worst_of_the_trials_the_listing_would_make() ->
     problem = Problem(family_outcomes(400), TIERS, confidence=0.9, thresholds=4, seed=3)
     found = Bootstrap().assess(problem)
     candidates, draw, wanted = problem.candidates(), np.random.default_rng(3), 2 * norm.ppf(0.9)
-    trials = np.array([simulate(problem, candidates, draw.integers(0, 400, 40)) for _ in range(MOST_TRIALS)])
+    trials = simulate(problem, candidates, np.stack([draw.integers(0, 400, 40) for _ in range(MOST_TRIALS)]))
     for i in range(len(candidates)):
         made = FEWEST_TRIALS
         while made < MOST_TRIALS and not _confident(trials[:made, :, i], wanted):
