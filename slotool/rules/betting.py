@@ -23,6 +23,7 @@ from scipy.stats import binom
 from slotool.rules.base import ToleranceKind
 
 MOST_AT_STAKE = 0.99
+STAKES = tuple(0.5 / 2**power for power in range(7))  # of one who doubts a certificate
 RATIO = 0.995
 LEAST = 1e-6
 # Beyond these nothing is claimed: an error can be no more than 1 point, and 100 times the best version's, worse.
@@ -88,6 +89,22 @@ def degradation_bound(
     ):
         tolerance, shown = tolerance * RATIO, tolerance
     return shown
+
+
+def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = True) -> np.ndarray:
+    """Wealth after each request of a gambler who doubts that the mean of ``excess`` is ≤ 0: float64 like ``excess``.
+
+    ``excess``: float64 [requests], at most 1 and at least −``largest``, in the order of arrival.
+    ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is staked from the beginning.
+    """
+    stakes = np.array(STAKES) / max(1.0, largest)
+    wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))
+    evidence = np.empty(len(excess))
+    for at, value in enumerate(excess):
+        joining, waiting = (1.0 / ((at + 1) * (at + 2)), 1.0 / (at + 2)) if restarts else (0.0, 0.0)
+        wealth = np.minimum((wealth + joining) * (1.0 + stakes * value), 1e300)
+        evidence[at] = wealth.mean() + waiting
+    return evidence
 
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
