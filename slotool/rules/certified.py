@@ -101,9 +101,9 @@ class _Sequence(Sequence[float]):
         points = problem.max_error if self._kind == "absolute" else 1.0
         descending = sorted((tolerance / points for tolerance in problem.tolerances), reverse=True)
         self._tolerances = [t for t in descending if excess_of(*self._learn, t, self._kind).mean() < 0]
-        self._counts = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
+        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
         alone, best_alone = (np.count_nonzero(a > b) for a, b in (self._learn, self._learn[::-1]))
-        self._counts &= best_alone == 0 and alone >= ONE_SIDED
+        self._counts = whole and best_alone == 0 and bool(alone >= ONE_SIDED)
 
     def __len__(self) -> int:
         return len(self._tolerances)
