@@ -1,4 +1,4 @@
-"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, LCAO, and what is refused."""
+"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, and what is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.ranker import bucket_entropy
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.registry import CANDIDATES, RANKERS
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE, SloNN
 from slotool.elastic.family import Version
 from slotool.elastic.training import mlp as mlp_graph
@@ -60,7 +60,7 @@ def trained() -> Version:
         torch.set_num_threads(threads)
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=len(RANKERS))
 def digits_model(ranker: str = "centred-freehash") -> SloNN:
     return build("digits", Subject(mlp_of(trained()), digits()), ranker, Settings(SHARES))
 
@@ -268,7 +268,7 @@ def test_most_nodes_keep_most_of_the_accuracy(ranker: str) -> None:
     model, test = digits_model(ranker), digits().test
     accuracy = [float((model.forward(test.x, point).argmax(axis=1) == test.y).mean()) for point in model.points]
     assert accuracy[-1] > 0.94
-    assert accuracy[-2] > accuracy[-1] - 0.08, "three quarters of the nodes"
+    assert accuracy[-2] > accuracy[-1] - (0.08 if RANKERS[ranker].informed else 0.2), "three quarters of the nodes"
     assert accuracy[0] < accuracy[1] < accuracy[2] < accuracy[3]
 
 
@@ -301,7 +301,7 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
 def test_the_best_ranker_is_the_one_with_the_highest_validation_accuracy() -> None:
     calls: list[None] = []
     subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5))
-    model, scores = build_best("m", subject, list(RANKERS), chosen)
+    model, scores = build_best("m", subject, CANDIDATES, chosen)
     assert model.ranker == max(scores, key=lambda name: scores[name])
     assert scores[model.ranker] == pytest.approx(model.calibration.by_point[:-1].mean())
     assert len(calls) == steps(subject, len(scores), chosen)
@@ -365,16 +365,6 @@ def test_accuracy_above_the_full_network_cannot_be_met() -> None:
     assert model.aclo(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6) is None
     with pytest.raises(InputError, match="accuracy target is not a number"):
         model.aclo(digits().test.x[:1], float("nan"))
-
-
-def test_lcao_gives_the_greatest_k_in_time() -> None:
-    model = random_model()
-    latency_us = {point: 10.0 * (i + 1) for i, point in enumerate(model.points)}
-    assert model.lcao(1_000.0, 0.0, latency_us) == model.full
-    assert model.lcao(35.0, 5.0, latency_us) == model.points[2]  # 5 + 30 ≤ 35: the limit itself is in time
-    assert model.lcao(34.9, 5.0, latency_us) == model.points[1]
-    assert model.lcao(9.0, 0.0, latency_us) is None
-    assert model.lcao(1_000.0, 0.0, {model.points[1]: 20.0}) == model.points[1]
 
 
 # --- What is refused -----------------------------------------------------------------------------------------------
