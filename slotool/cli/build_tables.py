@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import Settings
     from slotool.elastic.activators.choosing import Candidate, Plan
+    from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.family import Version
 
@@ -52,6 +53,12 @@ def build_tables(
         str,
         typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds."),
     ] = "auto",
+    prune: Annotated[
+        bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
+    ] = False,
+    prune_loss: Annotated[
+        float, typer.Option("--prune-loss", min=0, max=1, help="Accuracy that --prune may cost, ± SE included.")
+    ] = 0.003,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,
     seed: Seed = 0,
@@ -81,7 +88,8 @@ def build_tables(
     source, dataset, parents = _network(network, version, data)
     output = Output(as_json=json)
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
-    subject = Subject(source.mlp, dataset)
+    pruned = _prune(output, source, dataset, prune_loss) if prune else None
+    subject = Subject(pruned.mlp if pruned else source.mlp, dataset)
     if dry_run:
         _plan(output, plan(subject, rankers, settings), dataset.name)
         return
@@ -89,8 +97,8 @@ def build_tables(
     with output.progress(text, total=steps(subject, rankers, settings)) as progress:
         model, candidates = choose(out.name, subject.reporting(progress.advance), rankers, settings)
         model = with_rows(model, dataset, rows)
-    _save(model, out, parents, source, getattr(dataset, "source", dataset.name), settings, force)
-    _report(output, model, candidates, source, dataset.test, dataset.name, out)
+    _save(model, out, parents, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
+    _report(output, model, candidates, source, dataset.test, dataset.name, pruned, out)
 
 
 def _network(path: Path, version: str | None, data: str | None) -> tuple[Version, Any, tuple[Artifact, ...]]:
@@ -128,6 +136,13 @@ def _load(source: Version | None, name: str) -> Any:
     return load_multilabel(name)
 
 
+def _prune(output: Output, source: Version, data: Any, loss: float) -> Pruned:
+    from slotool.elastic.activators import pruning
+
+    with output.progress("pruning hidden units", total=pruning.steps(source.mlp)) as progress:
+        return pruning.prune(source.mlp, data, loss, progress.advance)
+
+
 def _version(family: Any, name: str | None) -> Version:
     from slotool.errors import InputError
 
@@ -140,7 +155,14 @@ def _version(family: Any, name: str | None) -> Version:
 
 
 def _save(
-    model: SloNN, out: Path, parents: tuple[Artifact, ...], source: Version, data: str, settings: Settings, force: bool
+    model: SloNN,
+    out: Path,
+    parents: tuple[Artifact, ...],
+    source: Version,
+    data: str,
+    settings: Settings,
+    pruned: Pruned | None,
+    force: bool,
 ) -> None:
     first = model.activators[model.first].ranker
     config = {
@@ -151,12 +173,20 @@ def _save(
         "buckets": first.buckets,
         "rows": "int8" if model.int8 else "float32",
         "k": list(model.shares),
+        **({"pruned": pruned.document} if pruned else {}),
     }
     model.save(out, config=config, seed=settings.seed, parents=parents, force=force)
 
 
 def _report(
-    output: Output, model: SloNN, candidates: list[Candidate], source: Version, test: Any, data: str, out: Path
+    output: Output,
+    model: SloNN,
+    candidates: list[Candidate],
+    source: Version,
+    test: Any,
+    data: str,
+    pruned: Pruned | None,
+    out: Path,
 ) -> None:
     from dataclasses import asdict
 
@@ -183,6 +213,7 @@ def _report(
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
         "torch_us": torch_us,
+        "pruned": pruned.document if pruned else None,
         "points": points,
         "accuracy_targets": sweep,
     }
@@ -285,6 +316,7 @@ def _human(document: dict[str, Any]) -> list[Any]:
         ],
     )
     return [
+        *([_of_pruning(document["pruned"])] if document["pruned"] else []),
         f"ranker {document['ranker']}: {why} where no more validation accuracy is lost than allowed",
         *candidates,
         f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
@@ -292,8 +324,16 @@ def _human(document: dict[str, Any]) -> list[Any]:
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         points,
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
-        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
+        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
+        + (" for the network before pruning" if document["pruned"] else ""),
         f"rows of a large output layer are read as {document['rows']}",
         targets,
         f"wrote {document['artifact']}",
     ]
+
+
+def _of_pruning(pruned: dict[str, Any]) -> str:
+    before, dead, kept = (pruned[f"units_{what}"] for what in ("before", "dead", "kept"))
+    counts = ", ".join(f"{b - k} of {b} ({d} dead)" for b, d, k in zip(before, dead, kept, strict=True))
+    accuracy, accuracy_before = pruned["validation_accuracy"], pruned["validation_accuracy_before"]
+    return f"pruned, per hidden layer: {counts}; validation accuracy {accuracy_before:.4f} before, {accuracy:.4f} after"
