@@ -44,7 +44,7 @@ class Version:
             last = builder.add("Flatten", last)
         state = {}
         for at, layer in enumerate(mlp.layers):
-            activation = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
+            activation: dict[str, Any] = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
             last = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
             state[f"layers.{last}.weight"] = torch.from_numpy(layer.weights)
             state[f"layers.{last}.bias"] = torch.from_numpy(layer.bias)

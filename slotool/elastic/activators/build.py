@@ -129,7 +129,8 @@ class Subject:
 
     def sampled(self, training: int, validation: int, seed: int, *, alone: bool = False) -> Subject:
         """A random part, in its old order, that takes from this one what it has computed, unless ``alone``."""
-        rng, data = np.random.default_rng(seed), self.data
+        rng = np.random.default_rng(seed)
+        data: Any = self.data
         chosen = [
             np.sort(rng.permutation(len(split))[:most])
             for split, most in ((data.train, training), (data.validation, validation))
