@@ -171,7 +171,8 @@ class _Fading:
 
     def lists(self, before: NodeLists) -> NodeLists:
         """As many lists as ``before`` at most, as long as those, for the fullest buckets."""
-        scores = NodeScores(*self._counts.shape, self._units)
+        tables, buckets = self._counts.shape
+        scores = NodeScores(tables, buckets, self._units)
         fullest = np.argsort(-self._counts.ravel(), kind="stable")[: before.rows - 1]
         kept = np.zeros(self._counts.size, dtype=bool)
         kept[fullest] = True
