@@ -95,7 +95,8 @@ def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = Tru
     """Wealth after each request of a gambler who doubts that the mean of ``excess`` is ≤ 0: float64 like ``excess``.
 
     ``excess``: float64 [requests], at most 1 and at least −``largest``, in the order of arrival.
-    ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is staked from the beginning.
+    ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is
+    staked from the beginning.
     """
     stakes = np.array(STAKES) / max(1.0, largest)
     wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))

@@ -45,6 +45,7 @@ class Certified(RuleGenerator):
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
+    passes: ClassVar[float] = 4.0
 
     def assess(self, problem: Problem) -> Assessment:
         examples = len(problem.outcomes.examples)
@@ -65,11 +66,15 @@ class Certified(RuleGenerator):
             if shown:
                 bound[index] = sorted(problem.tolerances)[-shown]
         means = candidates.means()
-        config = {"finalists": len(finalists), "examples_learnt_from": len(learn), "examples_tested_on": len(test)}
+        config: dict[str, Any] = {
+            "finalists": len(finalists),
+            "examples_learnt_from": len(learn),
+            "examples_tested_on": len(test),
+        }
         needed = _examples_needed(problem, candidates, means, spread, budget / max(1, len(finalists)))
-        return Assessment(
-            candidates, bound, means.response_time_s, means.cost, {**config, "examples_for_first_saving": needed}
-        )
+        config["examples_for_first_saving"] = needed
+        tested = np.isin(np.arange(len(candidates)), finalists)
+        return Assessment(candidates, bound, means.response_time_s, means.cost, config, tested=tested)
 
     def _second_moment(
         self, problem: Problem, candidates: Candidates, best_errors: np.ndarray, rows: np.ndarray
@@ -101,9 +106,9 @@ class _Sequence(Sequence[float]):
         points = problem.max_error if self._kind == "absolute" else 1.0
         descending = sorted((tolerance / points for tolerance in problem.tolerances), reverse=True)
         self._tolerances = [t for t in descending if excess_of(*self._learn, t, self._kind).mean() < 0]
-        self._counts = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
+        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
         alone, best_alone = (np.count_nonzero(a > b) for a, b in (self._learn, self._learn[::-1]))
-        self._counts &= best_alone == 0 and alone >= ONE_SIDED
+        self._counts = whole and best_alone == 0 and bool(alone >= ONE_SIDED)
 
     def __len__(self) -> int:
         return len(self._tolerances)
