@@ -58,7 +58,6 @@ def validity() -> list[dict[str, Any]]:
 
 
 def _broken(name: str, examples: int, method: str, seed: int) -> bool:
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[seed % len(os.sched_getaffinity(0))]})
     population = POPULATIONS[name]
     outcomes = population_outcomes(*population(np.random.default_rng([1, seed]), examples))
     rules = generate_rules(
