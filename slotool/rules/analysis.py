@@ -46,7 +46,7 @@ def categories(outcomes: OutcomeTable) -> np.ndarray:
     order = np.argsort(outcomes.matrix("latency_s").mean(axis=0), kind="stable")
     steps = np.diff(outcomes.matrix("error")[:, order], axis=1)
     rises, falls = (steps > 0).any(axis=1), (steps < 0).any(axis=1)
-    return falls * 1 + rises * 2
+    return np.asarray(falls * 1 + rises * 2)
 
 
 def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
