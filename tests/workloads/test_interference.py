@@ -1,0 +1,110 @@
+"""Answering back to back, alone and in company: what the table keeps, and one run between real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from slotool.data import load_dataset
+from slotool.data.dataset import Split
+from slotool.elastic.family import Family, Version
+from slotool.elastic.model import ElasticModel
+from slotool.elastic.queries import Queries
+from slotool.elastic.training import mlp
+from slotool.errors import InputError
+from slotool.graphs.torch_module import GraphModule
+from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
+from slotool.tables import FULL, LatencyTable, OperatingPoint
+from slotool.workloads.back_to_back import aclo, fixed, lcao, profile_rows, run
+from slotool.workloads.interference import InterferenceTable
+
+HALF = OperatingPoint.of(k=0.5)
+
+
+class Halved(ElasticModel):
+    """Class i of an input is its value i; at k = 0.5 only the first two of four can be told."""
+
+    name, input_shape, classes, points = "halved", (4,), 4, (HALF, FULL)
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        self.require(point)
+        return x if point == FULL else np.where(np.arange(4) < 2, x, -np.inf).astype(np.float32)
+
+
+def queries() -> Queries:
+    return Queries(Halved(), Split(np.eye(4, dtype=np.float32), np.arange(4)))
+
+
+def profile(half_us: float, full_us: float) -> LatencyProfile:
+    known = {HALF: half_us, FULL: full_us}
+    return LatencyProfile((HALF, FULL), {0: known}, {0: known})
+
+
+def test_each_way_answers_as_it_says_and_every_answer_is_scored() -> None:
+    asked = queries()
+    answers = {point: asked.answer(point) for point in asked.model.points}
+    estimator = CoRunnerEstimator({0: {HALF: 1.0, FULL: 1.0}, 1: {HALF: 1e9, FULL: 1e9}})
+    ways = [
+        fixed("full", FULL, asked),
+        fixed("least", HALF, asked),
+        lcao(Lcao(profile(10.0, 20.0)), 15.0, answers, 0),
+        lcao(Lcao(profile(10.0, 20.0)), 5.0, answers, 0),
+        lcao(Lcao(profile(10.0, 20.0)), 25.0, answers, estimator),
+    ]
+    run(ways, asked, 0.01, seed=3)
+    rows = [way.row(asked, 0) for way in ways]
+    assert [r["right"].mean() for r in rows[:3]] == pytest.approx([1.0, 0.5, 0.5], abs=0.02)
+    assert [set(r["k"].tolist()) for r in rows] == [{1.0}, {0.5}, {0.5}, set(), {1.0}]
+    assert rows[3]["refused"] == rows[3]["queries"] > 0
+    assert all(len(r["latency_s"]) == len(r["right"]) == len(r["k"]) for r in rows)
+    InterferenceTable(pd.DataFrame(rows))
+    with pytest.raises(InputError, match="cannot tell what an input may expect"):
+        aclo(0.9, asked)
+
+
+def test_a_measured_profile_is_one_that_lcao_reads() -> None:
+    rows = [profile_rows(queries(), 0.01, beside).rows for beside in (0, 2)]
+    found = LatencyProfile.of_table("halved", Halved.points, LatencyTable(pd.concat(rows, ignore_index=True)))
+    assert {beside: set(known) for beside, known in found.planned_us.items()} == {0: {HALF, FULL}, 2: {HALF, FULL}}
+    assert not found.blocks
+
+
+@pytest.mark.parametrize("x", [np.ones((3, 5), dtype=np.float32), np.ones((0, 4), dtype=np.float32)])
+def test_examples_of_another_shape_are_refused(x: np.ndarray) -> None:
+    with pytest.raises(InputError):
+        Queries(Halved(), Split(x, np.zeros(len(x), dtype=np.int64)))
+
+
+def test_evaluate_beside_a_busy_copy_end_to_end(slotool: Callable[..., Any], tmp_path: Path) -> None:
+    data, threads = load_dataset("digits"), torch.get_num_threads()
+    Family("net", [Version(name, GraphModule(mlp(data, (n,)))) for name, n in (("small", 8), ("large", 512))]).save(
+        tmp_path / "net", config={"data": "digits"}, seed=0
+    )
+    out = tmp_path / "beside.parquet"
+    command = ["evaluate", tmp_path / "net", "-o", out, "--beside", "1", "--seconds", "0.1", "--json"]
+    try:
+        done = slotool(*command)
+        assert done.exit_code == 0, done.stderr
+        document = done.document
+        assert document["schema"] == "slotool/evaluate-beside"
+        assert [found["beside"] for found in document["time_slices"]] == [0, 1]
+        assert document["time_slices"][1]["pauses"] > 0, "a busy copy on the same core takes it away now and then"
+        assert [found["beside"] for found in document["at_full_p95"]] == [0, 1]
+        table, latency = InterferenceTable.load(out), LatencyTable.load(tmp_path / "beside-latency.parquet")
+        assert set(latency.rows["co_runners"]) == {"", "net"}
+        assert len(table.of("lcao", 1)) == len(table.deadlines_s) == 10
+        again = slotool(*command)
+        assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+        wrong = slotool("evaluate", tmp_path / "net", "-o", tmp_path / "o", "--beside", "-1")
+        assert (wrong.exit_code, "numbers of copies" in wrong.stderr) == (2, True)
+        drawn = slotool("report", out, "-o", tmp_path / "report")
+        assert drawn.exit_code == 0, drawn.stderr
+        assert {path.stem for path in (tmp_path / "report").rglob("*.png")} == {"lcao-net", "deadlines-net"}
+    finally:
+        torch.set_num_threads(threads)
