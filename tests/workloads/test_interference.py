@@ -1,24 +1,15 @@
-"""Answering back to back, alone and in company: what the table keeps, and one run between real processes."""
+"""Answering back to back: each way answers as it says, and what becomes of it is kept."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
-from slotool.data import load_dataset
 from slotool.data.dataset import Split
-from slotool.elastic.family import Family, Version
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
-from slotool.elastic.training import mlp
 from slotool.errors import InputError
-from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 from slotool.workloads.back_to_back import aclo, fixed, lcao, profile_rows, run
@@ -79,32 +70,3 @@ def test_a_measured_profile_is_one_that_lcao_reads() -> None:
 def test_examples_of_another_shape_are_refused(x: np.ndarray) -> None:
     with pytest.raises(InputError):
         Queries(Halved(), Split(x, np.zeros(len(x), dtype=np.int64)))
-
-
-def test_evaluate_beside_a_busy_copy_end_to_end(slotool: Callable[..., Any], tmp_path: Path) -> None:
-    data, threads = load_dataset("digits"), torch.get_num_threads()
-    Family("net", [Version(name, GraphModule(mlp(data, (n,)))) for name, n in (("small", 8), ("large", 512))]).save(
-        tmp_path / "net", config={"data": "digits"}, seed=0
-    )
-    out = tmp_path / "beside.parquet"
-    command = ["evaluate", tmp_path / "net", "-o", out, "--beside", "1", "--seconds", "0.1", "--json"]
-    try:
-        done = slotool(*command)
-        assert done.exit_code == 0, done.stderr
-        document = done.document
-        assert document["schema"] == "slotool/evaluate-beside"
-        assert [found["beside"] for found in document["time_slices"]] == [0, 1]
-        assert document["time_slices"][1]["pauses"] > 0, "a busy copy on the same core takes it away now and then"
-        assert [found["beside"] for found in document["at_full_p95"]] == [0, 1]
-        table, latency = InterferenceTable.load(out), LatencyTable.load(tmp_path / "beside-latency.parquet")
-        assert set(latency.rows["co_runners"]) == {"", "net"}
-        assert len(table.of("lcao", 1)) == len(table.deadlines_s) == 10
-        again = slotool(*command)
-        assert (again.exit_code, "exists already" in again.stderr) == (2, True)
-        wrong = slotool("evaluate", tmp_path / "net", "-o", tmp_path / "o", "--beside", "-1")
-        assert (wrong.exit_code, "numbers of copies" in wrong.stderr) == (2, True)
-        drawn = slotool("report", out, "-o", tmp_path / "report")
-        assert drawn.exit_code == 0, drawn.stderr
-        assert {path.stem for path in (tmp_path / "report").rglob("*.png")} == {"lcao-net", "deadlines-net"}
-    finally:
-        torch.set_num_threads(threads)

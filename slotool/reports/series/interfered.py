@@ -31,19 +31,19 @@ def company(beside: int) -> str:
 
 
 def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) -> Figure:
-    """Mean latency and accuracy LCAO reaches at each deadline; vertical lines: the full network's mean latency."""
+    """Median latency and accuracy LCAO reaches at each deadline; vertical lines: the full network's median latency."""
     answered = {beside: [a for a in table.of(LCAO, beside) if len(a.right)] for beside in table.besides}
     full = {beside: table.of(FULL_NETWORK, beside)[0] for beside in table.besides}
     every = [a for answers in answered.values() for a in answers]
-    means_s = np.array([a.latency_s.mean() for a in [*every, *full.values()]])
-    unit = Unit.best_for(means_s)
+    medians_s = np.array([np.median(a.latency_s) for a in [*every, *full.values()]])
+    unit = Unit.best_for(medians_s)
     bounds = np.array([a.accuracy + sign * a.standard_error for a in [*every, *full.values()] for sign in (-1, 1)])
     curves = []
     for beside, answers in answered.items():
         curves.append(
             Curve(
                 company(beside),
-                unit.of(np.array([a.latency_s.mean() for a in answers])),
+                unit.of(np.array([np.median(a.latency_s) for a in answers])),
                 np.array([a.accuracy for a in answers]),
                 "dots",
                 COLOURS[beside % len(COLOURS)],
@@ -52,7 +52,7 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
             )
         )
     limits = tuple(
-        Limit(float(unit.of(np.array([a.latency_s.mean()]))[0]), f"full network {company(beside)}")
+        Limit(float(unit.of(np.array([np.median(a.latency_s)]))[0]), f"full network {company(beside)}")
         for beside, a in full.items()
     )
     most = table.besides[-1]
@@ -61,11 +61,11 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
         title=f"{name}: accuracy and latency under deadlines",
         caption=(
             "Each dot is a deadline and the k it left time for. The full network takes "
-            f"{duration(full[table.besides[0]].latency_s.mean())} {company(table.besides[0])} and "
-            f"{duration(full[most].latency_s.mean())} {company(most)}, on average (bars are ± 1 standard error)."
+            f"{duration(full[table.besides[0]].quantile_s(0.95))} {company(table.besides[0])} and "
+            f"{duration(full[most].quantile_s(0.95))} {company(most)} at the 95th percentile (bars: ± 1 standard error)."
         ),
         source=source,
-        x=log_axis(f"mean latency of one answer, {unit.name}", unit.of(means_s)),
+        x=log_axis(f"median latency of one answer, {unit.name}", unit.of(medians_s)),
         y=share_axis("accuracy of what was answered", bounds),
         curves=tuple(curves),
         limits=limits,
