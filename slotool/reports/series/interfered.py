@@ -62,7 +62,7 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
         caption=(
             "Each dot is a deadline and the k it left time for. The full network takes "
             f"{duration(full[table.besides[0]].quantile_s(0.95))} {company(table.besides[0])} and "
-            f"{duration(full[most].quantile_s(0.95))} {company(most)} at the 95th percentile (bars: ± 1 standard error)."
+            f"{duration(full[most].quantile_s(0.95))} {company(most)} at the 95th percentile (bars: ± 1 SE)."
         ),
         source=source,
         x=log_axis(f"median latency of one answer, {unit.name}", unit.of(medians_s)),
