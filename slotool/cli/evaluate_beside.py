@@ -182,7 +182,7 @@ def _aclo(measured: Measured) -> list[dict[str, Any]]:
             "p95_s": answers.quantile_s(0.95),
         }
         for beside in measured.table.besides
-        for answers in measured.table.of(ACLO, beside)
+        for answers in measured.table.answers(ACLO, beside)
     ]
 
 

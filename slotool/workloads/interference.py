@@ -45,7 +45,7 @@ class InterferenceTable(Table):
         """Every deadline LCAO was given, ascending."""
         return np.unique(self.rows.loc[self.rows["strategy"] == LCAO, "target"].to_numpy(dtype=np.float64))
 
-    def of(self, strategy: str, beside: int) -> list[Answers]:
+    def answers(self, strategy: str, beside: int) -> list[Answers]:
         """The answers of one strategy, by rising target."""
         rows: pd.DataFrame = self.rows
         own = rows[(rows["strategy"] == strategy) & (rows["beside"] == beside)].sort_values("target")
@@ -55,8 +55,8 @@ class InterferenceTable(Table):
         """Per deadline and number of copies: LCAO's figures, and the share of deadlines the full network and the
         cheapest point keep there: what the latter misses, no choice of k could have saved."""
         for beside in self.besides:
-            full, least = self.of(FULL_NETWORK, beside)[0], self.of(LEAST, beside)[0]
-            for answers in self.of(LCAO, beside):
+            full, least = self.answers(FULL_NETWORK, beside)[0], self.answers(LEAST, beside)[0]
+            for answers in self.answers(LCAO, beside):
                 lost, error = answers.lost(full)
                 yield {
                     "beside": beside,

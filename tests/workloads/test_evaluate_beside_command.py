@@ -33,7 +33,7 @@ def test_evaluate_beside_a_busy_copy_end_to_end(slotool: Callable[..., Any], tmp
         assert [found["beside"] for found in document["at_full_p95"]] == [0, 1]
         table, latency = InterferenceTable.load(out), LatencyTable.load(tmp_path / "beside-latency.parquet")
         assert set(latency.rows["co_runners"]) == {"", "net"}
-        assert len(table.of("lcao", 1)) == len(table.deadlines_s) == 10
+        assert len(table.answers("lcao", 1)) == len(table.deadlines_s) == 10
         again = slotool(*command)
         assert (again.exit_code, "exists already" in again.stderr) == (2, True)
         wrong = slotool("evaluate", tmp_path / "net", "-o", tmp_path / "o", "--beside", "-1")

@@ -21,7 +21,7 @@ def interference_figures(name: str, table: InterferenceTable, source: str) -> It
     if len(table.deadlines_s):
         yield _accuracy_against_latency(name, table, source)
         yield _deadlines_kept(name, table, source)
-    if any(table.of(ACLO, beside) for beside in table.besides):
+    if any(table.answers(ACLO, beside) for beside in table.besides):
         yield _accuracy_against_speedup(name, table, source)
 
 
@@ -32,8 +32,8 @@ def company(beside: int) -> str:
 
 def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) -> Figure:
     """Median latency and accuracy LCAO reaches at each deadline; vertical lines: the full network's median latency."""
-    answered = {beside: [a for a in table.of(LCAO, beside) if len(a.right)] for beside in table.besides}
-    full = {beside: table.of(FULL_NETWORK, beside)[0] for beside in table.besides}
+    answered = {beside: [a for a in table.answers(LCAO, beside) if len(a.right)] for beside in table.besides}
+    full = {beside: table.answers(FULL_NETWORK, beside)[0] for beside in table.besides}
     every = [a for answers in answered.values() for a in answers]
     medians_s = np.array([np.median(a.latency_s) for a in [*every, *full.values()]])
     unit = Unit.best_for(medians_s)
@@ -79,11 +79,11 @@ def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
     x, most = unit.of(deadlines_s), table.besides[-1]
     curves = []
     for beside in table.besides:
-        answers, colour = table.of(LCAO, beside), COLOURS[beside % len(COLOURS)]
+        answers, colour = table.answers(LCAO, beside), COLOURS[beside % len(COLOURS)]
         met = np.array([a.met_share(a.target) for a in answers])
         curves.append(Curve(f"LCAO {company(beside)}", x, met, "dots and line", colour))
     for strategy, what, colour in ((FULL_NETWORK, "full network", FULL_COLOUR), (LEAST, "least k", LEAST_COLOUR)):
-        fixed = table.of(strategy, most)[0]
+        fixed = table.answers(strategy, most)[0]
         kept = np.array([fixed.met_share(deadline_s) for deadline_s in deadlines_s])
         curves.append(Curve(f"{what} {company(most)}", x, kept, "dashes" if strategy == LEAST else "line", colour))
     deadline_s = 1e-6 * float(table.provenance.get("deadline_us") or 1e6 * deadlines_s[-1])
@@ -109,7 +109,7 @@ def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
 def _accuracy_against_speedup(name: str, table: InterferenceTable, source: str) -> Figure:
     curves, cells = [], []
     for beside in table.besides:
-        answers, full = table.of(ACLO, beside), table.of(FULL_NETWORK, beside)[0]
+        answers, full = table.answers(ACLO, beside), table.answers(FULL_NETWORK, beside)[0]
         faster = np.array([full.latency_s.mean() / a.latency_s.mean() for a in answers])
         accuracy, error = (np.array([getattr(a, what) for a in answers]) for what in ("accuracy", "standard_error"))
         colour = COLOURS[beside % len(COLOURS)]
