@@ -19,7 +19,8 @@ from slotool.tables import LatencyTable
 from slotool.workloads import back_to_back
 from slotool.workloads.interference import FULL_NETWORK, LEAST, InterferenceTable
 
-PAUSES_S = 1.0
+# Spent on finding the time slice, at most.
+MOST_PAUSES_S = 1.0
 # Deadlines swept by default: so many from the cheapest point's median to the full network's p95, and beyond it.
 DEADLINES_WITHIN, DEADLINES_BEYOND = 8, (1.5, 2.5)
 DEADLINE_QUANTILE = 0.95
@@ -89,7 +90,7 @@ def measure(
     for beside in besides:
         with Company(request, beside, core) as company, bound_to(core):
             progress(f"beside {beside}: what the system hands out")
-            pauses[beside] = pauses_s(PAUSES_S)
+            pauses[beside] = pauses_s(min(MOST_PAUSES_S, 5 * settings.seconds))
             if not complete:
                 tables.append(profiled(beside, company))
             profile = LatencyProfile.of_table(model.name, model.points, _joined(tables), quantile=settings.quantile)

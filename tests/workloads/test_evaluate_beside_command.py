@@ -38,8 +38,9 @@ def test_evaluate_beside_a_busy_copy_end_to_end(slotool: Callable[..., Any], tmp
         assert (again.exit_code, "exists already" in again.stderr) == (2, True)
         wrong = slotool("evaluate", tmp_path / "net", "-o", tmp_path / "o", "--beside", "-1")
         assert (wrong.exit_code, "numbers of copies" in wrong.stderr) == (2, True)
-        drawn = slotool("report", out, "-o", tmp_path / "report")
+        drawn = slotool("report", out, "-o", tmp_path / "report.html", "--json")
         assert drawn.exit_code == 0, drawn.stderr
-        assert {path.stem for path in (tmp_path / "report").rglob("*.png")} == {"lcao-net", "deadlines-net"}
+        assert [Path(plot["png"]).name for plot in drawn.document["plots"]] == ["lcao-net.png", "deadlines-net.png"]
+        assert all(Path(plot["png"]).stat().st_size > 5_000 for plot in drawn.document["plots"])
     finally:
         torch.set_num_threads(threads)

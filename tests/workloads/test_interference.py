@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +16,7 @@ from slotool.errors import InputError
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 from slotool.workloads.back_to_back import aclo, fixed, lcao, profile_rows, run
+from slotool.workloads.in_company import Settings, measure
 from slotool.workloads.interference import InterferenceTable
 
 HALF = OperatingPoint.of(k=0.5)
@@ -70,3 +74,19 @@ def test_a_measured_profile_is_one_that_lcao_reads() -> None:
 def test_examples_of_another_shape_are_refused(x: np.ndarray) -> None:
     with pytest.raises(InputError):
         Queries(Halved(), Split(x, np.zeros(len(x), dtype=np.int64)))
+
+
+@pytest.mark.parametrize("estimate", [False, True])
+def test_alone_the_measured_profile_is_planned_with_and_deadlines_are_swept(estimate: bool) -> None:
+    split = Split(np.eye(4, dtype=np.float32), np.arange(4))
+    data = SimpleNamespace(validation=split, test=split)
+    settings = Settings(besides=(0,), seconds=0.02, estimate=estimate)
+    measured = measure(Halved(), data, {}, settings)
+    table = measured.table
+    assert (table.besides, len(table.deadlines_s)) == ([0], 10)
+    assert measured.deadline_us == pytest.approx(1e6 * table.deadlines_s[-3]), "two deadlines lie beyond it"
+    assert [found["lost"] for found in table.summary() if found["mean_k"] == 1.0][-1] == pytest.approx(0.0)
+    only = measure(Halved(), data, {}, replace(settings, sweep=False), latency=measured.latency)
+    assert 1e6 * only.table.deadlines_s == pytest.approx([measured.deadline_us])
+    chosen = measure(Halved(), data, {}, replace(settings, deadlines_us=(5.0, 1e6)), latency=measured.latency)
+    assert [answers.mean_k for answers in chosen.table.answers("lcao", 0)][-1] == pytest.approx(1.0)
