@@ -19,7 +19,7 @@ CHECKED_DENSE = 300
 
 @dataclass
 class Row:
-    """``call``: what is timed; ``queries``: its arguments; ``correct``: bool [n], of the test split's first examples."""
+    """``call``: what is timed; ``queries``: its arguments; ``correct``: bool [n], of the first test examples."""
 
     what: str
     call: Callable[..., Any]
