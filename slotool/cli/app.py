@@ -28,6 +28,7 @@ from slotool.cli import (
     serve,
     train,
     train_predictor,
+    update_tables,
 )
 from slotool.cli.failures import report_failure
 
@@ -52,6 +53,7 @@ for command in (
     compare_predictors,
     predict,
     build_tables,
+    update_tables,
     choose_points,
     evaluate,
     gen_rules,
