@@ -60,7 +60,7 @@ def data() -> MultiLabelDataset:
     return MultiLabelDataset("topics", *splits, classes=LABELS, source="topics")
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=len(RANKERS))
 def model(ranker: str = "clusters") -> SloNN:
     return build("topics", Subject(network(), data()), ranker, Settings())
 
@@ -189,9 +189,11 @@ def test_lists_per_bucket_beat_one_static_list_and_clusters_beat_hashes() -> Non
             data().test.y.contain(try_all(built.mlp, lists, built.shares, data().test.x).labels).mean(axis=0)
             for lists in (built.activators, popular)
         )
-        assert own[:8].mean() > static[:8].mean(), ranker
+        if RANKERS[ranker].informed:
+            assert own[:8].mean() > static[:8].mean(), ranker
         accuracy[ranker] = own[:-1].mean()
     assert max(accuracy, key=lambda name: accuracy[name]) == "clusters"
+    assert min(accuracy, key=lambda name: accuracy[name]) == "random"
 
 
 def test_choosing_per_query_is_never_worse_than_a_fixed_k_where_it_was_calibrated() -> None:

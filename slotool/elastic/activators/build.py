@@ -190,7 +190,7 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
     entropy: dict[int, float] = {}
     for layer in subject.activated:
         rng = np.random.default_rng([settings.seed, layer])
-        learner = _Layer(subject, activators, layer, shares)
+        learner = _Layer(subject, activators, layer, shares, settings.seed)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
     activators = _cut_to_budget(mlp, activators, shares)
     return _with_confidence(name, subject, shares, activators, entropy, settings.seed)
@@ -283,6 +283,7 @@ class _Layer:
     before: dict[int, Activator]
     at: int
     shares: tuple[float, ...]
+    seed: int
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
@@ -303,7 +304,7 @@ class _Layer:
         layer = self.subject.mlp.layers[self.at]
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
-            sums.add(part, scores)
+            sums.add(part, ranker.considered(layer, part, scores, np.random.default_rng([self.seed, self.at, 1])))
         return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
 
     def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
