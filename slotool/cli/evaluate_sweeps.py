@@ -158,13 +158,13 @@ def _figures(swept: Sequence[_Swept], outcomes: OutcomeTable) -> list[Figure]:
     full = float(swept[0].correct[:, -1].mean())
     data, examples = outcomes.provenance.get("data", ""), len(outcomes.examples)
     source = f"{examples:,} {outcomes.provenance.get('split', '')} examples of {data}"
-    fixed = [Line(f"{_name(one, swept)}, fixed", _costs(one.model), *_accuracy(one)) for one in swept]
+    fixed = [Line(f"{_name(one, swept)}", _costs(one.model), one.correct.mean(axis=0)) for one in swept]
     chosen = [Line(f"{_name(one, swept)}, per input", *_column(one, "mean_k")) for one in swept]
     ideal = [Line(f"{_name(one, swept)}, ideal", np.array([one.ideal_k]), np.array([full])) for one in swept]
     subject = swept[0].model.name
     figures = [accuracy_against_mean_k(subject, fixed, chosen, ideal, full, source)]
     timed = [(one, one.latency_s) for one in swept if one.latency_s is not None]
-    slow = [Line(f"{_name(one, swept)}, fixed", taken.mean(axis=0), *_accuracy(one)) for one, taken in timed]
+    slow = [Line(f"{_name(one, swept)}", taken.mean(axis=0), one.correct.mean(axis=0)) for one, taken in timed]
     told = [Line(f"{_name(one, swept)}, per input", *_column(one, "latency_s")) for one, _ in timed]
     return [*figures, accuracy_against_mean_latency(subject, slow, told, full, source)]
 
@@ -178,13 +178,6 @@ def _costs(model: SloNN) -> np.ndarray:
     import numpy as np
 
     return np.append(model.shares, 1.0)
-
-
-def _accuracy(one: _Swept) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error per point."""
-    import numpy as np
-
-    return one.correct.mean(axis=0), one.correct.std(axis=0) / np.sqrt(len(one.correct))
 
 
 def _column(one: _Swept, what: str) -> tuple[np.ndarray, np.ndarray]:

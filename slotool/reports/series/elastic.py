@@ -14,12 +14,11 @@ from slotool.reports.text import duration, percent
 
 @dataclass(frozen=True)
 class Line:
-    """Accuracy along ``x``: mean k (a share of nodes), or mean latency in seconds; ``error``: its standard error."""
+    """Accuracy along ``x``: mean k (a share of nodes), or mean latency in seconds; float64 [n]."""
 
     name: str
     x: np.ndarray
     accuracy: np.ndarray
-    error: np.ndarray | None = None
 
 
 def accuracy_against_mean_k(
@@ -33,10 +32,11 @@ def accuracy_against_mean_k(
     y = share_axis("accuracy", np.concatenate([[full], *(line.accuracy for line in (*fixed, *chosen))]))
     best = min(chosen, key=lambda line: _mean_k_for(line, full), default=None)
     said = "; ".join(f"{line.name} {percent(_mean_k_for(line, full), 2)}" for line in (*fixed, *chosen))
+    explained = "Broad and pale: k chosen per input; ideal: if each input's need were known."
     return Figure(
         id=f"accuracy-mean-k-{name}",
         title=f"{name}: k fixed, chosen per input, and ideal",
-        caption=f"Up and to the left is better. Mean k within {GIVEN_UP:g} points of the full network: {said}.",
+        caption=f"{explained} Mean k within {GIVEN_UP:g} points of the full network: {said}.",
         source=source,
         x=x,
         y=y,
@@ -55,12 +55,12 @@ def accuracy_against_mean_latency(
     unit = Unit.best_for(seconds)
     x = log_axis(f"mean latency of one answer, {unit.name}", unit.of(seconds))
     y = share_axis("accuracy", np.concatenate([[full], *(line.accuracy for line in lines)]))
-    scaled = [[Line(n.name, unit.of(n.x), n.accuracy, n.error) for n in group] for group in (fixed, chosen)]
+    scaled = [[Line(n.name, unit.of(n.x), n.accuracy) for n in group] for group in (fixed, chosen)]
     return Figure(
         id=f"accuracy-mean-latency-{name}",
         title=f"{name}: accuracy against mean latency",
-        caption="Up and to the left is better; k chosen per input answers each query at the point it is expected to "
-        "need, and takes what that point took.",
+        caption="Up and to the left is better. Broad and pale: k chosen per input, each query answered at the point it "
+        "is expected to need, taking what that point took.",
         source=source,
         x=x,
         y=y,
@@ -76,13 +76,19 @@ GIVEN_UP = 0.3
 def _curves(
     fixed: Sequence[Line], chosen: Sequence[Line], ideal: Sequence[Line], x: Axis, full: float
 ) -> tuple[Curve, ...]:
+    """One colour and one place in the legend per ranker: k chosen per input is broad and pale, the ideal a dot."""
     curves = [Curve("full network", np.array([x.low, x.high]), np.full(2, full), "dashes", colour=5)]
-    for colour, line in enumerate(fixed):
-        curves.append(Curve(line.name, line.x, line.accuracy, "dots and line", _slot(colour), error=line.error))
-    for colour, line in enumerate(chosen, start=len(fixed)):
-        curves.append(Curve(line.name, line.x, line.accuracy, "dots and line", _slot(colour), wide=True))
-    for colour, line in enumerate(ideal, start=len(fixed) + len(chosen)):
-        curves.append(Curve(line.name, line.x, line.accuracy, "dots", _slot(colour)))
+    for at, line in enumerate(chosen):
+        curves.append(Curve(line.name, line.x, line.accuracy, "dots and line", _slot(at), wide=True, in_legend=False))
+    for at, line in enumerate(fixed):
+        curves.append(Curve(line.name, line.x, line.accuracy, "dots and line", _slot(at)))
+    for at, line in enumerate(ideal):
+        labels = ("ideal",)
+        curves.append(
+            Curve(
+                line.name, line.x, line.accuracy, "dots", _slot(at), labels=labels, labels_above=True, in_legend=False
+            )
+        )
     return tuple(curves)
 
 
