@@ -84,6 +84,10 @@ class ControlSpace:
             return self._latency_us[point, batches[at]]
         return self._latency_us[point, batches[-1]] * batch_size / batches[-1]
 
+    def batch_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
+        """The batch sizes at which the latency of ``point`` is known, ascending."""
+        return tuple(self._batch_sizes.get(point, ()))
+
     def accuracy(self, point: OperatingPoint) -> float | None:
         """Mean accuracy at ``point``, None when unknown."""
         return self._accuracy.get(point)

@@ -1,0 +1,23 @@
+"""Policies over the whole control space, operating point × batch size: one file each, compiled, no clock, no memory.
+
+Import this only where such a policy is wanted: it brings in Numba.
+"""
+
+from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.max_accuracy import MaxAccuracy
+from slotool.scheduling.batching.max_batch import MaxBatch
+from slotool.scheduling.batching.model_switching import ModelSwitching
+from slotool.scheduling.batching.policy import BatchingPolicy
+from slotool.scheduling.batching.slack_fit import SlackFit
+
+__all__ = [
+    "BatchingPolicy",
+    "ControlGrid",
+    "FixedBatching",
+    "MaxAccuracy",
+    "MaxBatch",
+    "MinCost",
+    "ModelSwitching",
+    "SlackFit",
+]

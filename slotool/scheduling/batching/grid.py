@@ -1,0 +1,134 @@
+"""The control space without holes: every operating point at every batch size, as the arrays that policies search."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.scheduling.space import ControlSpace
+from slotool.tables import OperatingPoint
+
+# A larger batch that seems to take this much less than a smaller one is no noise.
+MOST_REPAIRED = 0.5
+
+
+class ControlGrid:
+    """Pareto points by ascending accuracy × batch sizes, with latency in µs (superserve, §4.2 and A.4).
+
+    ``points``: P of them. ``sizes``: int64 [B], ascending, beginning with 1 where that was profiled. ``accuracy``:
+    float64 [P], ascending. ``latency_us``: float64 [P, B], never falling along B. ``remarks``: sentences on what was
+    repaired, all of it on the safe side: a size not profiled counts as the next larger one that was; a latency below
+    that of a smaller batch is raised to it; points that another one beats in accuracy and in every latency are left
+    out, since no policy should ever choose them.
+
+    Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
+    that is not positive, one that falls by more than half while the batch grows, an accuracy missing or not in [0, 1].
+    """
+
+    def __init__(self, space: ControlSpace):
+        self.space = space
+        self.remarks: list[str] = []
+        self.sizes = np.array(sorted({b for point in space.points for b in space.batch_sizes(point)}), dtype=np.int64)
+        if not len(self.sizes):
+            raise InputError("no latency of any operating point is known; profile the points first")
+        latency_us = self._risen(self._filled())
+        accuracy = self._accuracies()
+        kept = _pareto(latency_us, accuracy)
+        if len(kept) < len(accuracy):
+            left_out = len(accuracy) - len(kept)
+            self.remarks.append(
+                f"{left_out} of {len(accuracy)} points left out: others are as accurate and nowhere slower"
+            )
+        self.points: tuple[OperatingPoint, ...] = tuple(space.points[i] for i in kept)
+        self.accuracy = np.ascontiguousarray(accuracy[kept])
+        self.latency_us = np.ascontiguousarray(latency_us[kept])
+
+    @cached_property
+    def fastest_us(self) -> float:
+        """µs of the fastest call there is."""
+        return float(self.latency_us.min())
+
+    @cached_property
+    def best_rate_per_s(self) -> np.ndarray:
+        """float64 [P]: examples a second that one worker serves at each point, at the best batch size."""
+        return (1e6 * self.sizes / self.latency_us).max(axis=1)
+
+    def require_deadline(self, deadline_us: float) -> None:
+        """Raises ``InputError`` when not even the fastest call fits into ``deadline_us``."""
+        if not deadline_us >= self.fastest_us:
+            raise InputError(
+                f"a deadline of {deadline_us / 1e3:.4g} ms is shorter than the fastest point takes for one query, "
+                f"{self.fastest_us / 1e3:.4g} ms: nothing could ever be answered in time"
+            )
+
+    def index(self, point: OperatingPoint) -> int:
+        """Row of ``point``. Raises ``InputError`` when the grid does not hold it."""
+        if point not in self.points:
+            raise InputError(f"no operating point {point} in the grid; there are {', '.join(map(str, self.points))}")
+        return self.points.index(point)
+
+    def columns_for(self, examples: int) -> int:
+        """Column of the smallest size that holds ``examples``, ``len(sizes)`` when none does."""
+        return int(np.searchsorted(self.sizes, examples))
+
+    def _filled(self) -> np.ndarray:
+        rows, holes = [], 0
+        for point in self.space.points:
+            profiled = self.space.batch_sizes(point)
+            if not profiled or profiled[-1] < self.sizes[-1]:
+                known = f"known up to batch size {profiled[-1]} only" if profiled else "not known at all"
+                raise InputError(
+                    f"the latency of {point} is {known}, while others reach {self.sizes[-1]}: a hole that cannot be "
+                    "filled safely; profile it there, or leave the point or the size out"
+                )
+            holes += len(self.sizes) - len(profiled)
+            rows.append([self.space.latency_us(point, int(size)) for size in self.sizes])
+        if holes:
+            self.remarks.append(f"{holes} latencies not profiled: each counts as that of the next larger batch")
+        latency_us = np.array(rows, dtype=np.float64)
+        wrong = np.argwhere(~((latency_us > 0) & np.isfinite(latency_us)))
+        if len(wrong):
+            p, b = wrong[0]
+            raise InputError(
+                f"the latency of {self.space.points[p]} at batch size {self.sizes[b]} is {latency_us[p, b]:g} µs, "
+                "not a positive, finite time"
+            )
+        return latency_us
+
+    def _risen(self, latency_us: np.ndarray) -> np.ndarray:
+        risen = np.maximum.accumulate(latency_us, axis=1)
+        share = 1.0 - latency_us / risen
+        worst = int(share.argmax())
+        p, b = divmod(worst, len(self.sizes))
+        if share[p, b] > MOST_REPAIRED:
+            raise InputError(
+                f"{self.space.points[p]} takes {latency_us[p, b]:.4g} µs at batch size {self.sizes[b]}, but "
+                f"{risen[p, b]:.4g} µs at a smaller one: no noise explains that; measure it again"
+            )
+        if share[p, b] > 0:
+            self.remarks.append(
+                f"{int((share > 0).sum())} latencies fall while the batch grows, by {share[p, b]:.1%} at most: "
+                "raised to that of the smaller batch"
+            )
+        return risen
+
+    def _accuracies(self) -> np.ndarray:
+        known = [self.space.accuracy(point) for point in self.space.points]
+        for point, value in zip(self.space.points, known, strict=True):
+            if value is None:
+                raise InputError(f"the accuracy of {point} is not known; give an outcome table that covers every point")
+            if math.isnan(value) or not 0.0 <= value <= 1.0:
+                raise InputError(f"the accuracy of {point} is {value:g}, which is not within 0 and 1")
+        return np.array(known, dtype=np.float64)
+
+
+def _pareto(latency_us: np.ndarray, accuracy: np.ndarray) -> list[int]:
+    """Rows that no other row beats, by ascending accuracy; of rows alike the first is kept."""
+    kept: list[int] = []
+    for i in np.lexsort((latency_us.sum(axis=1), -accuracy)):
+        if not (latency_us[kept] <= latency_us[i]).all(axis=1).any():
+            kept.append(int(i))
+    return kept[::-1]

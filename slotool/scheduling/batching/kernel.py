@@ -1,0 +1,49 @@
+"""The signature that every compiled policy has, so that the server and the simulator call the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit, types
+
+REFUSE = -1
+
+# latency_us [P, B], accuracy [P], sizes [B], plan; now_us, deadlines_us [waiting], lowest, narrowest,
+# arrived_us [recent], free_us [workers] -> cell, row * B + column, or REFUSE.
+_ARGUMENTS = (
+    types.float64[:, ::1],
+    types.float64[::1],
+    types.int64[::1],
+    types.float64[::1],
+    types.float64,
+    types.float64[::1],
+    types.int64,
+    types.int64,
+    types.float64[::1],
+    types.float64[::1],
+)
+CHOOSE = types.int64(*_ARGUMENTS)
+
+# Rounding in "deadline - now" may cost a call that fits exactly.
+ROUNDING_US = 1e-6
+
+
+def chooser(function: Callable[..., Any]) -> Any:
+    """Compile ``function`` as a policy's choice.
+
+    It is asked with at least one example waiting, the first of which has time left. ``plan`` holds what the policy
+    prepared beforehand; ``lowest`` is the first row that is accurate enough for the most urgent query, ``narrowest``
+    the first column whose size holds its examples. It answers with a cell of these rows and columns that meets the
+    first deadline, or ``REFUSE``.
+    """
+    return njit(CHOOSE, cache=True)(function)
+
+
+@njit(cache=True, inline="always")
+def widest(latency_us: Any, row: int, narrowest: int, slack_us: float) -> int:
+    """The last column of ``row``, from ``narrowest``, that fits into ``slack_us``; -1 when none does."""
+    for column in range(latency_us.shape[1] - 1, narrowest - 1, -1):
+        if latency_us[row, column] <= slack_us + ROUNDING_US:
+            return column
+    return -1

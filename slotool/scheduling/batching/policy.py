@@ -1,0 +1,78 @@
+"""What the batching policies share: the questions around a choice, asked once here instead of in each."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.kernel import REFUSE
+from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.query import Query
+from slotool.scheduling.space import ControlSpace
+from slotool.tables import OperatingPoint
+
+
+class BatchingPolicy(Policy):
+    """A policy that chooses a cell of the control grid by a compiled function.
+
+    ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
+    directly. ``Decision.batch_size`` is the most examples to take together: fewer when fewer wait, or when the next
+    in the queue asks for more accuracy than the point has. A minimum accuracy is held against the profiled mean.
+    Raises ``InputError`` when the space is no ``ControlGrid``.
+    """
+
+    name: ClassVar[str]
+    choose: ClassVar[Any]
+
+    def __init__(self, space: ControlSpace | ControlGrid):
+        self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
+        self.points = self.grid.points
+        self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
+
+    def prepare(self) -> np.ndarray:
+        """float64: what ``choose`` needs beyond the grid; computed once."""
+        return np.empty(0)
+
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
+        query = queue.peek()
+        if query is None:
+            return None
+        grid, slack_us = self.grid, query.slack_us(now_us)
+        if slack_us <= 0:
+            return CannotMeet("the deadline has passed")
+        lowest = 0 if query.min_accuracy is None else int(np.searchsorted(grid.accuracy, query.min_accuracy))
+        if lowest == len(grid.points):
+            return CannotMeet(
+                f"accuracy {query.min_accuracy:g} is out of reach; the most to expect is {grid.accuracy[-1]:.4g}"
+            )
+        narrowest = grid.columns_for(query.examples)
+        if narrowest == len(grid.sizes):
+            return self._serve_alone(query, slack_us, self.points[lowest:])
+        cell = type(self).choose(
+            grid.latency_us,
+            grid.accuracy,
+            grid.sizes,
+            self.plan,
+            now_us,
+            queue.deadlines_us,
+            lowest,
+            narrowest,
+            queue.arrived_us,
+            queue.free_us,
+        )
+        if cell == REFUSE:
+            return CannotMeet(grid.space.too_slow(self.points, query.examples, slack_us))
+        row, column = divmod(cell, len(grid.sizes))
+        took_us = grid.latency_us[row, column]
+        reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
+        return Decision(grid.points[row], int(grid.sizes[column]), reason)
+
+    def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
+        """A query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
+        for point in reversed(points):
+            if self.grid.space.fits(point, query.examples, slack_us):
+                return Decision(point, query.examples, f"{self.name}: larger than any profiled batch, served alone")
+        return CannotMeet(self.grid.space.too_slow(self.points, query.examples, slack_us))

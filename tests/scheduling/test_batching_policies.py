@@ -1,0 +1,158 @@
+"""What each batching policy chooses, against its definition in plain loops; all keep to the conformance suite."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.scheduling import CannotMeet, ControlSpace, Decision, Policy, Query
+from slotool.scheduling.batching import (
+    BatchingPolicy,
+    ControlGrid,
+    FixedBatching,
+    MaxAccuracy,
+    MaxBatch,
+    MinCost,
+    ModelSwitching,
+    SlackFit,
+)
+from slotool.tables import OperatingPoint
+from slotool.testing.policies import NOW_US, PolicyConformance, queue_of, three_versions
+
+SMALL, MEDIUM, LARGE = three_versions().points
+
+
+class TestSlackFit(PolicyConformance):
+    make = staticmethod(SlackFit)
+
+
+class TestMaxBatch(PolicyConformance):
+    make = staticmethod(MaxBatch)
+
+
+class TestMaxAccuracy(PolicyConformance):
+    make = staticmethod(MaxAccuracy)
+
+
+class TestFixedBatching(PolicyConformance):
+    make = staticmethod(FixedBatching)
+
+
+class TestMinCost(PolicyConformance):
+    make = staticmethod(MinCost)
+
+
+class TestModelSwitching(PolicyConformance):
+    make = staticmethod(ModelSwitching)
+
+
+def decide(policy: Policy, slack_us: float, count: int = 20, **demands: Any) -> Decision | CannotMeet | None:
+    waiting = [Query(str(i), NOW_US - 5.0, NOW_US + slack_us + i, **demands) for i in range(count)]
+    return policy.decide(NOW_US, queue_of(*waiting))
+
+
+def cell(policy: Policy, slack_us: float, **demands: Any) -> tuple[OperatingPoint, int] | None:
+    decision = decide(policy, slack_us, **demands)
+    return (decision.point, decision.batch_size) if isinstance(decision, Decision) else None
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> ControlGrid:
+    """Random profiles that grow along both sides, in whole µs."""
+    count, sizes = draw(st.integers(1, 6)), draw(st.sampled_from([(1,), (1, 2, 4), (1, 2, 4, 8, 16)]))
+    steps = st.lists(st.integers(1, 400), min_size=len(sizes), max_size=len(sizes))
+    points = [OperatingPoint.of(depth=i) for i in range(count)]
+    rows = np.cumsum(np.cumsum([draw(steps) for _ in range(count)], axis=1), axis=0)
+    latency_us = {(p, b): float(rows[i, j]) for i, p in enumerate(points) for j, b in enumerate(sizes)}
+    return ControlGrid(ControlSpace(points, latency_us, {p: 0.5 + 0.05 * i for i, p in enumerate(points)}))
+
+
+def cells(grid: ControlGrid, slack_us: float) -> list[tuple[int, int, float]]:
+    """(row, column, µs) of what fits."""
+    return [
+        (r, c, float(grid.latency_us[r, c]))
+        for r, c in np.ndindex(grid.latency_us.shape)
+        if grid.latency_us[r, c] <= slack_us
+    ]
+
+
+def named(grid: ControlGrid, best: tuple[int, int, float]) -> tuple[OperatingPoint, int]:
+    return grid.points[best[0]], int(grid.sizes[best[1]])
+
+
+@given(grids(), st.integers(1, 8_000), st.integers(1, 25))
+def test_slackfit_takes_the_largest_batch_of_the_bucket_just_under_the_slack(
+    grid: ControlGrid, slack_us: int, buckets: int
+) -> None:
+    fitting = cells(grid, slack_us)
+    least = float(grid.latency_us.min())
+    width = (float(grid.latency_us.max()) - least) / buckets
+
+    def bucket_of(time_us: float) -> int:
+        """From 1: each spans (edge, next edge], the first one its lower edge as well."""
+        return max(1, math.ceil((time_us - least) / width)) if width else 1
+
+    whole = [f for f in fitting if least + bucket_of(f[2]) * width <= slack_us]
+    among = whole or [f for f in fitting if bucket_of(f[2]) == 1]
+    top = max((bucket_of(f[2]) for f in among), default=0)
+    bucket = [f for f in among if bucket_of(f[2]) == top]
+    expected = named(grid, max(bucket, key=lambda f: (f[1], f[0]))) if bucket else None
+    edges = least + width * np.arange(buckets + 1)
+    if (np.abs(edges - slack_us) > 1e-3).all():
+        assert cell(SlackFit(grid, buckets), slack_us) == expected
+
+
+@given(grids(), st.integers(1, 8_000))
+def test_maxbatch_maxacc_fixed_and_mincost_are_what_they_say(grid: ControlGrid, slack_us: int) -> None:
+    fitting = cells(grid, slack_us)
+    of_least = [f for f in fitting if f[0] == 0]
+    widest = max((f[1] for f in of_least), default=-1)
+    by_batch = max((f for f in fitting if f[1] == widest), default=None)
+    by_accuracy = max(fitting, default=None)
+    cheapest = max(of_least, default=None)
+    last = max((f for f in fitting if f[0] == len(grid.points) - 1), default=None)
+    for policy, best in ((MaxBatch, by_batch), (MaxAccuracy, by_accuracy), (MinCost, cheapest), (FixedBatching, last)):
+        assert cell(policy(grid), slack_us) == (best and named(grid, best)), policy
+
+
+@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching])
+def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None:
+    for least, allowed in ((0.91, (MEDIUM, LARGE)), (0.98, (LARGE,))):
+        chosen = cell(make(three_versions()), 1e5, min_accuracy=least)
+        assert chosen is not None
+        assert chosen[0] in allowed
+    refused = decide(make(three_versions()), 1e5, min_accuracy=0.99)
+    assert refused == CannotMeet("accuracy 0.99 is out of reach; the most to expect is 0.98")
+    assert cell(FixedBatching(three_versions(), SMALL), 1e5, min_accuracy=0.91) is None
+
+
+def test_fixed_batching_stays_at_its_point() -> None:
+    policy = FixedBatching(three_versions(), MEDIUM)
+    assert policy.points == (MEDIUM,)
+    assert cell(policy, 1_000.0) == (MEDIUM, 4)
+    with pytest.raises(InputError, match="no operating point"):
+        FixedBatching(three_versions(), OperatingPoint.of(k=0.5))
+
+
+def test_switching_follows_the_rate_of_the_window_per_worker() -> None:
+    rates = {SMALL: 1_000.0, MEDIUM: 100.0, LARGE: 10.0}
+    for per_s, workers, expected in ((8, 1, LARGE), (50, 1, MEDIUM), (45, 5, LARGE), (500, 1, SMALL), (4e3, 1, SMALL)):
+        gap_us = 1e6 / per_s
+        queue = queue_of(*(Query(str(i), NOW_US - i * gap_us, NOW_US + 1e6) for i in reversed(range(int(per_s)))))
+        queue.free_us = np.array([0.0] * workers + [math.inf])
+        decision = ModelSwitching(three_versions(), rates).decide(NOW_US, queue)
+        assert isinstance(decision, Decision)
+        assert decision.point == expected, per_s
+    with pytest.raises(InputError, match="no sustainable rate is given for version=large"):
+        ModelSwitching(three_versions(), {SMALL: 1.0, MEDIUM: 1.0})
+
+
+def test_slackfit_needs_buckets() -> None:
+    with pytest.raises(InputError, match="at least one latency bucket"):
+        SlackFit(three_versions(), 0)
