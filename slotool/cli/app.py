@@ -27,6 +27,7 @@ from slotool.cli import (
     serve,
     train,
     train_predictor,
+    update_tables,
 )
 from slotool.cli.failures import report_failure
 
@@ -51,6 +52,7 @@ for command in (
     compare_predictors,
     predict,
     build_tables,
+    update_tables,
     evaluate,
     gen_rules,
     evaluate_rules,
