@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/slotool demo --out demo-run --force
@@ -25,6 +25,10 @@ format: $(VENV)/.installed-check
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m tests.perf
+
+# Beside what a user would pick instead, wherever that must be installed first.
+bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
+	$(BIN)/python -m tests.perf slo_nn
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
