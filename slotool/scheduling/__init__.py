@@ -1,10 +1,13 @@
 """EDF queue and policies: pure decision objects, no I/O, no clock of their own."""
 
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
+from slotool.scheduling.co_runners import CoRunnerEstimator, InterferenceAware
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.first_applicable import FirstApplicable, by_demand
 from slotool.scheduling.fixed import FixedPoint
 from slotool.scheduling.latency_constrained import LatencyConstrained
+from slotool.scheduling.latency_profile import LatencyProfile
+from slotool.scheduling.lcao import Lcao
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -13,12 +16,16 @@ from slotool.scheduling.tolerance_tiers import ToleranceTiers
 __all__ = [
     "AccuracyConstrained",
     "CannotMeet",
+    "CoRunnerEstimator",
     "ControlSpace",
     "Decision",
     "EdfQueue",
     "FirstApplicable",
     "FixedPoint",
+    "InterferenceAware",
     "LatencyConstrained",
+    "LatencyProfile",
+    "Lcao",
     "Policy",
     "Query",
     "ToleranceTiers",

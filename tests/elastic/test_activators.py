@@ -1,4 +1,4 @@
-"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, LCAO, and what is refused."""
+"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, and what is refused."""
 
 from __future__ import annotations
 
@@ -365,16 +365,6 @@ def test_accuracy_above_the_full_network_cannot_be_met() -> None:
     assert model.aclo(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6) is None
     with pytest.raises(InputError, match="accuracy target is not a number"):
         model.aclo(digits().test.x[:1], float("nan"))
-
-
-def test_lcao_gives_the_greatest_k_in_time() -> None:
-    model = random_model()
-    latency_us = {point: 10.0 * (i + 1) for i, point in enumerate(model.points)}
-    assert model.lcao(1_000.0, 0.0, latency_us) == model.full
-    assert model.lcao(35.0, 5.0, latency_us) == model.points[2]  # 5 + 30 ≤ 35: the limit itself is in time
-    assert model.lcao(34.9, 5.0, latency_us) == model.points[1]
-    assert model.lcao(9.0, 0.0, latency_us) is None
-    assert model.lcao(1_000.0, 0.0, {model.points[1]: 20.0}) == model.points[1]
 
 
 # --- What is refused -----------------------------------------------------------------------------------------------

@@ -221,17 +221,6 @@ class SloNN(ElasticModel):
             return None
         return self._least(self.confidences(x).tolist(), threshold)
 
-    def lcao(
-        self, deadline_us: float, t0_us: float, latency_us: Mapping[OperatingPoint, float]
-    ) -> OperatingPoint | None:
-        """Latency-constrained, accuracy-optimised (Eq. 3): the greatest k with t0 + T(k) ≤ deadline.
-
-        ``latency_us`` is T(k, β) for the present state of the machine; a point it lacks is not considered.
-        None: it cannot be met.
-        """
-        left_us = _number(deadline_us, "deadline") - _number(t0_us, "time already spent")
-        return next((point for point in reversed(self.points) if latency_us.get(point, math.inf) <= left_us), None)
-
     @property
     def ranker(self) -> str:
         """Name of the ranker that made the tables."""

@@ -1,0 +1,93 @@
+"""LCAO for one model that answers query after query: a look-up, where the queue's policies weigh a whole query."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+
+from slotool.errors import InputError
+from slotool.scheduling.latency_profile import LatencyProfile
+from slotool.scheduling.policy import CannotMeet
+from slotool.tables import OperatingPoint
+
+
+class Lcao:
+    """The greatest k with t0 + T(k, β) ≤ τ* (slo-aware-neural-networks, §2.3, Eq. 3).
+
+    The same answer as ``LatencyConstrained`` gives for a query of one example whose points' accuracies nobody knows;
+    here everything is settled beforehand but one bisection, because a small network answers in microseconds.
+    """
+
+    def __init__(self, profile: LatencyProfile):
+        self.profile = profile
+        self._stairs = {copies: _stairs(profile, copies) for copies in profile.planned_us}
+
+    def choose(
+        self,
+        deadline_us: float,
+        t0_us: float = 0.0,
+        beside: int = 0,
+        *,
+        accuracy: float | None = None,
+        expected: Mapping[OperatingPoint, float] | None = None,
+    ) -> OperatingPoint | CannotMeet:
+        """The point, or why there is none.
+
+        ``deadline_us``: τ*, from the query's arrival. ``t0_us``: what it spent already (queueing, features).
+        ``beside``: β, busy copies beside it, given or a ``CoRunnerEstimator``'s. ``accuracy``: a*, which the point must
+        be expected to reach too (Definition 1), ``expected`` being what this input may expect of each point.
+        Raises ``InputError`` for NaN, a β that was not profiled, and an accuracy asked for of which nothing is known.
+        """
+        left_us = deadline_us - t0_us
+        if math.isnan(left_us):
+            raise InputError("the deadline or the time already spent is not a number")
+        if beside not in self._stairs:
+            self.profile.beside(beside)  # says what is known instead
+        limits, points = self._stairs[beside]
+        step = bisect_right(limits, left_us)
+        if accuracy is None:
+            return points[step - 1] if step else self._too_late(left_us, beside)
+        if expected is None:
+            raise InputError(f"nothing is known of what this input may expect, and an accuracy of {accuracy} is asked")
+        return self._accurate(left_us, beside, accuracy, expected)
+
+    def _accurate(
+        self, left_us: float, beside: int, accuracy: float, expected: Mapping[OperatingPoint, float]
+    ) -> OperatingPoint | CannotMeet:
+        planned = self.profile.beside(beside)
+        enough = [point for point in self.profile.points if expected.get(point, -math.inf) >= accuracy]
+        in_time = [point for point in self.profile.points if planned.get(point, math.inf) <= left_us]
+        both = [point for point in in_time if point in enough]
+        if both:
+            return both[-1]
+        if not in_time:
+            return self._too_late(left_us, beside)
+        if not enough:
+            most = max(expected.values(), default=0.0)
+            return CannotMeet(f"accuracy {accuracy:g} cannot be met; the most to expect of this input is {most:.4g}")
+        needed = [planned[point] for point in enough if point in planned]
+        least = f"{min(needed):.4g} µs are needed" if needed else "what it needs was not profiled"
+        return CannotMeet(f"accuracy {accuracy:g} cannot be met in time: {least} and {left_us:.4g} µs are left")
+
+    def _too_late(self, left_us: float, beside: int) -> CannotMeet:
+        if left_us <= 0:
+            return CannotMeet("the deadline has passed")
+        fastest_us = min(self.profile.beside(beside).values(), default=math.inf)
+        company = f" beside {beside} {'copy' if beside == 1 else 'copies'}" if beside else ""
+        need = f"{fastest_us:.4g} µs are needed{company}"
+        return CannotMeet(f"the deadline cannot be met: {need} and {left_us:.4g} µs are left")
+
+
+def _stairs(profile: LatencyProfile, copies: int) -> tuple[list[float], list[OperatingPoint]]:
+    """Times ascending, and with each the greatest point that takes no longer: noise may put a greater k before a lesser
+    one, and then the lesser is of no use."""
+    planned = profile.beside(copies)
+    limits: list[float] = []
+    points: list[OperatingPoint] = []
+    rank = {point: at for at, point in enumerate(profile.points)}
+    for point, time_us in sorted(planned.items(), key=lambda item: (item[1], -rank[item[0]])):
+        if not points or rank[point] > rank[points[-1]]:
+            limits.append(time_us)
+            points.append(point)
+    return limits, points
