@@ -86,54 +86,70 @@ def _insert(queued_us: Any, queued: Any, head: int, tail: int, query: int, deadl
     return tail + 1
 
 
+@njit(cache=True)
+def _let_in(now: float, arrived: int, arrival_us: Any, deadline_us: Any, waiting: Any, head: int, tail: int) -> Any:
+    queued_us, queued, order = waiting
+    while arrived < len(arrival_us) and arrival_us[arrived] <= now:
+        tail = _insert(queued_us, queued, head, tail, arrived, deadline_us[arrived], order)
+        arrived += 1
+    return arrived, tail
+
+
+@njit(cache=True)
+def _take_back(now: float, lost: Any, waiting: Any, head: int, tail: int) -> Any:
+    """Batches of workers dead by ``now`` go back to the queue: the new tail, and when the next is due."""
+    queued_us, queued, order = waiting
+    at_us, first, count = lost
+    next_us = np.inf
+    for worker in range(len(at_us)):
+        if at_us[worker] <= now:
+            for at in range(first[worker], first[worker] + count[worker]):
+                tail = _insert(queued_us, queued, head, tail, queued[at], queued_us[at], order)
+            at_us[worker] = np.inf
+        next_us = min(next_us, at_us[worker])
+    return tail, next_us
+
+
+@njit(cache=True)
+def _batch(queued: Any, head: int, most: int, least: Any, row: int) -> int:
+    """How many of the first ``most`` go together: those the point of ``row`` is accurate enough for."""
+    size = 1
+    while size < most and (len(least) == 0 or least[queued[head + size]] <= row):
+        size += 1
+    return size
+
+
 @njit(_RUN, cache=True)
-def _run(
+def _run(  # noqa: PLR0912
     choose: Any, latency_us: Any, accuracy: Any, sizes: Any, plan: Any,
     arrival_us: Any, deadline_us: Any, order: Any, least: Any, death_us: Any,
     values: Any, starts: Any, seed: int,
     queued_us: Any, queued: Any, status: Any, started_us: Any, done_us: Any, row_of: Any, batch_of: Any,
 ) -> tuple[float, int]:  # fmt: skip
-    count, workers, columns = len(arrival_us), len(death_us), len(sizes)
-    free_us = np.zeros(workers)
+    waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
     # Batches of dead workers, where they lie in the queue's memory: nothing is written there again.
-    given_back, back_first, back_count = (
-        np.full(workers, np.inf),
-        np.zeros(workers, np.int64),
-        np.zeros(workers, np.int64),
-    )
+    lost = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
     head = tail = arrived = calls = 0
     now, busy_us, next_back = 0.0, 0.0, np.inf
     while True:
         worker = np.argmin(free_us)
-        if free_us[worker] == np.inf:
-            break
         now = max(now, free_us[worker])
         if head == tail:
-            soonest = min(arrival_us[arrived] if arrived < count else np.inf, next_back)
-            if soonest == np.inf:
-                break
-            now = max(now, soonest)
+            now = max(now, min(arrival_us[arrived] if arrived < len(arrival_us) else np.inf, next_back))
+        if now == np.inf:
+            break
         if death_us[worker] <= now:
             free_us[worker] = np.inf
             continue
-        while arrived < count and arrival_us[arrived] <= now:
-            tail = _insert(queued_us, queued, head, tail, arrived, deadline_us[arrived], order)
-            arrived += 1
+        arrived, tail = _let_in(now, arrived, arrival_us, deadline_us, waiting, head, tail)
         if next_back <= now:
-            next_back = np.inf
-            for w in range(workers):
-                if given_back[w] <= now:
-                    for at in range(back_first[w], back_first[w] + back_count[w]):
-                        tail = _insert(queued_us, queued, head, tail, queued[at], queued_us[at], order)
-                    given_back[w] = np.inf
-                next_back = min(next_back, given_back[w])
+            tail, next_back = _take_back(now, lost, waiting, head, tail)
         while head < tail and queued_us[head] <= now:
             status[queued[head]] = EXPIRED
             head += 1
         if head == tail:
             continue
-        lowest = least[queued[head]] if len(least) else 0
-        cell = -1
+        lowest, cell = least[queued[head]] if len(least) else 0, -1
         if lowest < len(accuracy):
             cell = choose(latency_us, accuracy, sizes, plan, now, queued_us[head:tail], lowest, 0,
                           arrival_us[max(0, arrived - RECENT) : arrived], free_us)  # fmt: skip
@@ -141,27 +157,22 @@ def _run(
             status[queued[head]] = REFUSED
             head += 1
             continue
-        row, size = cell // columns, 1
-        most = min(sizes[cell % columns], tail - head)
-        while size < most and (len(least) == 0 or least[queued[head + size]] <= row):
-            size += 1
-        took_us = draw_us(values, starts, row * columns + np.searchsorted(sizes, size), seed, calls)
+        row = cell // columns
+        size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
+        done = now + draw_us(values, starts, row * columns + np.searchsorted(sizes, size), seed, calls)
         calls += 1
-        if death_us[worker] < now + took_us:
-            busy_us += death_us[worker] - now
-            free_us[worker] = np.inf
-            given_back[worker], back_first[worker], back_count[worker] = death_us[worker], head, size
+        busy_us += min(done, death_us[worker]) - now
+        free_us[worker] = done if death_us[worker] >= done else np.inf
+        if death_us[worker] < done:
+            lost[0][worker], lost[1][worker], lost[2][worker] = death_us[worker], head, size
             next_back = min(next_back, death_us[worker])
         else:
-            busy_us += took_us
-            free_us[worker] = now + took_us
             for at in range(head, head + size):
                 query = queued[at]
-                status[query] = IN_TIME if now + took_us <= queued_us[at] + ROUNDING_US else LATE
-                started_us[query], done_us[query] = now, now + took_us
-                row_of[query], batch_of[query] = row, size
+                status[query] = IN_TIME if done <= queued_us[at] + ROUNDING_US else LATE
+                started_us[query], done_us[query], row_of[query], batch_of[query] = now, done, row, size
         head += size
-    for query in range(count):
+    for query in range(len(status)):
         if status[query] == WAITING:
             status[query] = EXPIRED
     return busy_us, calls

@@ -65,6 +65,6 @@ class Scenario:
             return np.empty(0, dtype=np.int64)
         priority = np.zeros(len(self)) if self.priority is None else self.priority
         last = np.where(priority == 0, np.inf, priority)
-        places = np.empty(len(self), dtype=np.int64)
+        places: np.ndarray = np.empty(len(self), dtype=np.int64)
         places[np.lexsort((self.arrival_us, last, self.deadline_us))] = np.arange(len(self))
         return places

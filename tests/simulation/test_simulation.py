@@ -42,7 +42,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @given(scenarios(), st.sampled_from(POLICIES), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_compiled_loop_and_the_plain_one_around_the_servers_queue_agree(
     scenario: Scenario, make: type[BatchingPolicy], noise: bool
 ) -> None:
@@ -55,7 +55,7 @@ def test_the_compiled_loop_and_the_plain_one_around_the_servers_queue_agree(
 
 
 @given(scenarios(), st.sampled_from(POLICIES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_query_is_counted_once_and_no_worker_does_two_things_at_a_time(
     scenario: Scenario, make: type[BatchingPolicy]
 ) -> None:
@@ -124,7 +124,7 @@ def test_impossible_scenarios_are_refused(change: dict[str, object], sentence: s
 
 
 def test_a_deadline_below_the_fastest_point_is_refused() -> None:
-    with pytest.raises(InputError, match="shorter than the fastest point takes for one query, 0.1 ms"):
+    with pytest.raises(InputError, match=r"one query, 0\.1 ms"):
         simulate(SlackFit(GRID), Scenario.of(np.array([1.0]), 0.00005))
 
 
