@@ -30,7 +30,11 @@ def build_tables(
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     ranker: Annotated[
         str,
-        typer.Option("--ranker", help="freehash, centred-freehash, clusters, or auto: the best on validation data."),
+        typer.Option(
+            "--ranker",
+            help="freehash, centred-freehash, clusters; to compare with: mongoose, random; or auto: the best of the "
+            "former on validation data.",
+        ),
     ] = "auto",
     tables: Annotated[int, typer.Option("--tables", min=1, help="Hash tables per layer (L).")] = 2,
     bits: Annotated[
@@ -60,7 +64,7 @@ def build_tables(
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import Settings, Subject, build_best, steps, with_rows
-    from slotool.elastic.activators.registry import RANKERS
+    from slotool.elastic.activators.registry import CANDIDATES, RANKERS
     from slotool.elastic.family import Family
 
     if ranker not in (*RANKERS, "auto"):
@@ -74,7 +78,7 @@ def build_tables(
     source = _version(Family.load(parent), version)
     dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
     output = Output(as_json=json)
-    rankers = tuple(RANKERS) if ranker == "auto" else (ranker,)
+    rankers = CANDIDATES if ranker == "auto" else (ranker,)
     subject = Subject(source.mlp, dataset)
     text = f"learning tables on {dataset.name}"
     with output.progress(text, total=steps(subject, len(rankers), settings)) as progress:
@@ -178,7 +182,7 @@ def _warn(output: Output, model: SloNN, entropy: dict[str, float]) -> None:
             f"under {TABLE_BYTES_SHARE:.0%}"
         )
     for layer, bits in entropy.items():
-        if bits < LEAST_ENTROPY_BITS:
+        if bits < LEAST_ENTROPY_BITS and model.activators[model.first].ranker.informed:
             output.warn(
                 f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
                 "--ranker centred-freehash or more --bits may"

@@ -76,5 +76,16 @@ def _slo_nn(artifact: Artifact) -> ElasticModel:
     return SloNN.load(artifact)
 
 
+def _supernet(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.supernets.supernet import Supernet
+
+    return Supernet.load(artifact)
+
+
 # A single network is a family of one: the same artifact form, the same class.
-_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {"network": _family, "family": _family, "slo-nn": _slo_nn}
+_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
+    "network": _family,
+    "family": _family,
+    "slo-nn": _slo_nn,
+    "supernet": _supernet,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 
@@ -34,17 +34,21 @@ ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
 }
 
 
+Builder = Callable[[Operator, Sequence[Shape], str], nn.Module]
+
+
 class GraphModule(nn.Module):
-    """Runs an ``OperatorGraph`` whose operators are all known.
+    """Runs an ``OperatorGraph`` whose operators are all known, or are among ``layers``: what builds them, by name.
 
     Input float32 [batch, *graph.input_shape], output [batch, *graph.output_shape]. Parameters are named
-    ``layers.<operator>.weight`` and ``.bias``. ``device='meta'`` builds the shapes without their memory.
-    Raises ``GraphError`` for an operator or activation that cannot be built.
+    ``layers.<operator>.weight`` and ``.bias``; ``of`` maps an operator's name to its layer. ``device='meta'`` builds
+    the shapes without their memory. Raises ``GraphError`` for an operator or activation that cannot be built.
     """
 
-    def __init__(self, graph: OperatorGraph, device: str = "cpu"):
+    def __init__(self, graph: OperatorGraph, device: str = "cpu", layers: Mapping[str, Builder] | None = None):
         super().__init__()
         self.graph = graph
+        builders = {**_LAYERS, **(layers or {})}
         self.layers = nn.ModuleDict()
         self._steps: list[tuple[str, tuple[str, ...], nn.Module, Callable[[Tensor], Tensor] | None]] = []
         shapes = {operator.name: operator.shape for operator in graph.operators}
@@ -55,10 +59,11 @@ class GraphModule(nn.Module):
                         f"operator {operator.name!r}: a network of several inputs cannot be built in torch"
                     )
                 continue
-            layer = _build(operator, [shapes[name] for name in operator.inputs], device)
+            layer = _build(operator, [shapes[name] for name in operator.inputs], device, builders)
             self.layers[_key(operator.name, self.layers)] = layer
             self._steps.append((operator.name, operator.inputs, layer, _activation(operator)))
         order = [operator.name for operator in graph.operators]
+        self.of = {name: layer for name, _, layer, _ in self._steps}
         self._is_chain = all(inputs == (before,) for before, (_, inputs, _, _) in zip(order, self._steps, strict=False))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,10 +139,10 @@ def _activation(operator: Operator) -> Callable[[Tensor], Tensor] | None:
     return ACTIVATIONS[name]
 
 
-def _build(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
-    if operator.op not in _LAYERS:
+def _build(operator: Operator, inputs: Sequence[Shape], device: str, builders: Mapping[str, Builder]) -> nn.Module:
+    if operator.op not in builders:
         raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in torch")
-    return _LAYERS[operator.op](operator, inputs, device)
+    return builders[operator.op](operator, inputs, device)
 
 
 def _dense(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
@@ -256,7 +261,7 @@ def _softmax(_: Operator, inputs: Sequence[Shape], __: str) -> nn.Module:
     return nn.Softmax(dim=1 + channel_axis(inputs[0]))
 
 
-_LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {
+_LAYERS: dict[str, Builder] = {
     "Dense": _dense,
     "Conv2D": _conv2d,
     "DepthwiseConv2D": _conv2d,

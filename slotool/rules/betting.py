@@ -1,25 +1,73 @@
-"""A one-sided bound on error degradation by betting (Waudby-Smith & Ramdas, arXiv 2010.09686).
+"""Evidence that a candidate keeps a tolerance: p-values by betting, and by counting where losses are 0 or 1.
 
-A gambler who doubts that a candidate keeps the tolerance τ stakes a share λᵢ of the wealth on each example. With
+*Betting* (Waudby-Smith & Ramdas, arXiv 2010.09686; stakes as in STaR-Bets, arXiv 2505.22422). A gambler who doubts
+that a candidate keeps the tolerance τ is answered by one who stakes a share λᵢ of the wealth on each example. With
 paired losses eᵢ (candidate) and bᵢ (best version) and what τ allows, aᵢ = τ (absolute) or τ·bᵢ (relative), an
 example's excess is sᵢ = eᵢ − bᵢ − aᵢ ≤ 1, and the wealth ∏(1 − λᵢ sᵢ). If the tolerance is exceeded, E[sᵢ] ≥ 0, the
 wealth is a non-negative supermartingale as long as λᵢ ∈ [0, 1] depends only on what came before; by Ville's
-inequality it ever reaches 1/α with probability at most α. So a wealth of 1/α refutes the doubt at level α.
+inequality it ever reaches w with probability at most 1/w. So one over the greatest wealth is a p-value, whatever the
+stakes; stakes that aim at 1/α at the last example make it small where it matters. This needs nothing but independent
+examples: losses may be 0/1 or anything in [0, 1], and for a relative tolerance no separate bound on the best
+version's error is needed, since e − (1 + τ)·b is tested as it is.
 
-This needs nothing but independent examples: losses may be 0/1 or anything in [0, 1], errors may be rare, and for a
-relative tolerance no separate bound on the best version's error is needed, since e − (1 + τ)·b is tested as it is.
-The λᵢ do not depend on τ, so the wealth grows with τ and one search finds the least tolerance that can be claimed.
+*Counting*, for 0/1 losses. Examples on which the candidate alone errs are at least as frequent as the degradation,
+and how many there are is binomial. Forgoing the examples on which only the best version errs costs little where
+there are hardly any; there the exact tail is sharper than a bet.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import binom
 
 from slotool.rules.base import ToleranceKind
 
-BISECTIONS = 30
+MOST_AT_STAKE = 0.99
+STAKES = tuple(0.5 / 2**power for power in range(7))  # of one who doubts a certificate
+RATIO = 0.995
+LEAST = 1e-6
 # Beyond these nothing is claimed: an error can be no more than 1 point, and 100 times the best version's, worse.
 LARGEST = {"absolute": 1.0, "relative": 100.0}
+
+
+def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> np.ndarray:
+    """How much worse than tolerated each answer is: float64 like ``error``. Errors in [0, 1]."""
+    return error - best_error * (1.0 + tolerance) if kind == "relative" else error - best_error - tolerance
+
+
+def betting_p_value(
+    error: np.ndarray,
+    best_error: np.ndarray,
+    tolerance: float,
+    kind: ToleranceKind,
+    alpha: float,
+    second_moment: float,
+    weight: float,
+) -> float:
+    """P-value against "the tolerance is exceeded", by stakes that aim at ``alpha``.
+
+    ``error``, ``best_error``: float64 [examples] in [0, 1], the examples independent and in an order that does not
+    depend on them. ``second_moment`` > 0: a guess of the mean squared excess made without these examples, worth
+    ``weight`` of them; it and ``alpha`` steer the stakes, not the validity.
+    """
+    from slotool.rules.kernels import greatest_wealth
+
+    excess = excess_of(error, best_error, tolerance, kind)
+    return float(1.0 / greatest_wealth(excess, alpha, second_moment, weight, MOST_AT_STAKE))
+
+
+def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> float:
+    """P-value against "the tolerance is exceeded" from the examples on which the candidate alone errs.
+
+    ``error``, ``best_error``: [examples], each 0 or 1. Absolute: their number is binomial of all examples with a
+    share ≥ τ. Relative: it is binomial of the examples on which the best version errs, or else the candidate does,
+    with a share ≥ τ / (1 + τ).
+    """
+    alone = int(np.count_nonzero((error > 0) & (best_error == 0)))
+    if kind == "absolute":
+        return float(binom.cdf(alone, len(error), min(tolerance, 1.0))) if tolerance > 0 else 1.0
+    either = alone + int(np.count_nonzero(best_error))
+    return float(binom.cdf(alone, either, tolerance / (1.0 + tolerance))) if tolerance > 0 else 1.0
 
 
 def degradation_bound(
@@ -27,55 +75,45 @@ def degradation_bound(
     best_error: np.ndarray,
     alpha: float,
     kind: ToleranceKind,
-    second_moment: np.ndarray,
+    second_moment: float,
     weight: float,
-) -> np.ndarray:
-    """The least tolerance each candidate is shown to keep at level ``alpha``: float64 [candidates], ≥ 0, or infinity.
+) -> float:
+    """The least tolerance that betting shows to be kept at level ``alpha``, or infinity; arguments as above.
 
-    ``error``: float64 [examples, candidates] in [0, 1], ``best_error``: float64 [examples] in [0, 1], the examples
-    independent and in an order that does not depend on them. ``second_moment`` [candidates]: a guess of
-    E[(e − b)²] made without these examples, worth ``weight`` of them; it steers the stakes, not the validity.
+    Tolerances are tried from the widest down, each ``RATIO`` times the one before, and the first that is not shown ends
+    the search: fixed-sequence testing, so that the bound holds with probability 1 − ``alpha``.
     """
-    stakes = _stakes(error - best_error[:, None], alpha, second_moment, weight)
-    least, most = np.zeros(error.shape[1]), np.full(error.shape[1], LARGEST[kind])
-    hopeless = ~_refuted(most, error, best_error, stakes, alpha, kind)
-    at_zero = _refuted(least, error, best_error, stakes, alpha, kind)
-    for _ in range(BISECTIONS):
-        middle = (least + most) / 2
-        shown = _refuted(middle, error, best_error, stakes, alpha, kind)
-        least, most = np.where(shown, least, middle), np.where(shown, middle, most)
-    return np.where(at_zero, 0.0, np.where(hopeless, np.inf, most))
+    tolerance, shown = LARGEST[kind], float("inf")
+    while tolerance > LEAST and (
+        betting_p_value(error, best_error, tolerance, kind, alpha, second_moment, weight) <= alpha
+    ):
+        tolerance, shown = tolerance * RATIO, tolerance
+    return shown
+
+
+def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = True) -> np.ndarray:
+    """Wealth after each request of a gambler who doubts that the mean of ``excess`` is ≤ 0: float64 like ``excess``.
+
+    ``excess``: float64 [requests], at most 1 and at least −``largest``, in the order of arrival.
+    ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is
+    staked from the beginning.
+    """
+    stakes = np.array(STAKES) / max(1.0, largest)
+    wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))
+    evidence = np.empty(len(excess))
+    for at, value in enumerate(excess):
+        joining, waiting = (1.0 / ((at + 1) * (at + 2)), 1.0 / (at + 2)) if restarts else (0.0, 0.0)
+        wealth = np.minimum((wealth + joining) * (1.0 + stakes * value), 1e300)
+        evidence[at] = wealth.mean() + waiting
+    return evidence
 
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:
-    """About how many examples a bound at level ``alpha`` needs to be within ``margin`` > 0 (points) of the mean."""
+    """About how many examples a test at level ``alpha`` needs to show a mean excess of −``margin`` < 0 (points)."""
     return np.log(1.0 / alpha) * (2.0 * second_moment / margin**2 + 2.0 / (3.0 * margin))
 
 
 def expected_width(second_moment: np.ndarray, alpha: float, examples: int) -> np.ndarray:
-    """About how far above the mean a bound from so many examples lies; the inverse of ``examples_to_show``."""
+    """About the margin that so many examples can show at level ``alpha``; the inverse of ``examples_to_show``."""
     doubt = np.log(1.0 / alpha) / max(1, examples)
     return doubt / 3.0 + np.sqrt((doubt / 3.0) ** 2 + 2.0 * doubt * second_moment)
-
-
-def _stakes(difference: np.ndarray, alpha: float, second_moment: np.ndarray, weight: float) -> np.ndarray:
-    """λ [examples, candidates]: the stake that would be best if the differences' second moment were as seen so far."""
-    examples = len(difference)
-    before = np.cumsum(difference**2, axis=0) - difference**2
-    seen = (weight * second_moment + before) / (weight + np.arange(examples)[:, None])
-    x = np.sqrt(2.0 * np.log(1.0 / alpha) / (examples * seen))
-    # x is the best stake while small; kept below 1, so that one bad example never costs the whole wealth.
-    return np.minimum(np.tanh(x), 0.99)
-
-
-def _refuted(
-    tolerance: np.ndarray,
-    error: np.ndarray,
-    best_error: np.ndarray,
-    stakes: np.ndarray,
-    alpha: float,
-    kind: ToleranceKind,
-) -> np.ndarray:
-    allowed = tolerance if kind == "absolute" else tolerance * best_error[:, None]
-    log_wealth = np.cumsum(np.log1p(stakes * (allowed + best_error[:, None] - error)), axis=0)
-    return np.asarray(log_wealth.max(axis=0) >= np.log(1.0 / alpha))

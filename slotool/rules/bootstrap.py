@@ -28,6 +28,7 @@ from slotool.rules.candidates import Candidates
 FEWEST_TRIALS = 30
 MOST_TRIALS = 2000
 SUBSET_SHARE = 0.1
+AT_ONCE = 10  # trials between two looks at who is confident
 
 
 class Bootstrap(RuleGenerator):
@@ -43,8 +44,10 @@ class Bootstrap(RuleGenerator):
         trials = _Trials(len(candidates), 2.0 * float(norm.ppf(problem.confidence)))
         path_of = candidates.path_numbers
         while trials.made < MOST_TRIALS and trials.unsure.any():
-            rows = draw.integers(0, examples, size)
-            trials.add(simulate(problem, candidates, rows, trials.unsure_paths(path_of, len(candidates.paths))))
+            rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MOST_TRIALS - trials.made))])
+            paths = trials.unsure_paths(path_of, len(candidates.paths))
+            for metrics in simulate(problem, candidates, rows, paths):
+                trials.add(metrics)
         note = f"worst of at most {trials.made} trials on random tenths of the table, without a proof"
         config = {"trials": trials.made, "candidates_not_confident": int(trials.unsure.sum())}
         degradation, response_time_s, cost = trials.worst
@@ -52,17 +55,19 @@ class Bootstrap(RuleGenerator):
 
 
 def simulate(problem: Problem, candidates: Candidates, rows: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
-    """One trial: degradation, mean response time and mean cost of each candidate on ``rows``: float64 [3, candidates].
+    """Trials: degradation, mean response time and mean cost of each candidate: float64 [trials, 3, candidates].
 
-    ``only``: bool [paths]; candidates on other paths are NaN.
+    ``rows``: int [trials, size], the examples of each trial. ``only``: bool [paths]; candidates on others are NaN.
     """
-    means = candidates.means(rows, only)
-    best_error, best_on_table = float(means.error[candidates.best]), float(problem.version_errors.min())
-    if problem.tolerance_kind == "relative" and best_error == 0 and best_on_table > 0:
-        degradation = means.error / best_on_table
-    else:
-        degradation = problem.degradation(means.error, best_error)
-    return np.array([degradation, means.response_time_s, means.cost])
+    metrics = candidates.sample_means(rows, only)
+    best_on_table = float(problem.version_errors.min())
+    for trial in metrics:
+        best_error = float(trial[0, candidates.best])
+        if problem.tolerance_kind == "relative" and best_error == 0 and best_on_table > 0:
+            trial[0] /= best_on_table
+        else:
+            trial[0] = problem.degradation(trial[0], best_error)
+    return metrics
 
 
 class _Trials:

@@ -7,7 +7,9 @@ sum of bin totals from either side, whatever the number of thresholds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +20,10 @@ from slotool.tables import OutcomeTable
 
 @dataclass(frozen=True)
 class _Path:
-    """One ordered pair. ``bins``: int [examples], how many thresholds the first version's confidence reaches.
+    """One ordered pair. ``bins``: int32 [examples], how many thresholds the first version's confidence reaches.
 
-    ``early`` and ``full``: per example what early termination and full operation give, float64 rows of error, then
-    time and cost of each kind in ``kinds``. ``start``: index of its first candidate.
+    ``answers``: what early termination and full operation give, float64 [examples, 2, columns]; columns are error,
+    then time and cost of each kind in ``kinds``. ``start``: index of its first candidate.
     """
 
     first: int
@@ -29,18 +31,18 @@ class _Path:
     kinds: tuple[str, ...]
     thresholds: np.ndarray
     bins: np.ndarray
-    early: np.ndarray
-    full: np.ndarray
+    answers: np.ndarray
     start: int
 
-    def means(self, rows: np.ndarray | slice, early: np.ndarray, full: np.ndarray) -> np.ndarray:
-        """Mean over ``rows`` at each threshold of the one column given: float64 [thresholds]."""
-        bins, size = self.bins[rows], len(self.thresholds)
-        early_sums = np.bincount(bins, weights=early[rows], minlength=size + 1)
-        full_sums = np.bincount(bins, weights=full[rows], minlength=size + 1)
-        # At threshold k an example terminates early when it reaches more than k thresholds.
-        after = np.cumsum(early_sums[::-1])[::-1][1:]
-        return (after + np.cumsum(full_sums)[:size]) / len(bins)
+    def means(self, rows: np.ndarray, answers: np.ndarray | None = None) -> np.ndarray:
+        """Means over each sample ``rows`` (int64 [samples, size]): float64 [samples, columns, thresholds].
+
+        ``answers``: float64 [examples, 2, columns] to average instead of the path's own.
+        """
+        from slotool.rules.kernels import step_means
+
+        chosen = self.answers if answers is None else answers
+        return np.asarray(step_means(self.bins, chosen, rows, len(self.thresholds)))
 
 
 class Candidates:
@@ -89,29 +91,39 @@ class Candidates:
         kind, step = divmod(index - path.start, len(path.thresholds))
         return PAIRS[path.kinds[kind]](names[path.first], names[path.second], float(path.thresholds[step]))
 
-    def means(self, rows: np.ndarray | None = None, only: np.ndarray | None = None) -> Replayed:
-        """Mean error, response time and cost of every candidate over ``rows`` (int [any], repeats count again).
+    def means(self, rows: np.ndarray | None = None) -> Replayed:
+        """Mean error, response time and cost of every candidate over ``rows`` (int [any], repeats count again)."""
+        return Replayed(*self.sample_means(self._sample(rows))[0])
 
-        ``only``: bool [paths]; candidates on other paths are left NaN.
+    def sample_means(self, rows: np.ndarray, only: np.ndarray | None = None) -> np.ndarray:
+        """``means`` of several samples of the table at once, on all cores: float64 [samples, 3, candidates].
+
+        ``rows``: int64 [samples, size]. ``only``: bool [paths]; candidates on other paths are left NaN.
         """
-        chosen = slice(None) if rows is None else rows
-        table = np.full((3, self._size), np.nan)
-        for metric, values in enumerate((self._error, self._latency_s, self._cost)):
-            table[metric, : len(self.alone)] = values[chosen][:, self.alone].mean(axis=0)
-        for path in (p for at, p in enumerate(self.paths) if only is None or only[at]):
-            columns = [path.means(chosen, early, full) for early, full in zip(path.early, path.full, strict=True)]
+        rows = np.sort(rows, axis=1)  # neighbours in memory are then read one after another
+        table = np.full((len(rows), 3, self._size), np.nan)
+        for sample, chosen in enumerate(rows):
+            for metric, values in enumerate((self._error, self._latency_s, self._cost)):
+                table[sample, metric, : len(self.alone)] = values[chosen][:, self.alone].mean(axis=0)
+
+        def fill(path: _Path) -> None:
+            found, steps = path.means(rows), len(path.thresholds)
             for at in range(len(path.kinds)):
-                begin = path.start + at * len(path.thresholds)
-                table[:, begin : begin + len(path.thresholds)] = columns[0], columns[1 + 2 * at], columns[2 + 2 * at]
-        return Replayed(*table)
+                begin = path.start + at * steps
+                table[:, :, begin : begin + steps] = found[:, [0, 1 + 2 * at, 2 + 2 * at]]
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+            list(cores.map(fill, (path for at, path in enumerate(self.paths) if only is None or only[at])))
+        return table
 
     def mean_of_error(self, of: Callable[[np.ndarray], np.ndarray], rows: np.ndarray | None = None) -> np.ndarray:
         """Mean over ``rows`` of a function of the answers' errors (float64 [examples] to the same), per candidate."""
-        chosen = slice(None) if rows is None else rows
+        sample = self._sample(rows)
         means = np.empty(self._size)
-        means[: len(self.alone)] = [of(self._error[:, version])[chosen].mean() for version in self.alone]
+        means[: len(self.alone)] = [of(self._error[:, version])[sample[0]].mean() for version in self.alone]
         for path in self.paths:
-            column = path.means(chosen, of(path.early[0]), of(path.full[0]))
+            answers = np.stack([of(path.answers[:, 0, 0]), of(path.answers[:, 1, 0])], axis=1)[:, :, None]
+            column = path.means(sample, answers)[0, 0]
             means[path.start : path.start + len(column) * len(path.kinds)] = np.tile(column, len(path.kinds))
         return means
 
@@ -124,7 +136,7 @@ class Candidates:
             else:
                 path = self._path_of(index)
                 step = (index - path.start) % len(path.thresholds)
-                columns[:, at] = np.where(path.bins > step, path.early[0], path.full[0])
+                columns[:, at] = np.where(path.bins > step, path.answers[:, 0, 0], path.answers[:, 1, 0])
         return columns
 
     @property
@@ -134,6 +146,9 @@ class Candidates:
         for at, path in enumerate(self.paths):
             numbers[path.start : path.start + len(path.thresholds) * len(path.kinds)] = at
         return numbers
+
+    def _sample(self, rows: np.ndarray | None) -> np.ndarray:
+        return np.asarray(np.arange(len(self._error)) if rows is None else rows, dtype=np.int64)[None]
 
     def _path_of(self, index: int) -> _Path:
         return next(path for path in reversed(self.paths) if path.start <= index)
@@ -147,8 +162,9 @@ class Candidates:
             for early_values, full_values in (PAIRS[kind].times(*times), PAIRS[kind].costs(*times, *costs)):
                 early.append(early_values)
                 full.append(full_values)
-        bins = np.searchsorted(thresholds, sure, side="right")
-        return _Path(first, second, kinds, thresholds, bins, np.array(early), np.array(full), start)
+        bins = np.searchsorted(thresholds, sure, side="right").astype(np.int32)
+        answers = np.ascontiguousarray(np.array([early, full]).transpose(2, 0, 1))
+        return _Path(first, second, kinds, thresholds, bins, answers, start)
 
 
 def _quantiles(confidence: np.ndarray, count: int) -> np.ndarray:

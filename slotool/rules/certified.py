@@ -4,13 +4,15 @@ Learn, then test (arXiv 2110.01052), with what could spoil the promise and what 
 
 - *Many candidates, thresholds taken from the data.* A random part of the table (``LEARN_SHARE``) sets the thresholds
   and names a few finalists, the candidates that look cheapest within some tolerance. Only the finalists are tested,
-  on the other examples, each at its share of the budget (Bonferroni).
-- *Many tiers.* A finalist gets one bound that holds for every tolerance at once, so tiers, like objectives, cost
-  nothing: any rule whose bound is within a tolerance may serve it.
+  on the other examples, and Holm's procedure divides the budget among them (``sequences``).
+- *Many tiers.* A finalist is tested at one tolerance after another, from the widest down, until one is not shown:
+  fixed-sequence testing, which needs no correction. Sequences along tolerances and not along thresholds, because
+  then tiers, like objectives, cost nothing; along thresholds every tier would need a share of the budget.
 - *The best version is named by the same table.* The budget is divided by the number of versions: whichever of them
   had been named, the finalists tested against it would have failed with at most that share.
 - *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
-  itself (``betting``).
+  itself. Where the learning part shows 0/1 losses on which hardly ever the best version alone errs, an exact
+  binomial test is sharper and takes the bet's place (``betting``).
 
 The promise is relative to the version the rule set names as best; where nothing cheaper can be shown to keep a
 tolerance that version serves, with degradation 0 by definition. It assumes what the paper does: examples drawn
@@ -20,18 +22,20 @@ independently, and requests to come like them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from slotool.rules.base import Assessment, Problem, RuleGenerator
-from slotool.rules.betting import degradation_bound, examples_to_show, expected_width
+from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of, expected_width
 from slotool.rules.candidates import Candidates
 from slotool.rules.policies import Replayed
+from slotool.rules.sequences import holm_over_sequences
 
 LEARN_SHARE = 0.2
 MOST_FINALISTS = 24
 TARGETS = 6
+ONE_SIDED = 3  # so many errors of the finalist alone, and none of the best version alone, call for counting
 # Finalists are chosen as if their bound lay this many expected widths above the degradation learnt.
 CAUTION = (0.5, 1.0, 1.5, 2.0, 3.0)
 
@@ -53,13 +57,13 @@ class Certified(RuleGenerator):
         finalists = _finalists(problem, candidates, spread, learn, len(test), budget / MOST_FINALISTS)
         bound = np.full(len(candidates), np.inf)
         bound[candidates.best] = 0.0
-        if finalists:
-            errors = candidates.errors(finalists)[test] / problem.max_error
-            alpha = budget / len(finalists)
-            shown = degradation_bound(
-                errors, best_errors[test], alpha, problem.tolerance_kind, spread[finalists], len(learn) + 1.0
-            )
-            bound[finalists] = shown * (problem.max_error if problem.tolerance_kind == "absolute" else 1.0)
+        tests = [
+            _Sequence(problem, errors, best_errors, learn, test, budget / len(finalists))
+            for errors in candidates.errors(finalists).T / problem.max_error
+        ]
+        for index, shown in zip(finalists, holm_over_sequences(tests, budget), strict=True):
+            if shown:
+                bound[index] = sorted(problem.tolerances)[-shown]
         means = candidates.means()
         config = {"finalists": len(finalists), "examples_learnt_from": len(learn), "examples_tested_on": len(test)}
         needed = _examples_needed(problem, candidates, means, spread, budget / max(1, len(finalists)))
@@ -73,6 +77,44 @@ class Certified(RuleGenerator):
         """E[(e − e_best)²] of each candidate, errors scaled to [0, 1], never 0: as if one more example differed."""
         squares = candidates.mean_of_error(lambda error: (error / problem.max_error - best_errors) ** 2, rows)
         return (squares * len(rows) + 1.0) / (len(rows) + 1.0)
+
+
+class _Sequence(Sequence[float]):
+    """P-values of one finalist at tolerances asked for, widest first, each computed when it is looked at.
+
+    Tolerances that the finalist exceeds on the learning part are left out: it would end there anyway.
+    ``error``, ``best_error``: float64 [examples] in [0, 1]; ``learn``, ``test``: their rows; ``alpha``: what the
+    stakes aim at.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        error: np.ndarray,
+        best_error: np.ndarray,
+        learn: np.ndarray,
+        test: np.ndarray,
+        alpha: float,
+    ):
+        self._kind, self._alpha = problem.tolerance_kind, alpha
+        self._learn, self._test = (error[learn], best_error[learn]), (error[test], best_error[test])
+        points = problem.max_error if self._kind == "absolute" else 1.0
+        descending = sorted((tolerance / points for tolerance in problem.tolerances), reverse=True)
+        self._tolerances = [t for t in descending if excess_of(*self._learn, t, self._kind).mean() < 0]
+        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
+        alone, best_alone = (np.count_nonzero(a > b) for a, b in (self._learn, self._learn[::-1]))
+        self._counts = whole and best_alone == 0 and bool(alone >= ONE_SIDED)
+
+    def __len__(self) -> int:
+        return len(self._tolerances)
+
+    def __getitem__(self, at: Any) -> Any:
+        tolerance = self._tolerances[at]
+        if self._counts:
+            return binomial_p_value(*self._test, tolerance, self._kind)
+        squares, seen = excess_of(*self._learn, tolerance, self._kind) ** 2, len(self._learn[0])
+        moment = (float(squares.sum()) + 1.0) / (seen + 1.0)
+        return betting_p_value(*self._test, tolerance, self._kind, self._alpha, moment, seen + 1.0)
 
 
 def _finalists(

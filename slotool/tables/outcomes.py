@@ -58,6 +58,28 @@ class OutcomeTable(Table):
         values[self._cells] = self.rows[column].to_numpy(dtype=np.float64)
         return values
 
+    def examples_at(self, indices: np.ndarray) -> OutcomeTable:
+        """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
+        kept = np.isin(self._cells[0], indices)
+        return OutcomeTable(self.rows[kept].reset_index(drop=True), self.provenance)
+
+    def priced(self, per_second: Mapping[str, float]) -> OutcomeTable:
+        """The table with costs of its latencies times a price per second of each version.
+
+        Raises ``TableError`` for a version without a price, a price without a version, or one that is no price.
+        """
+        for version in dict.fromkeys([*self.versions, *per_second]):
+            if version not in per_second:
+                raise TableError(
+                    f"version {version!r} has no price; one is needed for each of {', '.join(self.versions)}"
+                )
+            if version not in self.versions:
+                raise TableError(f"a price for {version!r}, but the table has only {', '.join(self.versions)}")
+            if not 0 <= per_second[version] < np.inf:
+                raise TableError(f"price {per_second[version]:g} of version {version!r} must be a number from 0 up")
+        prices = self.rows["version"].map(dict(per_second)).to_numpy(dtype=np.float64)
+        return OutcomeTable(self.rows.assign(cost=self.rows["latency_s"] * prices), self.provenance)
+
     @cached_property
     def sha256(self) -> str:
         """Hash of the content (not of the file): what a rule generated from this table refers to."""

@@ -26,7 +26,7 @@ from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.ranker import bucket_entropy
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.registry import CANDIDATES, RANKERS
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE, SloNN
 from slotool.elastic.family import Version
 from slotool.elastic.training import mlp as mlp_graph
@@ -60,7 +60,7 @@ def trained() -> Version:
         torch.set_num_threads(threads)
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=len(RANKERS))
 def digits_model(ranker: str = "centred-freehash") -> SloNN:
     return build("digits", Subject(mlp_of(trained()), digits()), ranker, Settings(SHARES))
 
@@ -268,7 +268,7 @@ def test_most_nodes_keep_most_of_the_accuracy(ranker: str) -> None:
     model, test = digits_model(ranker), digits().test
     accuracy = [float((model.forward(test.x, point).argmax(axis=1) == test.y).mean()) for point in model.points]
     assert accuracy[-1] > 0.94
-    assert accuracy[-2] > accuracy[-1] - 0.08, "three quarters of the nodes"
+    assert accuracy[-2] > accuracy[-1] - (0.08 if RANKERS[ranker].informed else 0.2), "three quarters of the nodes"
     assert accuracy[0] < accuracy[1] < accuracy[2] < accuracy[3]
 
 
@@ -301,7 +301,7 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
 def test_the_best_ranker_is_the_one_with_the_highest_validation_accuracy() -> None:
     calls: list[None] = []
     subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5))
-    model, scores = build_best("m", subject, list(RANKERS), chosen)
+    model, scores = build_best("m", subject, CANDIDATES, chosen)
     assert model.ranker == max(scores, key=lambda name: scores[name])
     assert scores[model.ranker] == pytest.approx(model.calibration.by_point[:-1].mean())
     assert len(calls) == steps(subject, len(scores), chosen)

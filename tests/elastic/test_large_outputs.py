@@ -14,7 +14,7 @@ from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic import load_model
 from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.confidence import LEAST_PROBABILITY, closeness
+from slotool.elastic.activators.confidence import LEAST_PROBABILITY, MEASURES, closeness
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
 from slotool.elastic.activators.registry import RANKERS
@@ -60,7 +60,7 @@ def data() -> MultiLabelDataset:
     return MultiLabelDataset("topics", *splits, classes=LABELS, source="topics")
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=len(RANKERS))
 def model(ranker: str = "clusters") -> SloNN:
     return build("topics", Subject(network(), data()), ranker, Settings())
 
@@ -189,14 +189,17 @@ def test_lists_per_bucket_beat_one_static_list_and_clusters_beat_hashes() -> Non
             data().test.y.contain(try_all(built.mlp, lists, built.shares, data().test.x).labels).mean(axis=0)
             for lists in (built.activators, popular)
         )
-        assert own[:8].mean() > static[:8].mean(), ranker
+        if RANKERS[ranker].informed:
+            assert own[:8].mean() > static[:8].mean(), ranker
         accuracy[ranker] = own[:-1].mean()
     assert max(accuracy, key=lambda name: accuracy[name]) == "clusters"
+    assert min(accuracy, key=lambda name: accuracy[name]) == "random"
 
 
 def test_choosing_per_query_is_never_worse_than_a_fixed_k_where_it_was_calibrated() -> None:
     built = model()
-    assert set(built.mean_k) == {"cross-entropy", "zero-one", "zero-one, capped", "none"}
+    assert set(built.mean_k) == {measure.name for measure in MEASURES}
+    assert {"cross-entropy", "none"} <= set(built.mean_k)
     assert built.mean_k[built.measure] == min(built.mean_k.values())
 
 

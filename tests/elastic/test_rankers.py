@@ -6,6 +6,8 @@ import numpy as np
 
 from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
+from slotool.elastic.activators.mongoose import DRAWN_SHARE, Mongoose
+from slotool.elastic.activators.random_order import RandomOrder
 from slotool.elastic.activators.registry import RANKERS
 from slotool.testing.rankers import RankerConformance
 
@@ -34,6 +36,36 @@ class TestClusters(RankerConformance):
         assert (ranker.sizes < ranker.fine.shape[1]).all()
         keys = ranker.keys(self.layer(), self.inputs(500, 5))[:, 0]
         assert (keys % ranker.fine.shape[1] < ranker.sizes[keys // ranker.fine.shape[1]]).all()
+
+
+class TestRandomOrder(RankerConformance):
+    ranker = RandomOrder
+
+    def test_another_seed_another_order_of_all_nodes(self) -> None:
+        orders = [self.lists(self.fitted(), seed).overall.tolist() for seed in (0, 0, 1)]
+        assert orders[0] == orders[1] != orders[2]
+        assert sorted(orders[0]) == list(range(len(orders[0])))
+
+
+class TestMongoose(RankerConformance):
+    ranker = Mongoose
+
+    def test_lists_are_learnt_from_a_part_of_the_activations(self) -> None:
+        ranker, layer, inputs = self.fitted(), self.layer(), self.inputs(1_000)
+        assert isinstance(ranker, Mongoose)
+        keys, everything = ranker.keys(layer, inputs), np.ones((1_000, layer.units), dtype=np.float32)
+        seen = ranker.considered(layer, keys, everything, np.random.default_rng(0)) > 0
+        shared = (keys[:, None] == ranker.node_keys(layer)).any(axis=2)
+        assert seen[shared].all(), "nodes whose weights share a bucket with the input are computed"
+        assert 0.5 * DRAWN_SHARE < seen[~shared].mean() < 2 * DRAWN_SHARE
+
+    def test_learning_brings_inputs_and_the_nodes_they_wake_together(self) -> None:
+        """The nodes that share a bucket with an input answer it more than the others do."""
+        ranker, layer, inputs = self.fitted(), self.layer(), self.inputs(500, 4)
+        assert isinstance(ranker, Mongoose)
+        shared = (ranker.keys(layer, inputs)[:, None] == ranker.node_keys(layer)).any(axis=2)
+        values = layer.pre_activations(inputs)
+        assert values[shared].mean() > values[~shared].mean() + 0.5 * values.std()
 
 
 def test_every_ranker_is_tested() -> None:

@@ -13,11 +13,13 @@ from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, layer_input, node_count
 from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
 from slotool.elastic.activators.confidence import (
+    FOLDS,
     MANY_THRESHOLDS,
     MEASURES,
     MOST_THRESHOLDS,
     Calibration,
     ConfidenceTables,
+    Lessons,
     Trials,
     least_share,
     mean_share,
@@ -188,10 +190,10 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
     entropy: dict[int, float] = {}
     for layer in subject.activated:
         rng = np.random.default_rng([settings.seed, layer])
-        learner = _Layer(subject, activators, layer, shares)
+        learner = _Layer(subject, activators, layer, shares, settings.seed)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
     activators = _cut_to_budget(mlp, activators, shares)
-    return _with_confidence(name, subject, shares, activators, entropy)
+    return _with_confidence(name, subject, shares, activators, entropy, settings.seed)
 
 
 def _with_confidence(
@@ -200,20 +202,20 @@ def _with_confidence(
     shares: tuple[float, ...],
     activators: dict[int, Activator],
     entropy: dict[int, float],
+    seed: int,
 ) -> SloNN:
-    """Try every k; learn confidence by each measure from training data and keep the one that spares most validation
-    work at the allowed loss."""
-    mlp, held_out, first = subject.mlp, flat(subject.data.validation.x), min(activators)
+    """Try every k; learn confidence by each measure and keep the one that spares most validation work at the allowed
+    loss."""
+    mlp, rows = subject.mlp, activators[min(activators)].lists.rows
     full = subject.full if only_output(mlp, activators) else None
-    trained = try_all(mlp, activators, shares, subject.train, full, subject.progress)
-    correct = subject.correct(try_all(mlp, activators, shares, held_out), "validation")
-    buckets = [_first_buckets(mlp, activators, first, x) for x in (subject.train, held_out)]
+    trained = _lessons(subject, activators, shares, "train", full, subject.progress)
+    held_out = _lessons(subject, activators, shares, "validation")
     levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
     measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
-        confidence = measure.learn(buckets[0], activators[first].lists.rows, trained)
-        estimates = confidence.estimate(buckets[1])
-        calibration = Calibration.measure(estimates, correct, levels)
+        # Every measure is judged on the same parts.
+        confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
+        calibration = Calibration.measure(estimates, held_out.correct, levels)
         measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
     mean_k = {name: entry[0] for name, entry in measured.items()}
@@ -222,6 +224,21 @@ def _with_confidence(
     return SloNN(
         name, mlp, shares, activators, confidence, calibration, entropy, measure=best, mean_k=mean_k, sparse=sparse
     )
+
+
+def _lessons(
+    subject: Subject,
+    activators: dict[int, Activator],
+    shares: tuple[float, ...],
+    split: str,
+    full: FullAnswers | None = None,
+    progress: Progress = lambda: None,
+) -> Lessons:
+    """What the inputs of a split have to teach. ``full``: the full network's answers to them, if they are known."""
+    x = flat(getattr(subject.data, split).x)
+    trials = try_all(subject.mlp, activators, shares, x, full, progress)
+    buckets = _first_buckets(subject.mlp, activators, min(activators), x)
+    return Lessons(buckets, trials, subject.correct(trials, split))
 
 
 def build_best(
@@ -266,6 +283,7 @@ class _Layer:
     before: dict[int, Activator]
     at: int
     shares: tuple[float, ...]
+    seed: int
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
@@ -286,7 +304,7 @@ class _Layer:
         layer = self.subject.mlp.layers[self.at]
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
-            sums.add(part, scores)
+            sums.add(part, ranker.considered(layer, part, scores, np.random.default_rng([self.seed, self.at, 1])))
         return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
 
     def _nodes_needed(self, activator: Activator) -> tuple[float, float]:

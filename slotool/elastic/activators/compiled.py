@@ -20,7 +20,9 @@ from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import ConfidenceTables
 from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators.mongoose import Mongoose
 from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.random_order import RandomOrder
 
 # Pieces begin at multiples of so many bytes: a row of 64 or 128 int8 then fills whole cache lines.
 LINE_BYTES = 64
@@ -127,12 +129,26 @@ class Compiled:
         row[k.COARSE_STEPS_AT] = self._numbers.add(np.stack([ranker.coarse_scale, ranker.coarse_offset]))
         row[k.FINE_STEPS_AT] = self._numbers.add(np.stack([ranker.fine_scale, ranker.fine_offset], axis=1))
 
+    def _lay_out_projections(self, row: np.ndarray, ranker: Mongoose) -> None:
+        row[k.KIND], row[k.BITS] = k.PROJECTED, ranker.thresholds.shape[1]
+        row[k.PROJECTIONS_AT] = self._bytes.add(ranker.projections)
+        row[k.THRESHOLDS_AT] = self._numbers.add(ranker.thresholds)
+
+    def _lay_out_nothing(self, row: np.ndarray, ranker: RandomOrder) -> None:
+        # A key of no bits.
+        row[k.KIND] = k.HASH
+
 
 def _base(ranker: Any) -> type:
     return next(kind for kind in _LAYOUTS if isinstance(ranker, kind))
 
 
-_LAYOUTS: dict[type, Any] = {FreeHash: Compiled._lay_out_hash, Clusters: Compiled._lay_out_clusters}
+_LAYOUTS: dict[type, Any] = {
+    FreeHash: Compiled._lay_out_hash,
+    Clusters: Compiled._lay_out_clusters,
+    Mongoose: Compiled._lay_out_projections,
+    RandomOrder: Compiled._lay_out_nothing,
+}
 
 
 class _Tape:

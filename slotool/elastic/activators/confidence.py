@@ -13,8 +13,8 @@ from slotool.elastic.activators.importance import sum_by_key
 LEAST_PROBABILITY = 1e-6
 # So many average examples count in every bucket of a confidence table.
 PRIOR_EXAMPLES = 5.0
-# A confidence above every other.
-CERTAIN = np.float32(1e30)
+# Tables learnt on held-out inputs are judged in so many parts, each by tables of the others.
+FOLDS = 5
 MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
 
 
@@ -43,36 +43,90 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """One way to measure c(k, x) on training inputs. ``prior`` as in ``ConfidenceTables.learn``.
+class Lessons:
+    """Inputs that confidence is learnt from: ``buckets`` int [n, tables], rows of the first activated layer's lists;
+    how each k answered them; ``correct``: bool [n, shares + 1], whether that was right, last the full network."""
 
-    ``capped``: the largest k of the grid counts as enough for any input, so that a bucket that looks doubtful at every
-    k costs that much and not the full network, which is hundreds of times slower at a large output layer.
+    buckets: np.ndarray
+    trials: Trials
+    correct: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> Lessons:
+        trials = Trials(self.trials.labels[chosen], self.trials.closeness[chosen])
+        return Lessons(self.buckets[chosen], trials, self.correct[chosen])
+
+    @property
+    def same_first(self) -> np.ndarray:
+        """float32 [n, shares]: 1 where k gives the full network's first label, else 0."""
+        return (self.trials.labels[:, :-1] == self.trials.labels[:, -1:]).astype(np.float32)
+
+    @property
+    def lost(self) -> np.ndarray:
+        """float32 [n, shares]: 1 where the full network is right and k says something else, else 0."""
+        return (1.0 - self.same_first) * self.correct[:, -1:]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One way to tell from an input's buckets how close to the full answer each k will come.
+
+    ``of``: c(k, x) of inputs, float [n, shares]; ``entries``: from its means per bucket [rows, shares], and the k grid,
+    to what the tables hold. ``prior`` as in ``ConfidenceTables.learn``. ``held_out``: learnt from validation inputs,
+    because a network is surer of those it was trained on than of any other.
     """
 
     name: str
-    of: Callable[[Trials], np.ndarray]
-    prior: float
-    capped: bool = False
+    of: Callable[[Lessons], np.ndarray]
+    prior: float = PRIOR_EXAMPLES
+    held_out: bool = True
+    entries: Callable[[np.ndarray, Sequence[float]], np.ndarray] = lambda means, shares: means
 
-    def learn(self, buckets: np.ndarray, rows: int, trials: Trials) -> ConfidenceTables:
-        tables = ConfidenceTables.learn(buckets, rows, self.of(trials), self.prior)
-        if self.capped:
-            tables.means[:, -1] = CERTAIN
-        return tables
+    def learn(self, lessons: Lessons, rows: int, shares: Sequence[float]) -> ConfidenceTables:
+        means = ConfidenceTables.learn(lessons.buckets, rows, self.of(lessons), self.prior).means
+        return ConfidenceTables(self.entries(means, shares).astype(np.float32))
+
+    def try_out(
+        self, trained: Lessons, held_out: Lessons, rows: int, shares: Sequence[float], rng: np.random.Generator
+    ) -> tuple[ConfidenceTables, np.ndarray]:
+        """The tables, and ĉ(k, x) of the held-out inputs, float64 [n, shares], by tables that no input had a part in.
+
+        Of tables learnt on held-out inputs those are of the other ``FOLDS`` − 1 parts; all parts make the tables.
+        """
+        if not self.held_out:
+            tables = self.learn(trained, rows, shares)
+            return tables, tables.estimate(held_out.buckets)
+        part = rng.permutation(len(held_out.buckets)) % FOLDS
+        estimates = np.empty((len(part), len(shares)))
+        for fold in range(FOLDS):
+            others = self.learn(held_out.take(np.flatnonzero(part != fold)), rows, shares)
+            estimates[part == fold] = others.estimate(held_out.buckets[part == fold])
+        return self.learn(held_out, rows, shares), estimates
 
 
-def _same_first(trials: Trials) -> np.ndarray:
-    return (trials.labels[:, :-1] == trials.labels[:, -1:]).astype(np.float32)
+def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+    """From the loss expected of each k to how little more nodes still spare of it: float64 [rows, shares], at most 0.
+
+    Minus the greatest rate, loss per share of nodes, at which any larger k (in the end all nodes, which lose nothing)
+    does better. Taking the least k at which that is no less than −λ minimises nodes + loss / λ over all inputs:
+    nodes go where they spare most, while a threshold on the loss itself spends them on inputs that none can save.
+    """
+    costs = np.append(np.asarray(shares, dtype=np.float64), 1.0)
+    reached = np.concatenate([lost, np.zeros((len(lost), 1))], axis=1)
+    found = np.empty(lost.shape)
+    for at in range(lost.shape[1]):
+        spared = (reached[:, at : at + 1] - reached[:, at + 1 :]) / (costs[at + 1 :] - costs[at])
+        found[:, at] = -np.maximum(spared.max(axis=1), 0.0)
+    return found
 
 
-# Of these, build keeps the one that spares most on validation data; the last cannot tell inputs apart, so what is
-# chosen per input never does worse there than a k fixed beforehand.
+# Of these, build keeps the one that spares most on validation data. The first is the paper's; the last cannot tell
+# inputs apart, so what is chosen per input never does worse there than a k fixed beforehand.
 MEASURES = (
-    Measure("cross-entropy", lambda trials: trials.closeness, PRIOR_EXAMPLES),
-    Measure("zero-one", _same_first, PRIOR_EXAMPLES),
-    Measure("zero-one, capped", _same_first, PRIOR_EXAMPLES, capped=True),
-    Measure("none", _same_first, np.inf),
+    Measure("cross-entropy", lambda lessons: lessons.trials.closeness, held_out=False),
+    Measure("cross-entropy, held out", lambda lessons: lessons.trials.closeness),
+    Measure("zero-one, held out", lambda lessons: lessons.same_first),
+    Measure("rate, held out", lambda lessons: lessons.lost, entries=rates),
+    Measure("none", lambda lessons: lessons.same_first, np.inf),
 )
 
 

@@ -17,11 +17,13 @@ MOST_LISTS = 2**16 - 1
 class Ranker(ABC):
     """Maps the inputs of one layer to one bucket in each of ``tables`` tables of ``buckets`` buckets.
 
-    ``most_tables``: more tables than these bring this kind of ranker nothing, and are not made.
+    ``most_tables``: more tables than these bring this kind of ranker nothing, and are not made. ``informed``: whether
+    the bucket hangs on the input at all.
     """
 
     name: ClassVar[str]
     most_tables: ClassVar[int] = MOST_LISTS
+    informed: ClassVar[bool] = True
     tables: int
     buckets: int
 
@@ -49,6 +51,13 @@ class Ranker(ABC):
     def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
         """int64 [n, tables]: the bucket of each input, float32 [n, inputs of the layer], an array or CSR."""
 
+    def considered(self, layer: DenseLayer, keys: np.ndarray, activations: Any, rng: np.random.Generator) -> Any:
+        """What of ``activations`` [n, units], an array or CSR, the lists are learnt from: here, all.
+
+        ``keys``: int [n, tables], those inputs' buckets. Same generator state, same answer.
+        """
+        return activations
+
     @property
     def computed_nodes(self) -> np.ndarray:
         """int64 [h], ascending: nodes whose dot products the key needs; they are reused as the nodes' outputs."""
@@ -67,6 +76,10 @@ class Ranker(ABC):
     @abstractmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
         """About what ``tensors`` of a ranker fitted to ``layer`` take."""
+
+    @abstractmethod
+    def lookup_bytes(self, layer: DenseLayer) -> int:
+        """Bytes that one input's keys read, but for the weights of ``computed_nodes``, whose values are used."""
 
     @property
     def nbytes(self) -> int:

@@ -59,8 +59,8 @@ class SlackFit(BatchingPolicy):
         latency_us, sizes = self.grid.latency_us, self.grid.sizes
         least, count = latency_us.min(), self._buckets
         width = (latency_us.max() - least) / count
-        of = np.zeros(latency_us.size) if width == 0 else np.ceil((latency_us.ravel() - least) / width) - 1
-        of = np.clip(of, 0, count - 1).astype(np.int64)
+        ranks = np.zeros(latency_us.size) if width == 0 else np.ceil((latency_us.ravel() - least) / width) - 1
+        of = np.clip(ranks, 0, count - 1).astype(np.int64)
         rows, columns = np.divmod(np.arange(latency_us.size), len(sizes))
         order = np.lexsort((-rows, -columns, of))
         starts = np.searchsorted(of[order], np.arange(count + 1))

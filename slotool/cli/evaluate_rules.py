@@ -1,0 +1,127 @@
+"""``slotool evaluate-rules``: routing rules held against outcomes they were not made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Force, Json
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.verdict import TierVerdict
+
+Rules = Annotated[Path, typer.Argument(help="Rules, as gen-rules wrote them.")]
+Outcomes = Annotated[Path, typer.Argument(help="Outcome table (Parquet or CSV) that the rules were not made from.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("evaluate-rules")(evaluate_rules)
+
+
+def evaluate_rules(
+    rules: Rules,
+    outcomes: Outcomes,
+    folds: Annotated[
+        int | None,
+        typer.Option("--folds", min=2, help="Cross-validate: make rules of the same settings from all folds but one."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Promised against actual degradation, as PNG.")] = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Replay every tier on fresh outcomes: degradation against tolerance, time and cost saved. Exit 1 on a violation.
+
+    Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
+
+    Example: slotool evaluate-rules rules.json outcomes.parquet --folds 10
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.output import Output
+    from slotool.rules import RuleSet
+    from slotool.rules.verdict import cross_validate, verdicts
+    from slotool.tables import OutcomeTable
+
+    if plot is not None:
+        refuse_existing(plot, force)
+    output = Output(as_json=json)
+    made, table = RuleSet.load(rules), OutcomeTable.load(outcomes)
+    if folds is None:
+        if table.sha256 == made.table_sha256:
+            output.warn("the rules were made from these very outcomes: nothing here is held out")
+        rounds = [verdicts(made, table)]
+    else:
+        with output.progress(f"{folds} folds of {len(table.examples):,} examples", total=folds) as progress:
+            rounds = cross_validate(made, table, folds, progress.advance)
+    if plot is not None:
+        _draw(made, rounds, plot, str(outcomes))
+    violations = _report(output, made, rounds, len(table.examples), plot)
+    if violations:
+        raise typer.Exit(1)
+
+
+def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
+    from slotool.reports.plots import save_png
+    from slotool.reports.series.promised import promised_against_actual
+
+    save_png(promised_against_actual(made, rounds, source), plot)
+
+
+def _report(output: Any, made: RuleSet, rounds: list[list[TierVerdict]], examples: int, plot: Path | None) -> int:
+    from slotool.cli.output import duration, table
+
+    tiers = [_tier(list(same)) for same in zip(*rounds, strict=True)]
+    violations = sum(tier["violations"] for tier in tiers)
+    cells = [
+        [
+            tier["id"],
+            _percent(tier["degradation"]),
+            _percent(tier["worst_degradation"]),
+            tier["violations"],
+            f"{tier['p_value']:.2g}",
+            duration(tier["response_time_s"]),
+            f"{tier['response_time_saved']:.0%}",
+            f"{tier['cost_saved']:.0%}",
+        ]
+        for tier in tiers
+    ]
+    how = f"on {examples:,} examples" if len(rounds) == 1 else f"over {len(rounds)} folds of {examples:,} examples"
+    title = f"Tiers of {made.method} rules {how}: % {made.tolerance_kind} degradation from {made.best_version}"
+    columns = ["tier", "mean", "worst", "violations", "p", "response time", "saved", "cost saved"]
+    document = {
+        "method": made.method,
+        "tolerance_kind": made.tolerance_kind,
+        "confidence": made.confidence,
+        "examples": examples,
+        "folds": len(rounds) if len(rounds) > 1 else None,
+        "violations": violations,
+        "tiers": tiers,
+    }
+    said = "no tolerance is violated" if not violations else f"{violations} of {len(tiers) * len(rounds)} violated"
+    drawn = [] if plot is None else [f"wrote {plot}"]
+    output.result("evaluate-rules", document, table(title, columns, cells), said, *drawn)
+    return violations
+
+
+def _tier(same: list[TierVerdict]) -> dict[str, Any]:
+    """One tier over the folds: means, but the worst degradation and the smallest p-value."""
+    first = same[0].rule
+    means = {
+        name: sum(getattr(v, name) for v in same) / len(same)
+        for name in ("degradation", "response_time_s", "cost", "response_time_saved", "cost_saved")
+    }
+    return {
+        "id": first.id,
+        "objective": first.objective,
+        "tolerance": first.tolerance,
+        "worst_degradation": max(v.degradation for v in same),
+        "violations": sum(v.violated for v in same),
+        "p_value": min(1.0, len(same) * min(v.p_value for v in same)),
+        **means,
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g}"

@@ -1,0 +1,121 @@
+"""Operators of a transformer on image patches, which graphs keep by name alone: what they cost, and what runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slotool.graphs import Effect
+from slotool.graphs.graph import Operator
+from slotool.graphs.operators import Shape
+
+Attributes = Mapping[str, Any]
+
+
+class MultiHeadAttention(nn.Module):
+    """Self-attention whose weights are stored head by head, so that the first heads are a slice without gaps.
+
+    ``x``: [batch, steps, width]. ``weight``: [heads, 3 · size, width], of each head its queries, keys and values;
+    ``output``: [width, heads · size].
+    """
+
+    def __init__(self, width: int, heads: int, size: int, device: str = "cpu"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, 3 * size, width, device=device))
+        self.bias = nn.Parameter(torch.zeros(heads, 3 * size, device=device))
+        self.output = nn.Parameter(torch.empty(width, heads * size, device=device))
+        self.output_bias = nn.Parameter(torch.zeros(width, device=device))
+        nn.init.trunc_normal_(self.weight, std=width**-0.5)
+        nn.init.trunc_normal_(self.output, std=(heads * size) ** -0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attention(x, self.weight, self.bias, self.output, self.output_bias)
+
+
+def attention(x: Tensor, weight: Tensor, bias: Tensor, output: Tensor, output_bias: Tensor) -> Tensor:
+    """What ``MultiHeadAttention`` computes, with whatever part of its weights is given."""
+    heads, triple, _ = weight.shape
+    size = triple // 3
+    batch, steps, _ = x.shape
+    mixed = functional.linear(x, weight.flatten(0, 1), bias.flatten())
+    queries, keys, values = mixed.view(batch, steps, heads, 3, size).permute(3, 0, 2, 1, 4).unbind()
+    seen = functional.scaled_dot_product_attention(queries, keys, values)
+    return functional.linear(seen.transpose(1, 2).reshape(batch, steps, heads * size), output, output_bias)
+
+
+class PositionEmbedding(nn.Module):
+    """Adds a trained vector per position: ``weight`` [steps, width]."""
+
+    def __init__(self, steps: int, width: int, device: str = "cpu"):
+        super().__init__()
+        self.weight = nn.Parameter(0.02 * torch.randn(steps, width, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+class Tokens(nn.Module):
+    """[batch, channels, height, width] as [batch, height · width, channels]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(2).transpose(1, 2)
+
+
+class MeanOverSteps(nn.Module):
+    """[batch, steps, width] as [batch, width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=1)
+
+
+def _attention_effect(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    steps, width = inputs[0]
+    inner = attributes["heads"] * attributes["size"]
+    weights = 4 * width * inner + 3 * inner + width
+    return Effect((steps, width), weights, 2 * steps * (4 * width * inner + 2 * steps * inner))
+
+
+def _position_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    steps, width = inputs[0]
+    return Effect((steps, width), steps * width, steps * width)
+
+
+def _tokens_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    channels, height, width = inputs[0]
+    return Effect((height * width, channels))
+
+
+def _mean_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    steps, width = inputs[0]
+    return Effect((width,), 0, steps * width)
+
+
+# What graphs are told of these operators, for they do not know them.
+EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
+    "MultiHeadAttention": _attention_effect,
+    "PositionEmbedding": _position_effect,
+    "Tokens": _tokens_effect,
+    "GlobalAveragePooling1D": _mean_effect,
+}
+
+
+def _attention_layer(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
+    return MultiHeadAttention(inputs[0][1], operator.attributes["heads"], operator.attributes["size"], device)
+
+
+def _position_layer(_: Operator, inputs: Sequence[Shape], device: str) -> nn.Module:
+    steps, width = inputs[0]
+    return PositionEmbedding(steps, width, device)
+
+
+# As ``GraphModule`` takes them.
+LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {
+    "MultiHeadAttention": _attention_layer,
+    "PositionEmbedding": _position_layer,
+    "Tokens": lambda *_: Tokens(),
+    "GlobalAveragePooling1D": lambda *_: MeanOverSteps(),
+}

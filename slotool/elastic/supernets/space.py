@@ -1,0 +1,224 @@
+"""Where a network can be made smaller, and the subnets that this gives (superserve, §3: depth, expand ratio, width)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.supernets.layers import EFFECTS
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.tables import FULL, OperatingPoint
+
+# One chosen value per dial of the space, in its order.
+Subnet = tuple[float, ...]
+LANES = 8
+
+
+@dataclass(frozen=True)
+class LayerSelect:
+    """A residual block that can be left out: its input ``entry`` then stands for its output ``exit``."""
+
+    entry: str
+    exit: str
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One choice of a subnet, ascending in ``choices``; the last is the whole network.
+
+    ``name``: ``depth`` (blocks kept), ``expand``, ``heads`` or ``width`` (shares of channels, units or heads).
+    ``operators``: the layers whose own size it sets (WeightSlice); ``blocks``: those that depth can leave out, of which
+    the value keeps the first; ``always`` of a stage's blocks are no choice.
+    """
+
+    name: str
+    choices: tuple[float, ...]
+    operators: tuple[str, ...] = ()
+    blocks: tuple[LayerSelect, ...] = ()
+    always: int = 0
+
+    def left_out(self, value: float) -> tuple[LayerSelect, ...]:
+        return self.blocks[int(value) - self.always :]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A network and its dials. ``graph`` is the whole network; subnets are tuples of one value per dial.
+
+    Raises ``InputError`` when there is nothing to choose.
+    """
+
+    graph: OperatorGraph
+    dials: tuple[Dial, ...]
+    _narrowed: dict[Subnet, OperatorGraph] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.dials:
+            raise InputError(
+                "this network has nothing to choose: no residual block and no layer that could be narrower"
+            )
+
+    @property
+    def size(self) -> int:
+        """How many subnets there are."""
+        return math.prod(len(dial.choices) for dial in self.dials)
+
+    @property
+    def largest(self) -> Subnet:
+        return tuple(dial.choices[-1] for dial in self.dials)
+
+    @property
+    def smallest(self) -> Subnet:
+        return tuple(dial.choices[0] for dial in self.dials)
+
+    def draw(self, rng: np.random.Generator) -> Subnet:
+        """A random subnet; every choice of a dial is as likely."""
+        return tuple(dial.choices[rng.integers(len(dial.choices))] for dial in self.dials)
+
+    def all(self) -> Iterator[Subnet]:
+        """Every subnet; look at ``size`` first."""
+        return product(*(dial.choices for dial in self.dials))
+
+    def require(self, subnet: Sequence[float]) -> Subnet:
+        """``subnet`` as it is named here. Raises ``InputError``, naming the dial, when it is none of the space."""
+        if len(subnet) != len(self.dials):
+            raise InputError(f"a subnet of this network has {len(self.dials)} values, not {len(subnet)}")
+        for dial, value in zip(self.dials, subnet, strict=True):
+            if value not in dial.choices:
+                raise InputError(
+                    f"{dial.name} cannot be {value:g}; it is one of {', '.join(f'{c:g}' for c in dial.choices)}"
+                )
+        return tuple(subnet)
+
+    def point(self, subnet: Subnet) -> OperatingPoint:
+        """The operating point of a subnet: per kind of dial the values of its stages; ``full`` for the largest."""
+        if subnet == self.largest:
+            return FULL
+        values: dict[str, list[float]] = {}
+        for dial, value in zip(self.dials, subnet, strict=True):
+            values.setdefault(dial.name, []).append(value)
+        return OperatingPoint.of({name: _setting(each) for name, each in values.items()})
+
+    def subnet(self, point: OperatingPoint) -> Subnet:
+        """The subnet of a point. Raises ``InputError`` when the point is none of this space."""
+        if point == FULL:
+            return self.largest
+        values: dict[str, list[float]] = {}
+        try:
+            for name, setting in point.settings:
+                values[name] = [float(part) for part in str(setting).split("-")]
+            subnet = tuple(values[dial.name].pop(0) for dial in self.dials)
+            if any(values.values()):
+                raise ValueError
+        except (KeyError, IndexError, ValueError):
+            example = self.point(self.smallest)
+            raise InputError(f"{point} is no subnet of this network; a subnet is written as {example}") from None
+        return self.require(subnet)
+
+    def narrowed(self, subnet: Subnet) -> OperatorGraph:
+        """The subnet as an operator graph of its own. Raises ``InputError`` when it is none of the space."""
+        subnet = self.require(subnet)
+        if subnet not in self._narrowed:
+            if len(self._narrowed) >= MOST_GRAPHS:
+                self._narrowed.clear()
+            self._narrowed[subnet] = self._narrow(subnet)
+        return self._narrowed[subnet]
+
+    def flops(self, subnet: Subnet) -> int:
+        """Floating-point operations for one example."""
+        return self.narrowed(subnet).flops
+
+    def _narrow(self, subnet: Subnet) -> OperatorGraph:
+        sizes = self._sizes(subnet)
+        instead: dict[str, str] = {}
+        skipped: set[str] = set()
+        for dial, value in zip(self.dials, subnet, strict=True):
+            for block in dial.left_out(value):
+                instead[block.exit] = block.entry
+                skipped.update(block.operators)
+        builder = GraphBuilder(self.graph.kind)
+        for operator in self.graph.operators:
+            if operator.name in skipped:
+                continue
+            inputs = tuple(_resolve(name, instead) for name in operator.inputs)
+            attributes = {**operator.attributes, **sizes.get(operator.name, {})}
+            shapes = [builder.shape(name) for name in inputs]
+            stated = None if operator.known else EFFECTS[operator.op](attributes, shapes)
+            builder.append(operator.name, operator.op, inputs, attributes, stated)
+        return builder.graph()
+
+    def _sizes(self, subnet: Subnet) -> dict[str, dict[str, int]]:
+        """Per layer that a dial sizes: the attribute that is changed, and what it becomes."""
+        operators = self._operators
+        return {
+            name: {
+                SIZE_OF[operators[name].op]: share_of(operators[name].attributes[SIZE_OF[operators[name].op]], value)
+            }
+            for dial, value in zip(self.dials, subnet, strict=True)
+            for name in dial.operators
+            if value != dial.choices[-1]
+        }
+
+    @cached_property
+    def _operators(self) -> dict[str, Any]:
+        return {operator.name: operator for operator in self.graph.operators}
+
+    def document(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "graph": self.graph.document(),
+            "dials": [
+                {
+                    "name": dial.name,
+                    "choices": list(dial.choices),
+                    "operators": list(dial.operators),
+                    "blocks": [{"entry": b.entry, "exit": b.exit, "operators": list(b.operators)} for b in dial.blocks],
+                    "always": dial.always,
+                }
+                for dial in self.dials
+            ],
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Space:
+        """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` when it is none."""
+        dials = [
+            Dial(
+                entry["name"],
+                tuple(entry["choices"]),
+                tuple(entry["operators"]),
+                tuple(LayerSelect(b["entry"], b["exit"], tuple(b["operators"])) for b in entry["blocks"]),
+                entry["always"],
+            )
+            for entry in document["dials"]
+        ]
+        return cls(OperatorGraph.from_document(document["graph"]), tuple(dials))
+
+
+# Narrowed graphs kept at a time: they are made again in a millisecond.
+MOST_GRAPHS = 1_024
+SIZE_OF = {"Conv2D": "filters", "Dense": "units", "MultiHeadAttention": "heads"}
+
+
+def share_of(whole: int, share: float) -> int:
+    """So many of ``whole``, at least one: a multiple of ``LANES`` where the whole is."""
+    step = LANES if whole % LANES == 0 else 1
+    return min(whole, max(step, round(share * whole / step) * step))
+
+
+def _resolve(name: str, instead: Mapping[str, str]) -> str:
+    while name in instead:
+        name = instead[name]
+    return name
+
+
+def _setting(values: Sequence[float]) -> float | str:
+    return values[0] if len(values) == 1 else "-".join(f"{value:g}" for value in values)

@@ -1,0 +1,195 @@
+"""A supernet as an elastic model: its points are subnets, and answering at one costs its steps and nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.family import Version
+from slotool.elastic.model import ElasticModel
+from slotool.elastic.supernets.layers import LAYERS
+from slotool.elastic.supernets.plan import Plan, Planner, calibrate
+from slotool.elastic.supernets.space import Space, Subnet
+from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.errors import ArtifactError, GraphError, InputError
+from slotool.graphs.torch_module import GraphModule
+from slotool.tables import OperatingPoint
+
+KIND = "supernet"
+SPACE_FILE = "space.json"
+SUBNETS_FILE = "subnets.json"
+WEIGHTS_FILE = "weights.safetensors"
+STATISTICS_FILE = "statistics.safetensors"
+# Examples over which batch statistics are measured, at most.
+CALIBRATION_EXAMPLES = 2_000
+
+
+class Supernet(ElasticModel):
+    """One network, of which each operating point uses a part.
+
+    ``subnets``: those that can be actuated; points are theirs, fewest FLOPs first. ``scores``: per point e.g.
+    validation_accuracy, as ``Version.scores``. Raises ``InputError`` when a subnet is none of the space's or its batch
+    statistics are missing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        space: Space,
+        module: GraphModule,
+        norm: SubnetNorm,
+        subnets: Iterable[Subnet],
+        scores: Mapping[Subnet, Mapping[str, float]] | None = None,
+    ):
+        self.name, self.space, self.module, self.norm = name, space, module.eval().requires_grad_(False), norm
+        self.input_shape = space.graph.input_shape
+        (self.classes,) = space.graph.output_shape
+        self.scores = dict(scores or {})
+        self._planner = Planner(self.module, norm)
+        self._actuate(subnets)
+
+    def _actuate(self, subnets: Iterable[Subnet]) -> None:
+        chosen = sorted({self.space.require(subnet) for subnet in subnets}, key=lambda s: (self.space.flops(s), s))
+        if not chosen:
+            raise InputError(f"{self.name}: a supernet needs at least one subnet to answer with")
+        self.subnets = {self.space.point(subnet): subnet for subnet in chosen}
+        self.points = tuple(self.subnets)
+        self._plans: dict[OperatingPoint, Plan] = {
+            point: self._planner.plan(self.space.narrowed(subnet)) for point, subnet in self.subnets.items()
+        }
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        plan = self._plans.get(point)
+        if plan is None:
+            self.require(point)
+            raise AssertionError("a point without a plan")
+        with torch.inference_mode():
+            return plan(torch.from_numpy(x)).numpy()
+
+    def require(self, point: OperatingPoint) -> None:
+        """As ``ElasticModel.require``, and says whether another choice of points would give it."""
+        if point not in self.subnets:
+            known = ", ".join(str(p) for p in self.points[:4]) + (", …" if len(self.points) > 4 else "")
+            raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {known}")
+
+    def with_subnets(self, subnets: Iterable[Subnet], x: np.ndarray | None = None) -> Supernet:
+        """The same weights with other subnets; ``x``, float32 [n, *input_shape], measures statistics that lack."""
+        wanted = [self.space.require(subnet) for subnet in subnets]
+        if x is not None:
+            measure(self.space, self.module, self.norm, wanted, x)
+        kept = {subnet: self.scores[subnet] for subnet in wanted if subnet in self.scores}
+        return Supernet(self.name, self.space, self.module, self.norm, wanted, kept)
+
+    def extract(self, subnet: Subnet) -> GraphModule:
+        """The subnet as an ordinary network with weights of its own."""
+        return extract(self.space, self.module, self.norm, subnet)
+
+    def version(self, point: OperatingPoint) -> Version:
+        """The subnet at ``point`` as a version that a family can hold. Raises ``InputError`` for an unknown point."""
+        self.require(point)
+        subnet = self.subnets[point]
+        return Version(point.key, self.extract(subnet).requires_grad_(False), self.scores.get(subnet, {}))
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the shared weights, batch statistics left out."""
+        return sum(p.nbytes for p in self.module.parameters())
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        config: Mapping[str, Any],
+        seed: int,
+        parents: Sequence[Artifact] = (),
+        force: bool = False,
+    ) -> None:
+        """Write the artifact, of kind ``supernet``."""
+        rows, index = self.norm.state()
+        with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
+            bundle.write_json(SPACE_FILE, self.space.document())
+            bundle.write_json(
+                SUBNETS_FILE,
+                {"subnets": [self._entry(point) for point in self.points], "statistics": index},
+            )
+            parameters = {name: p.detach().cpu().numpy() for name, p in self.module.named_parameters()}
+            bundle.write_tensors(WEIGHTS_FILE, parameters)
+            bundle.write_tensors(STATISTICS_FILE, rows)
+
+    def _entry(self, point: OperatingPoint) -> dict[str, Any]:
+        subnet = self.subnets[point]
+        graph = self.space.narrowed(subnet)
+        cost = {"parameters": graph.weights, "flops": graph.flops}
+        return {"point": point.key, "values": list(subnet), **cost, "scores": dict(self.scores.get(subnet, {}))}
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> Supernet:
+        """Read it back. Raises ``ArtifactError`` when weights, statistics and space do not belong together."""
+        told = artifact.json(SUBNETS_FILE)
+        try:
+            space = Space.from_document(artifact.json(SPACE_FILE))
+            module = GraphModule(space.graph, layers=LAYERS)
+            _assign(module, artifact.tensors(WEIGHTS_FILE))
+            norm = SubnetNorm.from_state(artifact.tensors(STATISTICS_FILE), told["statistics"])
+            scores = {tuple(entry["values"]): entry["scores"] for entry in told["subnets"]}
+            return cls(artifact.name, space, module, norm, list(scores), scores)
+        except ArtifactError:
+            raise
+        except (GraphError, InputError, RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(
+                f"{artifact.path}: its weights, statistics and subnets do not belong together ({error})"
+            ) from error
+
+
+def measure(space: Space, module: GraphModule, norm: SubnetNorm, subnets: Iterable[Subnet], x: np.ndarray) -> None:
+    """Measure the batch statistics that ``subnets`` lack over ``x``, float32 [n, *input_shape], on the module's device.
+
+    Raises ``InputError`` when ``x`` has another shape than the network's inputs.
+    """
+    if tuple(x.shape[1:]) != space.graph.input_shape or not len(x):
+        raise InputError(f"batch statistics need inputs {space.graph.input_shape}, not {tuple(x.shape[1:])}")
+    device = next(module.parameters()).device
+    batch = torch.from_numpy(x[:CALIBRATION_EXAMPLES]).to(device)
+    for subnet in subnets:
+        calibrate(space.narrowed(subnet), module, norm, batch)
+
+
+def extract(space: Space, module: GraphModule, norm: SubnetNorm, subnet: Subnet) -> GraphModule:
+    """``subnet`` as an ordinary module: the first part of each weight copied, its own statistics as running ones."""
+    from slotool.elastic.supernets.statistics import signatures
+
+    graph = space.narrowed(subnet)
+    told = signatures(graph)
+    alone = GraphModule(graph, layers=LAYERS)
+    for operator in graph.operators[1:]:
+        layer, whole = alone.of[operator.name], dict(module.of[operator.name].named_parameters())
+        with torch.no_grad():
+            for name, parameter in layer.named_parameters():
+                parameter.copy_(_prefix(whole[name], parameter.shape))
+        if operator.op == "BatchNormalization":
+            inner: Any = getattr(layer, "layer", layer)
+            mean, variance = norm.of(operator.name, told[operator.name])
+            inner.running_mean.copy_(mean)
+            inner.running_var.copy_(variance)
+    return alone.eval()
+
+
+def _prefix(whole: Tensor, shape: torch.Size) -> Tensor:
+    return whole[tuple(slice(size) for size in shape)]
+
+
+def _assign(module: GraphModule, tensors: Mapping[str, np.ndarray]) -> None:
+    parameters = dict(module.named_parameters())
+    if set(parameters) != set(tensors):
+        raise InputError("the names of its weights differ")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if tuple(parameter.shape) != tensors[name].shape:
+                raise InputError(f"{name} has the shape {list(tensors[name].shape)}, not {list(parameter.shape)}")
+            parameter.copy_(torch.from_numpy(tensors[name]))

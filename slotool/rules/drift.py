@@ -1,0 +1,72 @@
+"""Whether a certificate still holds, from labelled feedback as it comes in: a running test by betting.
+
+The certificate of a tier says that its answers are on average no worse than tolerated: the excess
+sᵢ = eᵢ − bᵢ − aᵢ has mean ≤ 0, for as long as requests come like those it was made from. A gambler who doubts it
+stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). While the certificate holds that is a
+non-negative supermartingale: it ever exceeds 1/α with probability at most α, however long one watches and whenever
+one looks (Ville). Three things make it find what there is to find and keep it valid, being averages of such wealths:
+several stakes at once; a new gambler at every request, who has lost nothing while all was well, with an initial
+wealth of 1/(t (t + 1)) so that all have 1 together; and no learning of stakes to go wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.rules.betting import evidence_against, excess_of
+from slotool.rules.policies import OSFA, from_point
+from slotool.rules.ruleset import RuleSet
+from slotool.tables import OperatingPoint, OutcomeTable
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One ensemble at the tightest tolerance it serves: mean excess seen (points), greatest evidence, when it sufficed.
+
+    ``alarm_at``: number of labelled requests after which the certificate was refuted, None when it never was.
+    """
+
+    point: OperatingPoint
+    tolerance: float
+    mean_excess: float
+    evidence: float
+    alarm_at: int | None
+
+
+def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
+    """Every ensemble of ``rules`` watched over ``feedback``, whose examples stand in the order of arrival.
+
+    With probability ≥ ``confidence`` none of them is refuted while all certificates hold. Raises ``InputError`` when
+    the feedback lacks a version that the rules consult.
+    """
+    found, excesses = [], list(_excesses(rules, feedback))
+    wanted = len(excesses) / (1.0 - confidence)
+    for point, tolerance, excess, largest in excesses:
+        evidence = evidence_against(excess, largest)
+        beyond = np.flatnonzero(evidence >= wanted)
+        alarm_at = int(beyond[0]) + 1 if len(beyond) else None
+        found.append(Watched(point, tolerance, float(excess.mean()), float(evidence.max()), alarm_at))
+    return found
+
+
+def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[OperatingPoint, float, np.ndarray, float]]:
+    """Per ensemble the tightest tolerance it serves, how much worse than that each answer was, and by how
+    much one could be better.
+
+    Excesses are float64 [examples], in the table's order, of errors scaled to [0, 1]; the best version is left out.
+    """
+    max_error = float(rules.config.get("max_error", 1.0))
+    best = OSFA(rules.best_version)
+    strictest: dict[OperatingPoint, float] = {}
+    for rule in rules.rules:
+        if rule.point != best.point:
+            strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
+    best_error = best.replay(feedback).error / max_error
+    for point, tolerance in strictest.items():
+        error = from_point(point).replay(feedback).error / max_error
+        scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
+        excess = excess_of(error, best_error, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked
+        yield point, tolerance, excess, 1.0 + scaled

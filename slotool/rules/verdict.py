@@ -1,0 +1,104 @@
+"""Rules held against outcomes they were not made from: what each tier costs the client there, and what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.rules.base import Problem
+from slotool.rules.betting import evidence_against, excess_of
+from slotool.rules.generator import generate_rules
+from slotool.rules.policies import OSFA, from_point
+from slotool.rules.ruleset import Rule, RuleSet
+from slotool.tables import OutcomeTable
+
+
+@dataclass(frozen=True)
+class TierVerdict:
+    """One rule on fresh outcomes.
+
+    ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version. ``violated``:
+    it is above the tolerance (the paper's count, Fig. 8). ``p_value``: how likely so much is by chance if the tolerance
+    is kept; small values say that more than chance is at work. ``…_saved``: shares of what the best version takes.
+    """
+
+    rule: Rule
+    degradation: float
+    violated: bool
+    p_value: float
+    response_time_s: float
+    cost: float
+    response_time_saved: float
+    cost_saved: float
+
+
+def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
+    """Every rule held against ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult."""
+    max_error = float(rules.config.get("max_error", 1.0))
+    if (worst := float(outcomes.matrix("error").max())) > max_error:
+        raise InputError(f"the outcomes hold an error of {worst:g}; the rules were made for errors up to {max_error:g}")
+    best = OSFA(rules.best_version).replay(outcomes)
+    replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}
+    degrading = Problem(outcomes, (), rules.tolerance_kind).degradation  # type: ignore[arg-type]
+    found = []
+    for rule in rules.rules:
+        own = replayed[rule.point]
+        degradation = float(degrading(own.error.mean(), float(best.error.mean())))
+        found.append(
+            TierVerdict(
+                rule,
+                degradation,
+                degradation > rule.tolerance + 1e-12,
+                _p_value(rules, rule.tolerance, own.error / max_error, best.error / max_error, max_error),
+                float(own.response_time_s.mean()),
+                float(own.cost.mean()),
+                _saved(own.response_time_s, best.response_time_s),
+                _saved(own.cost, best.cost),
+            )
+        )
+    return found
+
+
+def cross_validate(
+    rules: RuleSet, outcomes: OutcomeTable, folds: int, progress: Callable[[], None] = lambda: None
+) -> list[list[TierVerdict]]:
+    """Per fold the verdicts on it of rules made, with the settings of ``rules``, from the other folds (§V-A).
+
+    Examples are dealt to the folds at random by the rule set's seed. ``progress`` is called per fold. Raises
+    ``InputError`` for fewer than 2 folds or too few examples.
+    """
+    if not 2 <= folds <= len(outcomes.examples) // 2:
+        raise InputError(f"{folds} folds of {len(outcomes.examples)} examples; 2 or more are needed, of 2 or more each")
+    config = rules.config
+    dealt = np.random.default_rng(config["seed"]).permutation(len(outcomes.examples)) % folds
+    found = []
+    for fold in range(folds):
+        learnt = generate_rules(
+            outcomes.examples_at(np.flatnonzero(dealt != fold)),
+            sorted({rule.tolerance for rule in rules.rules}),
+            tuple(dict.fromkeys(rule.objective for rule in rules.rules)),
+            rules.confidence,
+            rules.method,
+            rules.tolerance_kind,  # type: ignore[arg-type]  # checked when the rules were made
+            policies=config["policies"],
+            thresholds=config["thresholds"],
+            max_error=config["max_error"],
+            seed=config["seed"],
+        )
+        found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
+        progress()
+    return found
+
+
+def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray, max_error: float) -> float:
+    """Against "the tolerance is kept": the bet of ``betting`` from the other side."""
+    scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
+    excess = excess_of(error, best, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked when made
+    return min(1.0, 1.0 / float(evidence_against(excess, 1.0 + scaled, restarts=False).max()))
+
+
+def _saved(own: np.ndarray, best: np.ndarray) -> float:
+    return float(1.0 - own.mean() / best.mean()) if best.mean() > 0 else 0.0

@@ -1,0 +1,141 @@
+"""Rules on fresh outcomes: violations and savings, cross-validation, and a certificate that stops holding."""
+
+import json
+
+import numpy as np
+import pytest
+
+from slotool.errors import InputError, TableError
+from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
+from slotool.rules.betting import evidence_against
+from slotool.rules.drift import watch
+from slotool.rules.verdict import cross_validate, verdicts
+from slotool.tables import OutcomeTable
+from slotool.testing.rules import family_outcomes
+
+CHEAP = Seq("small", "large", 0.7)
+
+
+def _rules(tolerance: float, kind: str = "absolute") -> RuleSet:
+    rule = Rule(f"cost-{tolerance:g}", "cost", tolerance, CHEAP.point, 0.0, tolerance, 0.0, 0.0)
+    alone = Rule("cost-0", "cost", 0.0, OSFA("large").point, 0.0, 0.0, 0.0, 0.0, certified=False)
+    return RuleSet("certified", 0.99, kind, "large", 0.1, 100, "0" * 64, (alone, rule), {"max_error": 1.0})
+
+
+def _shifted(before: int, after: int) -> OutcomeTable:
+    """As the family's outcomes at first; then the small version is wrong, and sure of it, on most requests."""
+    rows = family_outcomes(before + after).rows
+    late = rows["example"].str[1:].astype(int) >= before
+    wrong = late & (rows["version"] == "small")
+    return OutcomeTable(
+        rows.assign(error=rows["error"].mask(wrong, 1.0), confidence=rows["confidence"].mask(wrong, 1.0))
+    )
+
+
+@pytest.mark.parametrize("kind", ["absolute", "relative"])
+def test_a_verdict_is_what_the_replay_says(kind: str) -> None:
+    outcomes = family_outcomes(500)
+    alone, cheap = verdicts(_rules(0.01, kind), outcomes)
+    own, best = CHEAP.replay(outcomes), OSFA("large").replay(outcomes)
+    worse = own.error.mean() - best.error.mean()
+    assert cheap.degradation == pytest.approx(worse if kind == "absolute" else worse / best.error.mean())
+    assert cheap.cost_saved == pytest.approx(1 - own.cost.mean() / best.cost.mean())
+    assert cheap.violated == (cheap.degradation > 0.01)
+    assert (alone.degradation, alone.violated, alone.response_time_saved, alone.p_value) == (0.0, False, 0.0, 1.0)
+
+
+def test_a_tolerance_far_exceeded_is_no_accident() -> None:
+    held, broken = (verdicts(_rules(0.02), outcomes)[1] for outcomes in (family_outcomes(2000), _shifted(0, 2000)))
+    assert broken.violated
+    assert broken.p_value < 1e-6
+    assert held.p_value > broken.p_value
+
+
+def test_outcomes_beyond_what_the_rules_were_made_for_are_refused() -> None:
+    outcomes = family_outcomes(50)
+    with pytest.raises(InputError, match="error of 3; the rules were made for errors up to 1"):
+        verdicts(_rules(0.1), OutcomeTable(outcomes.rows.assign(error=3.0)))
+    with pytest.raises(InputError, match="no version 'large'"):
+        verdicts(_rules(0.1), OutcomeTable(outcomes.rows[outcomes.rows["version"] != "large"]))
+
+
+def test_folds_hold_out_each_example_once() -> None:
+    outcomes = family_outcomes(300)
+    rules = generate_rules(outcomes, [0.05, 0.2], ["cost"], 0.9, "naive", "absolute")
+    rounds = cross_validate(rules, outcomes, 5)
+    assert [[v.rule.id for v in verdicts_] for verdicts_ in rounds] == [["cost-0.05", "cost-0.2"]] * 5
+    parts = [outcomes.examples_at(np.arange(i, 300, 2)) for i in (0, 1)]
+    assert sorted(parts[0].examples + parts[1].examples) == sorted(outcomes.examples)
+    with pytest.raises(InputError, match="folds of 300 examples"):
+        cross_validate(rules, outcomes, 200)
+
+
+def test_prices_are_per_second_of_each_version() -> None:
+    outcomes = family_outcomes(40)
+    priced = outcomes.priced({"small": 1.0, "medium": 0.0, "large": 10.0})
+    np.testing.assert_allclose(priced.matrix("cost"), outcomes.matrix("latency_s") * [1.0, 0.0, 10.0])
+    for prices, sentence in (
+        ({"small": 1.0}, "'medium' has no price"),
+        ({"small": 1, "medium": 1, "large": 1, "x": 1}, "a price for 'x'"),
+        ({"small": -1.0, "medium": 1, "large": 1}, "must be a number from 0 up"),
+    ):
+        with pytest.raises(TableError, match=sentence):
+            outcomes.priced(prices)
+
+
+# Drift
+
+
+def test_the_evidence_is_an_average_of_plain_wealths() -> None:
+    excess = np.random.default_rng(0).uniform(-1, 1, 12)
+    stakes = [0.5 / 2**power / 1.5 for power in range(7)]
+    plain = [
+        sum(np.prod(1 + stake * excess[begin : t + 1]) / ((begin + 1) * (begin + 2)) for begin in range(t + 1))
+        for t in range(12)
+        for stake in stakes
+    ]
+    waiting = 1.0 / (np.arange(12) + 2)
+    np.testing.assert_allclose(evidence_against(excess, 1.5), np.reshape(plain, (12, 7)).mean(axis=1) + waiting)
+
+
+def test_false_alarms_are_no_more_frequent_than_promised() -> None:
+    draw, alarms = np.random.default_rng(5), 0
+    for _ in range(300):
+        u = draw.random(400)
+        excess = (u < 0.1).astype(float) - (u > 0.9)  # exactly at the tolerance
+        alarms += evidence_against(excess, 1.0).max() >= 10
+    assert alarms / 300 <= 0.1 + 3 * (0.1 * 0.9 / 300) ** 0.5
+
+
+def test_a_certificate_that_stops_holding_is_found_after_it_did() -> None:
+    rules = _rules(0.08)
+    assert [w.alarm_at for w in watch(rules, family_outcomes(1500), 0.99)] == [None]
+    (seen,) = watch(rules, _shifted(1000, 500), 0.99)
+    assert seen.alarm_at is not None
+    assert 1000 < seen.alarm_at < 1100
+
+
+def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
+    rules, good, bad = tmp_path / "rules.json", tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    _rules(0.3).save(rules)
+    family_outcomes(300).save(good)
+    _shifted(50, 250).save(bad)
+    plot = tmp_path / "promised.png"
+    kept = slotool("evaluate-rules", rules, good, "--json", "--plot", plot)
+    assert (kept.exit_code, json.loads(kept.stdout)["violations"]) == (0, 0)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    broken = slotool("evaluate-rules", rules, bad)
+    assert (broken.exit_code, "1 of 2 violated" in broken.stdout) == (1, True)
+    assert slotool("evaluate-drift", rules, good).exit_code == 0
+    drifted = slotool("evaluate-drift", rules, bad, "--json")
+    assert (drifted.exit_code, json.loads(drifted.stdout)["alarms"]) == (1, 1)
+
+
+def test_folds_by_the_command(slotool, tmp_path) -> None:
+    outcomes = tmp_path / "o.parquet"
+    family_outcomes(200).save(outcomes)
+    made = ("gen-rules", outcomes, "-o", tmp_path / "r.json", "--tolerances", "0.5", "--tolerance-kind", "absolute")
+    assert slotool(*made).exit_code == 0
+    done = slotool("evaluate-rules", tmp_path / "r.json", outcomes, "--folds", "2", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["folds"] == 2
