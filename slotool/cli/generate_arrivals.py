@@ -93,7 +93,7 @@ def _process(
     if kind == "bursty":
         steady = rate / 4 if base is None else base
         if steady >= rate:
-            raise typer.BadParameter(f"{steady:g} leaves nothing of --rate {rate:g} for the bursts", param_hint="--base")
+            raise typer.BadParameter(f"{steady:g} leaves nothing of --rate {rate:g} for bursts", param_hint="--base")
         return Bursty(steady, rate - steady, cv2)
     if kind == "time-varying":
         return TimeVarying(rate / 4 if from_rate is None else from_rate, rate, acceleration, cv2)

@@ -35,7 +35,7 @@ def loadtest(
     duration: Annotated[float, typer.Option("--duration", min=0.001, help="Seconds of sending.")] = 10.0,
     arrivals_file: Annotated[
         Path | None,
-        typer.Option("--arrivals", help="Replay the arrivals of this file (generate arrivals) instead of drawing some."),
+        typer.Option("--arrivals", help="Replay the arrivals of this file (see generate arrivals); else Poisson."),
     ] = None,
     data: DataName = "auto",
     endpoint: Annotated[
@@ -65,7 +65,7 @@ def loadtest(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send real test examples at Poisson instants, or those of a file, open loop, and write what became of each request.
+    """Send real test examples at Poisson instants, or a file's, open loop, and write what became of each request.
 
     Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
     Effective accuracy is the share of all requests sent that were answered correctly and in time.

@@ -48,7 +48,8 @@ class RateTrace(ArrivalProcess):
 class RecordedInstants(ArrivalProcess):
     """Instants as recorded, from the first one on; ``mean_rate_per_s`` plays them faster or slower, to that rate.
 
-    ``times_s``: float64 [n], ascending. ``from_start``: time 0 is the start, and not the first instant. Raises ``InputError`` when fewer than two are given, or they descend.
+    ``times_s``: float64 [n], ascending. ``from_start``: time 0 is the start, and not the first instant.
+    Raises ``InputError`` when fewer than two are given, or they descend.
     """
 
     name: ClassVar[str] = "recorded"

@@ -10,7 +10,15 @@ import pytest
 
 from slotool.errors import InputError, TableError
 from slotool.testing.workloads import ArrivalConformance
-from slotool.workloads import ArrivalTable, Bursty, MarkovModulated, RateTrace, RecordedInstants, TimeVarying, read_trace
+from slotool.workloads import (
+    ArrivalTable,
+    Bursty,
+    MarkovModulated,
+    RateTrace,
+    RecordedInstants,
+    TimeVarying,
+    read_trace,
+)
 from slotool.workloads.gaps import gamma_arrivals
 
 TRACES = Path(os.environ.get("SLOTOOL_DATA_DIR", "/nowhere")) / "traces"

@@ -15,9 +15,10 @@ from slotool.scheduling.space import ControlSpace
 
 WINDOW_US = 100_000.0
 HEADROOM = 0.9
+SHARE = 0.5
 # Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of pace, and never the unsafe way.
 _RUNS = 32
-_WINDOW, _HEADROOM, _COLUMN, _TABLE = 0, 1, 2, 3
+_WINDOW, _HEADROOM, _SHARE, _COLUMN, _TABLE = 0, 1, 2, 3, 4
 
 
 @njit(cache=True)
@@ -30,6 +31,24 @@ def _pace_us(now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, wi
         rank = after
     recent = len(arrived_us) - np.searchsorted(arrived_us, now_us - window_us, side="right")
     return min(pace_us, headroom * workers * window_us / max(recent, 1))
+
+
+@njit(cache=True)
+def _sustainable(rising_us: Any, sizes: Any, lowest: int, pace_us: float, longest_us: float) -> int:
+    """The last row that keeps the pace in batches of at most ``longest_us``; ``lowest`` when none does."""
+    columns = len(sizes)
+    low, high = lowest, len(rising_us) // columns - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        keeps = False
+        for column in range(columns):
+            took_us = rising_us[middle * columns + column]
+            keeps = keeps or (took_us <= longest_us and took_us <= pace_us * sizes[column])
+        if keeps:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @njit(cache=True)
@@ -59,24 +78,28 @@ def choose_whole_queue(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
-    rows, columns, waiting = latency_us.shape[0], latency_us.shape[1], len(deadlines_us)
+    columns, waiting = latency_us.shape[1], len(deadlines_us)
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
     workers = 0
     for at_us in free_us:
         workers += at_us < np.inf
     pace_us = _pace_us(now_us, deadlines_us, arrived_us, workers, plan[_WINDOW], plan[_HEADROOM])
     fastest = int(plan[_COLUMN])
+    longest_us = np.inf
+    if len(arrived_us):
+        longest_us = plan[_SHARE] * (deadlines_us[-1] - arrived_us[-1])
+    ceiling = _sustainable(plan[_TABLE:], sizes, lowest, pace_us, longest_us)
     best_row, best_column = -1, -1
     for column in range(narrowest, columns):
         taken = min(sizes[column], waiting)
-        allowed_us = min(slack_us, taken * pace_us)
+        allowed_us = slack_us
         if latency_us[lowest, column] <= slack_us:
             rest_us = _rest_allows_us(
                 now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers
             )
             allowed_us = min(allowed_us, rest_us + ROUNDING_US)
         # The last row whose latency, and that of all before it, is allowed.
-        low, high = lowest - 1, rows - 1
+        low, high = lowest - 1, ceiling
         while low < high:
             middle = (low + high + 1) // 2
             if plan[_TABLE + middle * columns + column] <= allowed_us:
@@ -98,27 +121,34 @@ class WholeQueue(BatchingPolicy):
     """The most accurate point at which nobody need be late, neither those who wait nor those expected.
 
     A call of b queries must (1) end by the most urgent deadline, (2) leave time for the rest of the queue in the
-    fastest batches there are, and (3) cost no more per query than the pace: the least over all deadlines of time left
-    × workers ÷ queries due by then, and ``headroom`` × workers ÷ the arrival rate of the last ``window_us``. Of the
-    calls that keep to all three the most accurate is made, of these the largest; when none does, the largest batch of
+    fastest batches there are, and (3) be at a point that keeps the pace: the least over all deadlines of time left
+    × workers ÷ queries due by then, and ``headroom`` × workers ÷ the arrival rate of the last ``window_us``. A point
+    keeps it when in some batch, of at most ``share`` of the time a newcomer has, it spends no more per query. Of the
+    calls that hold to all three the most accurate is made, of these the largest; when none does, the largest batch of
     the fastest point that meets the most urgent deadline.
 
-    The pace is that of the online algorithm "optimal available" for speed scaling (Yao, Demers and Shenker 1995): where
-    accuracy gains less and less from time, sharing time as evenly as the deadlines allow is best.
-    Raises ``InputError`` when ``window_us`` or ``headroom`` is not positive.
+    The pace of those who wait is that of the online algorithm "optimal available" for speed scaling (Yao, Demers and
+    Shenker 1995): where accuracy gains less and less from time, sharing time as evenly as deadlines allow is best.
+    Raises ``InputError`` when ``window_us``, ``headroom`` or ``share`` is not positive.
     """
 
     name: ClassVar[str] = "whole-queue"
     choose = choose_whole_queue
 
-    def __init__(self, space: ControlSpace | ControlGrid, window_us: float = WINDOW_US, headroom: float = HEADROOM):
-        if not (window_us > 0 and headroom > 0):
-            raise InputError(f"a window of {window_us:g} µs and a headroom of {headroom:g} must both be positive")
-        self._window_us, self._headroom = window_us, headroom
+    def __init__(
+        self,
+        space: ControlSpace | ControlGrid,
+        window_us: float = WINDOW_US,
+        headroom: float = HEADROOM,
+        share: float = SHARE,
+    ):
+        if not (window_us > 0 and headroom > 0 and share > 0):
+            raise InputError(f"window {window_us:g} µs, headroom {headroom:g} and share {share:g} must be positive")
+        self._window_us, self._headroom, self._share = window_us, headroom, share
         super().__init__(space)
 
     def prepare(self) -> np.ndarray:
         grid = self.grid
         fastest = int((grid.sizes / grid.latency_us[0]).argmax())
         rising = np.maximum.accumulate(grid.latency_us, axis=0)
-        return np.concatenate([[self._window_us, self._headroom, fastest], rising.ravel()])
+        return np.concatenate([[self._window_us, self._headroom, self._share, fastest], rising.ravel()])
