@@ -43,7 +43,8 @@ def _sustainable(rising_us: Any, sizes: Any, lowest: int, pace_us: float, longes
         keeps = False
         for column in range(columns):
             took_us = rising_us[middle * columns + column]
-            keeps = keeps or (took_us <= longest_us and took_us <= pace_us * sizes[column])
+            # A call for one query need not leave time to gather the next batch.
+            keeps = keeps or ((took_us <= longest_us or column == 0) and took_us <= pace_us * sizes[column])
         if keeps:
             low = middle
         else:
@@ -123,8 +124,8 @@ class WholeQueue(BatchingPolicy):
     A call of b queries must (1) end by the most urgent deadline, (2) leave time for the rest of the queue in the
     fastest batches there are, and (3) be at a point that keeps the pace: the least over all deadlines of time left
     × workers ÷ queries due by then, and ``headroom`` × workers ÷ the arrival rate of the last ``window_us``. A point
-    keeps it when in some batch, of at most ``share`` of the time a newcomer has, it spends no more per query. Of the
-    calls that hold to all three the most accurate is made, of these the largest; when none does, the largest batch of
+    keeps it when in some batch, of at most ``share`` of the time a newcomer has, or by itself, a query costs no more.
+    Of the calls that hold to all three the most accurate is made, of these the largest; when none does, the largest batch of
     the fastest point that meets the most urgent deadline.
 
     The pace of those who wait is that of the online algorithm "optimal available" for speed scaling (Yao, Demers and
