@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import Settings
+    from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.family import Version
 
@@ -48,6 +49,12 @@ def build_tables(
         str,
         typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds."),
     ] = "auto",
+    prune: Annotated[
+        bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
+    ] = False,
+    prune_loss: Annotated[
+        float, typer.Option("--prune-loss", min=0, max=1, help="Accuracy that --prune may cost, ± SE included.")
+    ] = 0.003,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     seed: Seed = 0,
     force: Force = False,
@@ -79,13 +86,14 @@ def build_tables(
     dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
     output = Output(as_json=json)
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
-    subject = Subject(source.mlp, dataset)
+    pruned = _prune(output, source, dataset, prune_loss) if prune else None
+    subject = Subject(pruned.mlp if pruned else source.mlp, dataset)
     text = f"learning tables on {dataset.name}"
     with output.progress(text, total=steps(subject, len(rankers), settings)) as progress:
         model, scores = build_best(out.name, subject.reporting(progress.advance), rankers, settings)
         model = with_rows(model, dataset, rows)
-    _save(model, out, parent, source, getattr(dataset, "source", dataset.name), settings, force)
-    _report(output, model, scores, source, dataset.test, dataset.name, out)
+    _save(model, out, parent, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
+    _report(output, model, scores, source, dataset.test, dataset.name, pruned, out)
 
 
 def _load(source: Version, name: str) -> Any:
@@ -95,6 +103,13 @@ def _load(source: Version, name: str) -> Any:
     if name in (*DATASETS, "auto") or not (source.sparse or len(source.graph.input_shape) == 1):
         return load_dataset(name)
     return load_multilabel(name)
+
+
+def _prune(output: Output, source: Version, data: Any, loss: float) -> Pruned:
+    from slotool.elastic.activators import pruning
+
+    with output.progress("pruning hidden units", total=pruning.steps(source.mlp)) as progress:
+        return pruning.prune(source.mlp, data, loss, progress.advance)
 
 
 def _version(family: Any, name: str | None) -> Version:
@@ -109,7 +124,14 @@ def _version(family: Any, name: str | None) -> Version:
 
 
 def _save(
-    model: SloNN, out: Path, parent: Artifact, source: Version, data: str, settings: Settings, force: bool
+    model: SloNN,
+    out: Path,
+    parent: Artifact,
+    source: Version,
+    data: str,
+    settings: Settings,
+    pruned: Pruned | None,
+    force: bool,
 ) -> None:
     first = model.activators[model.first].ranker
     config = {
@@ -120,12 +142,20 @@ def _save(
         "buckets": first.buckets,
         "rows": "int8" if model.int8 else "float32",
         "k": list(model.shares),
+        **({"pruned": pruned.document} if pruned else {}),
     }
     model.save(out, config=config, seed=settings.seed, parents=(parent,), force=force)
 
 
 def _report(
-    output: Output, model: SloNN, scores: dict[str, float], source: Version, test: Any, data: str, out: Path
+    output: Output,
+    model: SloNN,
+    scores: dict[str, float],
+    source: Version,
+    test: Any,
+    data: str,
+    pruned: Pruned | None,
+    out: Path,
 ) -> None:
     from slotool.elastic.activators import assessment
 
@@ -150,6 +180,7 @@ def _report(
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
         "torch_us": torch_us,
+        "pruned": pruned.document if pruned else None,
         "points": points,
         "accuracy_targets": sweep,
     }
@@ -231,14 +262,23 @@ def _human(document: dict[str, Any]) -> list[Any]:
         ],
     )
     return [
+        *([_of_pruning(document["pruned"])] if document["pruned"] else []),
         f"ranker {document['ranker']}: {why} validation accuracy over the k grid ({compared})",
         f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
         f"confidence by {document['measure']}, which spares most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         points,
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
-        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs",
+        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
+        + (" for the network before pruning" if document["pruned"] else ""),
         f"rows of a large output layer are read as {document['rows']}",
         targets,
         f"wrote {document['artifact']}",
     ]
+
+
+def _of_pruning(pruned: dict[str, Any]) -> str:
+    before, dead, kept = (pruned[f"units_{what}"] for what in ("before", "dead", "kept"))
+    counts = ", ".join(f"{b - k} of {b} ({d} dead)" for b, d, k in zip(before, dead, kept, strict=True))
+    accuracy, accuracy_before = pruned["validation_accuracy"], pruned["validation_accuracy_before"]
+    return f"pruned, per hidden layer: {counts}; validation accuracy {accuracy_before:.4f} before, {accuracy:.4f} after"

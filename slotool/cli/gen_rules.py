@@ -43,15 +43,29 @@ def gen_rules(
     policies: Annotated[str, typer.Option("--policies", help="Some of osfa,seq,conc.")] = "osfa,seq,conc",
     thresholds: Annotated[int, typer.Option("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
     max_error: Annotated[float, typer.Option("--max-error", help="What no error can exceed.")] = 1.0,
+    price: Annotated[
+        str, typer.Option("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time")
+    ] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say of each tier why this ensemble and not the next cheaper one.")
+    ] = False,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", help="Folder for plots of the versions and of the tiers, as PNG.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Find, per tolerance and objective, the cheapest ensemble of versions that keeps the promise.
 
-    Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute
+    Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
     """
+    from functools import partial
+
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.gen_rules_plan import dry_run_plan, price_of
+    from slotool.cli.gen_rules_plots import draw_rules
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
     from slotool.rules import OBJECTIVES, generate_rules
@@ -61,26 +75,32 @@ def gen_rules(
     tiers = parse_numbers(tolerances, "--tolerances")
     refuse_existing(out, force)
     output = Output(as_json=json)
-    table = OutcomeTable.load(outcomes)
-    rules = generate_rules(
+    table = price_of(OutcomeTable.load(outcomes), price)
+    chosen = [name.strip() for name in policies.split(",")]
+    if dry_run:
+        dry_run_plan(output, table, tiers, method, chosen, thresholds, max_error)
+        return
+    make = partial(
+        generate_rules,
         table,
         tiers,
         OBJECTIVES if objective == "both" else (objective,),
         confidence,
         method,
         tolerance_kind,  # type: ignore[arg-type]  # checked there
-        policies=[name.strip() for name in policies.split(",")],
         thresholds=thresholds,
         max_error=max_error,
         seed=seed,
     )
+    rules = make(policies=chosen)
     rules.save(out)
     for version in constant_versions(table):
         output.warn(f"{version} has one constant confidence, so it never answers first")
-    _report(output, table, rules, out)
+    drawn = [] if plots is None else draw_rules(table, rules, make(policies=["osfa"]), plots, out.stem)
+    _report(output, table, rules, out, explain, drawn)
 
 
-def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path) -> None:
+def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path, explain: bool, drawn: list[Path]) -> None:
     from dataclasses import asdict
 
     from slotool.rules.analysis import category_shares, version_facts
@@ -91,6 +111,7 @@ def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path) -> N
         "rules": rules.document(),
         "versions": [asdict(fact) for fact in facts],
         "categories": shares,
+        "plots": [str(path) for path in drawn],
     }
     objectives = dict.fromkeys(rule.objective for rule in rules.rules)
     tiers = [_tier_table(rules, objective) for objective in objectives]
@@ -101,8 +122,9 @@ def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path) -> N
         _version_table(facts, rules),
         f"requests, from the fastest version to the slowest: {split}",
         *tiers,
+        *([_explanations(rules)] if explain else []),
         *_remarks(rules),
-        f"wrote {out}",
+        *(f"wrote {path}" for path in (out, *drawn)),
     )
 
 
@@ -150,6 +172,19 @@ def _tier_table(rules: RuleSet, objective: str) -> Any:
     title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
     columns = ["tier", "ensemble", "bound", "seen", "time", "saved", "cost saved"]
     return table(title, columns, cells)
+
+
+def _explanations(rules: RuleSet) -> Any:
+    from itertools import groupby
+
+    from slotool.cli.output import table
+
+    cells = []
+    for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
+        same = list(group)
+        span = "–".join(dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance))))
+        cells.append([f"{objective} {span}", why])
+    return table("Why not cheaper", ["tier", "why"], cells)
 
 
 def _promise(rules: RuleSet) -> str:

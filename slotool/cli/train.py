@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli.options import DataName, Force, Json, Out, Seed, Threads, cores_given
+from slotool.cli.train_supernet import train_supernet
 from slotool.cli.train_xmc import train_xmc
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Train a small network, or a family, on a data set.")
     group.command("mlp")(train_mlp)
     group.command("family")(train_family)
+    group.command("supernet")(train_supernet)
     group.command("xmc")(train_xmc)
     app.add_typer(group, name="train")
 

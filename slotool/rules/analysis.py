@@ -37,14 +37,32 @@ def version_facts(outcomes: OutcomeTable) -> list[VersionFacts]:
     ]  # fmt: skip
 
 
-def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
-    """Share of requests per category, versions ordered by mean latency (§III-C).
+def categories(outcomes: OutcomeTable) -> np.ndarray:
+    """Category of each request as an index into ``CATEGORIES``: int [examples]; versions ordered by mean latency.
 
     ``improves``: the error never rises from a faster to a slower version and falls at least once; ``degrades``: the
-    other way round; ``unchanged``: no version makes a difference; ``varies``: all else.
+    other way round; ``unchanged``: no version makes a difference; ``varies``: all else (§III-C).
     """
     order = np.argsort(outcomes.matrix("latency_s").mean(axis=0), kind="stable")
     steps = np.diff(outcomes.matrix("error")[:, order], axis=1)
     rises, falls = (steps > 0).any(axis=1), (steps < 0).any(axis=1)
-    masks = (~rises & ~falls, falls & ~rises, rises & ~falls, rises & falls)
-    return {name: float(mask.mean()) for name, mask in zip(CATEGORIES, masks, strict=True)}
+    return np.asarray(falls * 1 + rises * 2)
+
+
+def category_shares(outcomes: OutcomeTable) -> dict[str, float]:
+    """Share of requests per category."""
+    counts = np.bincount(categories(outcomes), minlength=len(CATEGORIES))
+    return {name: float(count / counts.sum()) for name, count in zip(CATEGORIES, counts, strict=True)}
+
+
+def category_errors(outcomes: OutcomeTable) -> dict[str, np.ndarray]:
+    """Mean error per category that has requests, and of ``all``: float64 [versions], in the table's order (Fig. 3)."""
+    error, of = outcomes.matrix("error"), categories(outcomes)
+    own = {name: error[of == at].mean(axis=0) for at, name in enumerate(CATEGORIES) if (of == at).any()}
+    return {"all": error.mean(axis=0), **own}
+
+
+def category_confidences(outcomes: OutcomeTable, version: int) -> dict[str, np.ndarray]:
+    """Confidences of one version, ascending, per category that has requests: float64 [any] (Fig. 5)."""
+    sure, of = outcomes.matrix("confidence")[:, version], categories(outcomes)
+    return {name: np.sort(sure[of == at]) for at, name in enumerate(CATEGORIES) if (of == at).any()}

@@ -63,7 +63,8 @@ class Assessment:
 
     ``bound``: float64 [candidates], what it holds the error degradation to stay below; infinite where it says nothing,
     never above 0 for the best version alone. ``response_time_s`` and ``cost``: what it ranks by, expected or worst
-    case. ``config`` goes into the rule set, ``note`` to each rule.
+    case. ``config`` goes into the rule set, ``note`` to each rule. ``tested``: bool [candidates], those looked
+    at closely; None where all were.
     """
 
     candidates: Candidates
@@ -72,17 +73,19 @@ class Assessment:
     cost: np.ndarray
     config: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    tested: np.ndarray | None = None
 
 
 class RuleGenerator(ABC):
     """A way to bound the error degradation of ensembles from a table of outcomes.
 
     ``name`` is what the command line calls it. ``proves``: whether its bounds hold together, for all candidates, with
-    probability ≥ confidence over the draw of the table.
+    probability ≥ confidence over the draw of the table. ``passes``: about how often, at most, it replays the table.
     """
 
     name: ClassVar[str]
     proves: ClassVar[bool] = False
+    passes: ClassVar[float] = 1.0
 
     @abstractmethod
     def assess(self, problem: Problem) -> Assessment:

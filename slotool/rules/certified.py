@@ -45,6 +45,7 @@ class Certified(RuleGenerator):
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
+    passes: ClassVar[float] = 4.0
 
     def assess(self, problem: Problem) -> Assessment:
         examples = len(problem.outcomes.examples)
@@ -65,11 +66,15 @@ class Certified(RuleGenerator):
             if shown:
                 bound[index] = sorted(problem.tolerances)[-shown]
         means = candidates.means()
-        config = {"finalists": len(finalists), "examples_learnt_from": len(learn), "examples_tested_on": len(test)}
+        config: dict[str, Any] = {
+            "finalists": len(finalists),
+            "examples_learnt_from": len(learn),
+            "examples_tested_on": len(test),
+        }
         needed = _examples_needed(problem, candidates, means, spread, budget / max(1, len(finalists)))
-        return Assessment(
-            candidates, bound, means.response_time_s, means.cost, {**config, "examples_for_first_saving": needed}
-        )
+        config["examples_for_first_saving"] = needed
+        tested = np.isin(np.arange(len(candidates)), finalists)
+        return Assessment(candidates, bound, means.response_time_s, means.cost, config, tested=tested)
 
     def _second_moment(
         self, problem: Problem, candidates: Candidates, best_errors: np.ndarray, rows: np.ndarray

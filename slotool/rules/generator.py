@@ -41,7 +41,7 @@ def generate_rules(
     """
     tiers = sorted(set(tolerances))
     _check_settings(tiers, objectives, confidence, method, tolerance_kind, policies, thresholds, max_error)
-    _check_table(outcomes, policies, max_error)
+    check_table(outcomes, policies, max_error)
     problem = Problem(outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed)
     generator = METHODS[method]()
     assessment = generator.assess(problem)
@@ -107,7 +107,25 @@ def _rule(
         cost=float(means.cost[chosen]),
         certified=generator.proves and chosen != best,
         note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
+        why=_why(assessment, ranking, degradation, chosen),
     )
+
+
+def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, chosen: int) -> str:
+    """Why not the next cheaper candidate."""
+    cheaper = ranking < ranking[chosen]
+    tested = cheaper if assessment.tested is None else cheaper & assessment.tested
+    if not cheaper.any():
+        return "nothing is cheaper"
+    if not tested.any():
+        return f"the {cheaper.sum():,} cheaper candidates looked too bad on the learning part to be tested"
+    other = int(np.argmax(np.where(tested, ranking, -np.inf)))
+    bound, seen = float(assessment.bound[other]), f"observed {degradation[other] * 100:.3g} %"
+    shown = (
+        f"shown to keep {bound * 100:.3g} % only" if np.isfinite(bound) else "not shown to keep any tolerance asked for"
+    )
+    saving = 1.0 - ranking[other] / ranking[chosen]
+    return f"next cheaper, by {saving:.1%}: {assessment.candidates.policy(other).words}; {shown}, {seen}"
 
 
 def _alone_note(ranking: np.ndarray, degradation: np.ndarray, best: int, tolerance: float) -> str:
@@ -150,7 +168,8 @@ def _check_settings(
         raise InputError(f"max error {max_error:g} must be greater than 0")
 
 
-def _check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:
+def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: float) -> None:
+    """Raises ``TableError`` for a table that no rules can be made from."""
     if len(outcomes.versions) < 2:
         raise TableError(f"the outcome table has only version {outcomes.versions[0]!r}; rules choose between several")
     examples = len(outcomes.examples)

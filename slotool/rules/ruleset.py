@@ -26,7 +26,8 @@ class Rule:
     two answers the more confident is returned). ``bound``: what the error degradation stays below with the rule
     set's confidence; ``degradation``: the one observed on the table, as mean. ``certified``: ``point`` was proven to
     keep the tolerance. It is False where no cheaper ensemble could be, so that the best version serves (degradation 0
-    by definition), and for methods without a proof; ``note`` then says so.
+    by definition), and for methods without a proof; ``note`` then says so. ``why``: what speaks against the next
+    cheaper ensemble.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Rule:
     cost: float
     certified: bool = True
     note: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class RuleSet:
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""
-        rules = [asdict(rule) | {"point": rule.point.key} for rule in self.rules]
+        rules = [asdict(rule) | _readable(rule.point) for rule in self.rules]
         return {"schema": RULES_SCHEMA, "schema_version": RULES_VERSION, **asdict(self), "rules": rules}
 
     def save(self, path: str | Path) -> None:
@@ -112,8 +114,20 @@ class RuleSet:
             raise InputError(f"{path}: a rule set with a field missing or unknown ({error})") from error
 
 
+def _readable(point: OperatingPoint) -> dict[str, Any]:
+    """The point's key, which is what counts when rules are read, and what it says in words of its own."""
+    versions = [point.get(dial) for dial in ("version", "first", "second")]
+    return {
+        "point": point.key,
+        "policy": point.get("policy"),
+        "versions": [version for version in versions if version is not None],
+        "threshold": point.get("threshold"),
+    }
+
+
 def _rule(entry: Mapping[str, Any]) -> Rule:
-    return Rule(**{**entry, "point": OperatingPoint.parse(entry["point"])})
+    said = {key: value for key, value in entry.items() if key not in ("policy", "versions", "threshold")}
+    return Rule(**{**said, "point": OperatingPoint.parse(entry["point"])})
 
 
 def _sequence(value: Any) -> Sequence[Any]:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
 
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator
+from slotool.rules.policies import Conc, Seq, consults_second, from_point, takes_second
+from slotool.rules.ruleset import RuleSet
 from slotool.tables import OutcomeTable
 
 
@@ -33,6 +35,67 @@ def family_outcomes(
         }
         frames.append(pd.DataFrame(values))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
+
+
+Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
+NAMES = ("small", "medium", "large")
+
+
+def rare_one_sided(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unsure of 5 % the fast versions are wrong; so they are, surely, on 0.2 %, and a table of 500 may show none.
+
+    Like every population: errors and confidences of three versions, float64 [examples, 3].
+    """
+    rare, unsure, hopeless = (draw.random(examples) < rate for rate in (0.002, 0.05, 0.05))
+    error = np.stack([rare | unsure | hopeless, rare | unsure | hopeless, hopeless], axis=1)
+    sure = np.where(unsure, 0.3, 0.8)[:, None] + 0.1 * draw.random((examples, 3))
+    return error.astype(float), sure + np.array([0.0, 0.0, 0.1])
+
+
+def common(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every tenth to fourth answer is wrong, mostly the same ones, and confidence tells a little."""
+    hard = draw.random((examples, 1))
+    error = hard * draw.uniform(0.8, 1.2, (examples, 3)) > np.array([0.74, 0.8, 0.84])
+    return error.astype(float), 1.0 - 0.5 * hard * draw.random((examples, 3))
+
+
+def common_and_tied(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """A quarter wrong, versions nearly equal (the best one is a draw of luck), four levels of confidence."""
+    error = draw.random((examples, 3)) < [0.26, 0.25, 0.25]
+    return error.astype(float), np.round(3 * (0.7 - 0.1 * error + 0.3 * draw.random((examples, 3)))) / 3
+
+
+def continuous(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors as of speech recognition: mostly small, correlated across versions."""
+    hard = draw.random((examples, 1))
+    error = np.clip(hard * [1.0, 0.95, 0.93] * draw.random((examples, 3)), 0, 1) ** 2
+    return error, np.round(1 - 0.5 * hard - 0.3 * draw.random((examples, 3)), 2)
+
+
+POPULATIONS: dict[str, Population] = {
+    "rare one-sided": rare_one_sided,
+    "common": common,
+    "common, tied": common_and_tied,
+    "continuous": continuous,
+}
+
+
+def population_outcomes(error: np.ndarray, sure: np.ndarray) -> OutcomeTable:
+    """What a population drew as a table; latencies as of ``family_outcomes``."""
+    rows = family_outcomes(len(error)).rows
+    return OutcomeTable(rows.assign(error=error.T.ravel(), confidence=sure.T.ravel()))
+
+
+def excesses_over_bound(rules: RuleSet, error: np.ndarray, sure: np.ndarray) -> Iterator[np.ndarray]:
+    """Per ensemble of ``rules`` how far above its bound each answer's degradation is: float64 [examples]."""
+    best = error[:, NAMES.index(rules.best_version)]
+    for point, bound in {rule.point: rule.bound for rule in rules.rules}.items():
+        policy = from_point(point)
+        first, second = (NAMES.index(policy.versions[at]) for at in (0, -1))
+        threshold = policy.threshold if isinstance(policy, Seq | Conc) else -np.inf
+        full = consults_second(sure[:, first], threshold) & takes_second(sure[:, first], sure[:, second])
+        allowed = bound * (best if rules.tolerance_kind == "relative" else 1.0)
+        yield np.where(full, error[:, second], error[:, first]) - best - allowed
 
 
 class RuleGeneratorConformance:

@@ -171,7 +171,7 @@ def test_a_network_with_nothing_to_choose_is_refused() -> None:
 def test_a_share_is_some_of_the_whole(whole: int, share: float) -> None:
     size = share_of(whole, share)
     assert 1 <= size <= whole
-    assert size % 8 == 0 or whole % 8 != 0
+    assert size % 8 == 0 or whole % 8 != 0 or whole < 32
     assert share_of(whole, 1.0) == whole
 
 

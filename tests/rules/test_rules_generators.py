@@ -1,6 +1,5 @@
 """Rule generators: the three conform, the paper's always ends, the certified one keeps its promise."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +12,10 @@ from slotool.errors import InputError, TableError
 from slotool.rules import (
     METHODS,
     OSFA,
-    Conc,
     Problem,
-    RoutingPolicy,
     RuleSet,
-    Seq,
-    consults_second,
     from_point,
     generate_rules,
-    takes_second,
 )
 from slotool.rules.analysis import category_shares, version_facts
 from slotool.rules.betting import betting_p_value, binomial_p_value, degradation_bound, examples_to_show
@@ -30,9 +24,16 @@ from slotool.rules.certified import Certified
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.sequences import holm_over_sequences
 from slotool.tables import OutcomeTable
-from slotool.testing.rules import RuleGeneratorConformance, family_outcomes
+from slotool.testing.rules import (
+    POPULATIONS,
+    Population,
+    RuleGeneratorConformance,
+    excesses_over_bound,
+    family_outcomes,
+    population_outcomes,
+    rare_one_sided,
+)
 
-NAMES = ("small", "medium", "large")
 TIERS = [0.0, 0.02, 0.05, 0.1, 0.2]
 
 
@@ -171,54 +172,14 @@ def test_a_sequence_that_ends_leaves_its_share_to_the_others() -> None:
     assert holm_over_sequences([[], [0.05]], 0.05) == [0, 1]
 
 
-Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-
-
-def _rare_one_sided(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unsure of 5 % the fast versions are wrong; so they are, surely, on 0.2 %, and a table of 500 may show none."""
-    rare, unsure, hopeless = (draw.random(examples) < rate for rate in (0.002, 0.05, 0.05))
-    error = np.stack([rare | unsure | hopeless, rare | unsure | hopeless, hopeless], axis=1)
-    sure = np.where(unsure, 0.3, 0.8)[:, None] + 0.1 * draw.random((examples, 3))
-    return error.astype(float), sure + np.array([0.0, 0.0, 0.1])
-
-
-def _common_and_tied(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """A quarter wrong, versions nearly equal (the best one is a draw of luck), four levels of confidence."""
-    error = draw.random((examples, 3)) < [0.26, 0.25, 0.25]
-    return error.astype(float), np.round(3 * (0.7 - 0.1 * error + 0.3 * draw.random((examples, 3)))) / 3
-
-
-def _continuous(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Errors as of speech recognition: mostly small, correlated across versions."""
-    hard = draw.random((examples, 1))
-    error = np.clip(hard * [1.0, 0.95, 0.93] * draw.random((examples, 3)), 0, 1) ** 2
-    return error, np.round(1 - 0.5 * hard - 0.3 * draw.random((examples, 3)), 2)
-
-
-def _outcomes(error: np.ndarray, sure: np.ndarray) -> OutcomeTable:
-    rows = family_outcomes(len(error)).rows
-    return OutcomeTable(rows.assign(error=error.T.ravel(), confidence=sure.T.ravel()))
-
-
-def _true_error(policy: RoutingPolicy, error: np.ndarray, sure: np.ndarray) -> np.ndarray:
-    first, second = (NAMES.index(policy.versions[at]) for at in (0, -1))
-    threshold = policy.threshold if isinstance(policy, Seq | Conc) else -np.inf
-    full = consults_second(sure[:, first], threshold) & takes_second(sure[:, first], sure[:, second])
-    return np.where(full, error[:, second], error[:, first])
-
-
 def _breaks_a_bound(rules: RuleSet, error: np.ndarray, sure: np.ndarray) -> bool:
     """Whether a rule's degradation in the population is above its bound, beyond the population sample's uncertainty."""
-    best = error[:, NAMES.index(rules.best_version)]
-    for point, bound in {rule.point: rule.bound for rule in rules.rules}.items():
-        allowed = bound * (best if rules.tolerance_kind == "relative" else 1.0)
-        excess = _true_error(from_point(point), error, sure) - best - allowed
-        if excess.mean() > 2 * excess.std() / len(excess) ** 0.5:
-            return True
-    return False
+    return any(
+        excess.mean() > 2 * excess.std() / len(excess) ** 0.5 for excess in excesses_over_bound(rules, error, sure)
+    )
 
 
-@pytest.mark.parametrize("population", [_rare_one_sided, _common_and_tied, _continuous])
+@pytest.mark.parametrize("population", list(POPULATIONS.values()), ids=list(POPULATIONS))
 @pytest.mark.parametrize("kind", ["relative", "absolute"])
 def test_no_tier_exceeds_its_bound_more_often_than_promised(population: Population, kind: str) -> None:
     delta, draws, draw = 0.05, 100, np.random.default_rng(7)
@@ -226,7 +187,7 @@ def test_no_tier_exceeds_its_bound_more_often_than_promised(population: Populati
     broken, certified = 0, 0
     for seed in range(draws):
         rules = generate_rules(
-            _outcomes(*population(draw, 500)), [0.01, 0.05, 0.1, 0.3, 0.6], confidence=1 - delta, seed=seed,
+            population_outcomes(*population(draw, 500)), [0.01, 0.05, 0.1, 0.3, 0.6], confidence=1 - delta, seed=seed,
             tolerance_kind=kind, thresholds=20,
         )  # fmt: skip
         certified += any(rule.certified for rule in rules.rules)
@@ -237,9 +198,9 @@ def test_no_tier_exceeds_its_bound_more_often_than_promised(population: Populati
 
 def test_rare_errors_break_the_paper_s_bound_and_not_the_certified_one() -> None:
     draw, broken = np.random.default_rng(0), dict.fromkeys(("bootstrap", "certified"), 0)
-    truth = _rare_one_sided(np.random.default_rng(1), 50_000)
+    truth = rare_one_sided(np.random.default_rng(1), 50_000)
     for seed in range(24):
-        outcomes = _outcomes(*_rare_one_sided(draw, 500))
+        outcomes = population_outcomes(*rare_one_sided(draw, 500))
         for method in broken:
             rules = generate_rules(
                 outcomes, [0.001, 0.05], ["cost"], 0.99, method, "absolute", policies=["seq"], thresholds=5, seed=seed

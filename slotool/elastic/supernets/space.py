@@ -209,8 +209,8 @@ SIZE_OF = {"Conv2D": "filters", "Dense": "units", "MultiHeadAttention": "heads"}
 
 
 def share_of(whole: int, share: float) -> int:
-    """So many of ``whole``, at least one: a multiple of ``LANES`` where the whole is."""
-    step = LANES if whole % LANES == 0 else 1
+    """So many of ``whole``, at least one: a multiple of ``LANES`` where the whole is one of several."""
+    step = LANES if whole % LANES == 0 and whole >= 4 * LANES else 1
     return min(whole, max(step, round(share * whole / step) * step))
 
 

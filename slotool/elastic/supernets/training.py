@@ -1,0 +1,215 @@
+"""Train a supernet: sandwich rule with in-place distillation (Yu et al. 2020), or progressive shrinking (Cai 2020)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from slotool.data import Dataset
+from slotool.data.dataset import Split
+from slotool.elastic.supernets.layers import LAYERS
+from slotool.elastic.supernets.plan import learning_plan
+from slotool.elastic.supernets.space import Space, Subnet
+from slotool.errors import InputError
+from slotool.graphs.torch_module import GraphModule
+
+SANDWICH, PROGRESSIVE = "sandwich", "progressive"
+# Which dials open one after another as a network shrinks; until then they stand at the largest.
+SHRINKING = (("depth",), ("expand", "heads"), ("width",))
+WARM_UP = 0.2
+# Small sets need many passes, large ones few.
+IMAGES_TO_SEE = 60_000
+FEWEST_EPOCHS = 5
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train. ``rule``: ``sandwich`` or ``progressive``, which opens depth, then the inner sizes, then width.
+
+    ``drawn``: random subnets a step beside the largest and the smallest; 0 and ``alone`` train the largest only, as
+    any network. Raises ``InputError`` for a rule that there is not, or numbers out of range.
+    """
+
+    epochs: int = 5
+    rule: str = SANDWICH
+    drawn: int = 1
+    alone: bool = False
+    batch_size: int = 128
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rule not in (SANDWICH, PROGRESSIVE):
+            raise InputError(f"{self.rule!r} is neither {SANDWICH} nor {PROGRESSIVE}")
+        if self.epochs < 1 or self.batch_size < 2 or self.drawn < 0 or not self.learning_rate > 0:
+            raise InputError("epochs are at least 1, batches at least 2, learning rates above 0")
+
+
+def train(
+    space: Space,
+    data: Dataset,
+    training: Training,
+    *,
+    checkpoint: Path | None = None,
+    device: str = "cpu",
+    progress: Callable[[], None] = lambda: None,
+) -> GraphModule:
+    """The network of ``space`` with shared weights learnt on the training split.
+
+    The number of epochs is fixed beforehand, so validation and test examples stay held out. ``checkpoint``: a folder
+    that holds the state after each epoch; one that an interrupted run of the same training left is taken up again and
+    ends with the very same weights. ``progress`` is called per epoch, those found finished too. Raises ``InputError``
+    when the data have another shape or the checkpoint is of another training.
+    """
+    if data.input_shape != space.graph.input_shape or (data.classes,) != space.graph.output_shape:
+        raise InputError(f"the network takes inputs {space.graph.input_shape}, {data.name} has {data.input_shape}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(training.seed)
+        module = GraphModule(space.graph, layers=LAYERS).to(device)
+    named = dict(module.named_parameters())
+    optimiser = torch.optim.Adam(named.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
+    kept = _Checkpoint(checkpoint, space, data, training) if checkpoint else None
+    first = kept.restore(named, optimiser) if kept else 0
+    for epoch in range(training.epochs):
+        if epoch >= first:
+            _epoch(space, module, optimiser, data.train, training, epoch, device)
+            if kept:
+                kept.write(epoch + 1, named, optimiser)
+        progress()
+    return module.cpu().eval()
+
+
+def default_epochs(data: Dataset) -> int:
+    """Passes over the training split that see about ``IMAGES_TO_SEE`` images."""
+    return max(FEWEST_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
+
+
+def accuracy(answers: Callable[[Tensor], Tensor], split: Split) -> float:
+    """Share of examples whose highest-scored class is the labelled one."""
+    with torch.inference_mode():
+        best = torch.cat([answers(batch).argmax(dim=1) for batch in torch.from_numpy(split.x).split(500)])
+    return float(np.mean(best.numpy() == split.y))
+
+
+def opened(space: Space, training: Training, epoch: int) -> set[str]:
+    """The names of the dials that vary in this epoch: all, or as far as a progressive training has come."""
+    if training.rule == SANDWICH:
+        return {dial.name for dial in space.dials}
+    phases = [names for names in SHRINKING if {dial.name for dial in space.dials} & set(names)]
+    # The first of equal phases trains the whole network alone.
+    reached = epoch * (len(phases) + 1) // training.epochs
+    return {name for names in phases[:reached] for name in names}
+
+
+def _epoch(
+    space: Space,
+    module: GraphModule,
+    optimiser: torch.optim.Optimizer,
+    split: Split,
+    training: Training,
+    epoch: int,
+    device: str,
+) -> None:
+    # Seeded by the epoch, so that a run taken up again draws what it would have drawn.
+    rng = np.random.default_rng([training.seed, epoch])
+    x, y = torch.from_numpy(split.x), torch.from_numpy(split.y)
+    batches = _batches(rng.permutation(len(y)), training.batch_size)
+    names = opened(space, training, epoch)
+    for i, batch in enumerate(batches):
+        done = (epoch + i / len(batches)) / training.epochs
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate * _schedule(done)
+        optimiser.zero_grad(set_to_none=True)
+        subnets = [] if training.alone else list(_sandwich(space, names, training.drawn, rng))
+        _learn(space, module, x[batch].to(device), y[batch].to(device), subnets)
+        optimiser.step()
+
+
+def _learn(space: Space, module: GraphModule, x: Tensor, y: Tensor, subnets: Sequence[Subnet]) -> None:
+    """Gradients of the largest subnet from the labels, and of ``subnets`` from what the largest answers."""
+    answers = learning_plan(space.narrowed(space.largest), module)(x)
+    functional.cross_entropy(answers, y).backward()
+    taught = answers.detach().softmax(dim=1)
+    for subnet in subnets:
+        functional.cross_entropy(learning_plan(space.narrowed(subnet), module)(x), taught).backward()
+
+
+def _sandwich(space: Space, names: set[str], drawn: int, rng: np.random.Generator) -> Iterator[Subnet]:
+    """The smallest subnet and some random ones, of those dials alone; nothing when none varies."""
+    if not names:
+        return
+    for subnet in (space.smallest, *(space.draw(rng) for _ in range(drawn))):
+        yield tuple(
+            value if dial.name in names else dial.choices[-1] for dial, value in zip(space.dials, subnet, strict=True)
+        )
+
+
+def _batches(order: np.ndarray, size: int) -> list[np.ndarray]:
+    """Batches of ``size``; the last may be smaller, but never of one example, which has no variance."""
+    batches = np.split(order, range(size, len(order), size))
+    return batches[:-1] if len(batches) > 1 and len(batches[-1]) < 2 else batches
+
+
+def _schedule(done: float) -> float:
+    """Share of the highest learning rate: up in a line, down as a cosine."""
+    if done < WARM_UP:
+        return 0.05 + 0.95 * done / WARM_UP
+    return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+class _Checkpoint:
+    """Weights and the optimiser's moments after an epoch, in one file that is replaced at once."""
+
+    def __init__(self, folder: Path, space: Space, data: Dataset, training: Training):
+        self._file = folder / "state.safetensors"
+        told = {"graph": space.graph.id, "dials": space.document()["dials"], "data": data.name, **asdict(training)}
+        self._told = json.dumps(told, sort_keys=True)
+
+    def write(self, epoch: int, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
+        from safetensors.torch import save
+
+        tensors = {f"weight/{name}": p.detach().cpu().contiguous() for name, p in named.items()}
+        for name, p in named.items():
+            for moment, value in optimiser.state[p].items():
+                tensors[f"{moment}/{name}"] = value.cpu().contiguous()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._file.with_suffix(".partial")
+        partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._told}))
+        os.replace(partial, self._file)
+
+    def restore(self, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> int:
+        """How many epochs are done. Raises ``InputError`` when the file is damaged or of another training."""
+        if not self._file.exists():
+            return 0
+        from safetensors import SafetensorError, safe_open
+
+        moments: dict[str, dict[str, Any]] = {name: {} for name in named}
+        try:
+            with safe_open(self._file, framework="pt") as file:
+                told = file.metadata() or {}
+                if told.get("training") != self._told:
+                    raise InputError(f"{self._file.parent}: left by another training; remove it or train elsewhere")
+                for key in file.keys():  # noqa: SIM118
+                    kind, _, name = key.partition("/")
+                    if kind == "weight":
+                        named[name].data.copy_(file.get_tensor(key))
+                    else:
+                        moments[name][kind] = file.get_tensor(key)
+        except (SafetensorError, KeyError) as error:
+            raise InputError(f"{self._file}: cannot be taken up again ({error}); remove it") from error
+        for name, parameter in named.items():
+            if moments[name]:
+                on = {k: v if k == "step" else v.to(parameter.device) for k, v in moments[name].items()}
+                optimiser.state[parameter] = on
+        return int(told["epoch"])

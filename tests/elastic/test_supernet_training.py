@@ -1,0 +1,185 @@
+"""Training supernets and choosing their points, on real digits, and ``slotool train supernet`` end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slotool.data import Dataset, load_dataset
+from slotool.data.dataset import Split
+from slotool.elastic import load_model
+from slotool.elastic.supernets.choosing import score
+from slotool.elastic.supernets.networks import resnet
+from slotool.elastic.supernets.search import Found, SubnetRegression, evenly, pareto, search
+from slotool.elastic.supernets.space import Space, Subnet
+from slotool.elastic.supernets.training import Training, opened, train
+from slotool.elastic.supernets.wrapping import wrap
+from slotool.errors import InputError
+from slotool.graphs.torch_module import GraphModule
+
+Slotool = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small networks that a second thread only waits
+    yield
+    torch.set_num_threads(threads)
+
+
+@cache
+def digits(n: int = 256) -> Dataset:
+    data = load_dataset("digits")
+    return replace(data, train=Split(data.train.x[:n], data.train.y[:n]))
+
+
+@cache
+def space() -> Space:
+    return wrap(resnet((1, 8, 8), 10, channels=(8, 16), blocks=(1, 2), ratio=0.5, stem=8), width=(0.5, 1.0))
+
+
+def weights(module: GraphModule) -> list[np.ndarray]:
+    return [parameter.detach().numpy() for parameter in module.parameters()]
+
+
+def equal(first: GraphModule, second: GraphModule) -> bool:
+    return all(map(np.array_equal, weights(first), weights(second)))
+
+
+def test_every_subnet_learns_and_seeds_decide() -> None:
+    data, training = load_dataset("digits"), Training(epochs=6, batch_size=64, learning_rate=1e-2)
+    module = train(space(), data, training)
+    accuracy = score(space(), module, data.train.x, data.validation, [space().smallest, space().largest])
+    assert accuracy[space().largest] > 0.8
+    assert accuracy[space().smallest] > 0.5
+    first, second, other = (train(space(), digits(), Training(epochs=1, seed=seed)) for seed in (3, 3, 4))
+    assert equal(first, second)
+    assert not equal(first, other)
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("rule", ["sandwich", "progressive"])
+def test_taken_up_again_it_ends_with_the_same_weights(rule: str, tmp_path: Path) -> None:
+    training = Training(epochs=4, rule=rule)
+    calls: list[int] = []
+
+    def stop() -> None:
+        calls.append(len(calls))
+        if len(calls) == 2:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(space(), digits(), training, checkpoint=tmp_path / "state", progress=stop)
+    resumed = train(space(), digits(), training, checkpoint=tmp_path / "state")
+    assert equal(resumed, train(space(), digits(), training))
+    with pytest.raises(InputError, match="left by another training"):
+        train(space(), digits(), replace(training, seed=1), checkpoint=tmp_path / "state")
+    (tmp_path / "state" / "state.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match="cannot be taken up again"):
+        train(space(), digits(), training, checkpoint=tmp_path / "state")
+
+
+def test_a_progressive_training_opens_its_dials_in_turn() -> None:
+    training = Training(epochs=8, rule="progressive")
+    names = [opened(space(), training, epoch) for epoch in range(8)]
+    assert names[0] == set()
+    assert names[2] == {"depth"}
+    assert names[4] == {"depth", "expand", "heads"}
+    assert names[7] == {"depth", "expand", "heads", "width"}
+    assert opened(space(), Training(), 0) == {"depth", "expand", "width"}
+
+
+def test_bad_trainings_are_refused() -> None:
+    with pytest.raises(InputError, match="'astrology' is neither sandwich nor progressive"):
+        Training(rule="astrology")
+    with pytest.raises(InputError, match="epochs are at least 1"):
+        Training(epochs=0)
+    other = wrap(resnet((1, 9, 9), 10, channels=(8,), blocks=(2,)))
+    with pytest.raises(InputError, match=r"takes inputs \(1, 9, 9\), digits has \(1, 8, 8\)"):
+        train(other, digits(), Training())
+
+
+def made_accuracy(subnet: Subnet) -> float:
+    """A law of the kind that accuracies follow: more of each dial helps, less and less."""
+    shares = np.array(subnet) / np.array(space().largest)
+    return float(0.9 + 0.02 * np.log(shares).sum() - 0.01 * np.log(shares)[0] * np.log(shares)[-1])
+
+
+def test_a_regression_learns_from_a_few_what_the_others_are() -> None:
+    every = list(space().all())
+    known = {subnet: made_accuracy(subnet) for subnet in evenly(space(), 24, seed=1)}
+    told = SubnetRegression(space(), known).predict(every)
+    truth = np.array([made_accuracy(subnet) for subnet in every])
+    assert np.abs(told - truth).max() < 0.25 * truth.std()
+    flops = SubnetRegression(space(), {s: space().flops(s) for s in known}, log=True).predict(every)
+    assert np.abs(np.log(flops / [space().flops(s) for s in every])).max() < 0.25
+    with pytest.raises(InputError, match="too few to learn from"):
+        SubnetRegression(space(), {space().largest: 1.0})
+
+
+def test_a_search_finds_the_front_and_its_ends() -> None:
+    every = {subnet: made_accuracy(subnet) for subnet in space().all()}
+    regression = SubnetRegression(space(), every)
+
+    def costs(subnets: Any) -> np.ndarray:
+        return np.array([space().flops(subnet) for subnet in subnets], dtype=np.float64)
+
+    found = search(space(), regression, costs, 6)
+    assert found[0].subnet == space().smallest
+    assert found[-1].subnet == space().largest
+    answers = regression.predict(list(every))
+    front = pareto(Found(*each) for each in zip(every, costs(list(every)), answers, strict=True))
+    assert {each.subnet for each in found[1:-1]} <= {each.subnet for each in front}
+
+
+def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path) -> None:
+    out = tmp_path / "supernet"
+    command = ["train", "supernet", "-o", out, "--data", "digits", "--epochs", 1, "--expand", "0.5,1", "--width", "1"]
+    done = slotool(*command, "--points", 4, "--threads", 1, "--json")
+    assert done.exit_code == 0, done.stderr
+    rows = done.document["points"]
+    assert rows[-1]["point"] == "full"
+    assert [row["flops"] for row in rows] == sorted(row["flops"] for row in rows)
+    model = load_model(str(out))
+    assert [point.key for point in model.points] == [row["point"] for row in rows]
+    assert not (tmp_path / ".supernet.training").exists()
+    again = slotool(*command)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+    outcomes, latency = tmp_path / "outcomes.parquet", tmp_path / "latency.parquet"
+    evaluated = slotool("evaluate", out, "-o", outcomes, "--repeats", 1, "--limit", 40, "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert [row["version"] for row in evaluated.document["points"]] == [row["point"] for row in rows]
+    profiled = slotool("profile", "solo", out, "-o", latency, "--batch", "1,4", "--threads", 1, "--runs", 5)
+    assert profiled.exit_code == 0, profiled.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--network", "perceptron"], "'perceptron' is neither resnet nor transformer"),
+        (["--rule", "astrology"], "'astrology' is neither sandwich nor progressive"),
+        (["--expand", "1,0.5"], "expand: shares ascend from above 0 to 1"),
+        (["--width", "some"], "neither a number nor start:stop:step"),
+        (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to choose"),
+    ],
+)
+def test_bad_arguments_end_in_one_sentence(
+    slotool: Slotool, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = slotool("train", "supernet", "-o", tmp_path / "s", "--data", "digits", "--threads", 1, *arguments)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+    assert not (tmp_path / "s").exists()

@@ -1,0 +1,182 @@
+"""Supernets: what actuating a subnet costs beside extracting one, and what many subnets weigh beside separate networks.
+
+Peers: the same subnet extracted as an ordinary module (forward), extracting it and loading it from a file (actuation),
+hand-sized ResNets and extracted subnets (memory). Weights are random: neither speed nor memory asks what they are.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from slotool.elastic.supernets.layers import LAYERS
+from slotool.elastic.supernets.networks import patch_transformer, resnet
+from slotool.elastic.supernets.space import Space, Subnet
+from slotool.elastic.supernets.statistics import SubnetNorm, signatures
+from slotool.elastic.supernets.supernet import Supernet, measure
+from slotool.elastic.supernets.wrapping import wrap
+from slotool.graphs import OperatorGraph
+from slotool.graphs.torch_module import GraphModule
+
+REPEATS = 200
+# (blocks per stage, bottleneck) of the hand-sized ResNets (He et al. 2016, Table 1).
+RESNETS = {18: ((2, 2, 2, 2), False), 34: ((3, 4, 6, 3), False), 50: ((3, 4, 6, 3), True), 101: ((3, 4, 23, 3), True)}
+RESNETS |= {152: ((3, 8, 36, 3), True)}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"benchmark": "supernets", "memory": _memory()}
+    small = {
+        "convolutional": wrap(
+            resnet((1, 28, 28), 10, channels=(32, 64), blocks=(2, 3), ratio=0.5, stem=16, stem_kernel=5, stem_stride=4),
+            width=(0.5, 0.75, 1.0),
+        ),
+        "transformer": wrap(patch_transformer((1, 28, 28), 10, patch=4, width=64, layers=4, heads=4, hidden=128)),
+    }
+    report["small"] = {name: _speed(name, space) for name, space in small.items()}
+    print(json.dumps(report))
+
+
+def _memory() -> dict[str, Any]:
+    """A supernet of OFA-ResNet-50's size: weights, statistics of hundreds of subnets, and what else holds its range."""
+    space = wrap(_ofa_resnet50(), drop=2, expand=(0.2 / 0.35, 0.25 / 0.35, 1.0), width=(0.65, 0.8, 1.0))
+    subnets = _grid(space)
+    norm = SubnetNorm()
+    for subnet in subnets:
+        _fill(norm, space.narrowed(subnet))
+    weights = 4 * (space.graph.weights - _statistics(space.graph))
+    largest, held = 4 * space.graph.weights, weights + norm.bytes
+    hand = {depth: 4 * _resnet_weights(*shape) for depth, shape in RESNETS.items()}
+    order = sorted(subnets, key=space.flops)
+    six = sum(4 * space.narrowed(order[i]).weights for i in np.linspace(0, len(order) - 1, 6).astype(int))
+    rivals = {
+        "its largest subnet": largest,
+        "ResNet-18, 34, 50, 101": sum(hand[d] for d in (18, 34, 50, 101)),
+        "ResNet-34, 50, 101, 152": sum(hand[d] for d in (34, 50, 101, 152)),
+        "six subnets extracted": six,
+    }
+    flops = [space.flops(order[0]), space.flops(order[-1])]
+    span = f"{flops[0] / 1e9:.2f} to {flops[1] / 1e9:.2f} GFLOP"
+    print(f"OFA-ResNet-50's size: {len(subnets)} of {space.size:,} subnets, {span}")
+    rows = f"statistics {norm.bytes / 1e6:.1f} MB ({norm.rows:,} rows)"
+    print(f"weights {weights / 1e6:.1f} MB + {rows} = {held / 1e6:.1f} MB")
+    for name, size in rivals.items():
+        print(f"  {name:24} {size / 1e6:8.1f} MB, supernet ÷ it {held / size:.3f}, it ÷ supernet {size / held:.2f}")
+    return {"subnets": len(subnets), "weight_bytes": weights, "statistics_bytes": norm.bytes, "rivals_bytes": rivals}
+
+
+def _speed(name: str, space: Space) -> dict[str, Any]:
+    """Forward at each of some subnets beside the extracted one, and switching between them beside not switching."""
+    module, norm = GraphModule(space.graph, layers=LAYERS), SubnetNorm()
+    rng = np.random.default_rng(0)
+    subnets = [space.smallest, space.largest, *(space.draw(rng) for _ in range(6))]
+    x = rng.random((64, *space.graph.input_shape), dtype=np.float32)
+    measure(space, module, norm, subnets, x)
+    model = Supernet(name, space, module, norm, subnets)
+    one, ratios = x[:1], []
+    for point, subnet in model.subnets.items():
+        alone = model.extract(subnet)
+        ours, theirs = _interleaved(lambda p=point: model.forward(one, p), lambda a=alone: _forward(a, one))  # type: ignore[misc]
+        ratios.append(ours / theirs)
+        print(f"{name} {point}: {ours * 1e6:.0f} µs, extracted {theirs * 1e6:.0f} µs, ratio {ours / theirs:.2f}")
+    first, last = model.points[0], model.points[-1]
+    staying = sum(_interleaved(lambda: model.forward(one, first), lambda: model.forward(one, last)))
+    switching = _median(lambda: (model.forward(one, first), model.forward(one, last)))
+    actuation, lookup = (switching - staying) / 2, _median(lambda: model._plans[last])
+    loading = _extract_and_load(model, model.subnets[last])
+    beside = f"extracting {loading['extract'] * 1e6:.0f} µs, loading from a file {loading['load'] * 1e6:.0f} µs"
+    print(f"{name}: actuation {actuation * 1e6:.1f} µs beyond forward (look-up {lookup * 1e6:.2f}); {beside}")
+    print(
+        f"{name}: weights {model.weight_bytes:,} bytes, statistics of {len(model.points)} points {norm.bytes:,} bytes"
+    )
+    return {"forward_ratios": ratios, "actuation_s": actuation, **{f"{k}_s": v for k, v in loading.items()}}
+
+
+def _extract_and_load(model: Supernet, subnet: Subnet) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "subnet.safetensors")
+        alone = model.extract(subnet)
+        save_file(alone.state_dict(), file)
+
+        def load() -> None:
+            fresh = GraphModule(alone.graph, device="meta", layers=LAYERS)
+            fresh.load_state_dict(load_file(file), assign=True)
+
+        return {"extract": _median(lambda: model.extract(subnet), 10), "load": _median(load, 10)}
+
+
+def _forward(module: GraphModule, x: np.ndarray) -> np.ndarray:
+    with torch.inference_mode():
+        return module(torch.from_numpy(x)).numpy()
+
+
+def _interleaved(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
+    """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts."""
+    seconds = np.empty((len(calls), repeats))
+    for i in range(repeats):
+        for c, call in enumerate(calls):
+            call()
+            started = time.perf_counter()
+            call()
+            seconds[c, i] = time.perf_counter() - started
+    return [float(value) for value in np.median(seconds, axis=1)]
+
+
+def _median(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    return _interleaved(call, repeats=repeats)[0]
+
+
+def _ofa_resnet50() -> OperatorGraph:
+    """Once-for-all's ResNet-50 (Cai et al. 2020): depths 2 to 4 (stage three: 4 to 6), inner share 0.35, width 1."""
+    sizes: dict[str, Any] = {"channels": (256, 512, 1024, 2048), "blocks": (4, 4, 6, 4), "ratio": 0.35}
+    return resnet((3, 224, 224), 1000, **sizes, stem=64, stem_kernel=7, stem_stride=2, pooled=True)
+
+
+def _grid(space: Space) -> list[Subnet]:
+    """All choices of the last two stages, below a few of what is before them and of the width: they agree for long."""
+    early, late, widths = space.dials[:4], space.dials[4:8], space.dials[8].choices
+    before = [tuple(dial.choices[i] for dial in early) for i in range(3)]
+    beginnings = [(b, w) for w in widths[:-1] for b in before] + [(before[-1], widths[-1])]
+    return [(*b, *a, w) for b, w in beginnings for a in product(*(dial.choices for dial in late))]
+
+
+def _fill(norm: SubnetNorm, graph: OperatorGraph) -> None:
+    told = signatures(graph)
+    for operator in graph.operators:
+        if operator.op == "BatchNormalization" and not norm.known(operator.name, told[operator.name]):
+            channels = operator.shape[0]
+            norm.add(operator.name, told[operator.name], torch.zeros(channels), torch.ones(channels))
+
+
+def _statistics(graph: OperatorGraph) -> int:
+    return sum(2 * operator.shape[0] for operator in graph.operators if operator.op == "BatchNormalization")
+
+
+def _resnet_weights(blocks: tuple[int, ...], bottleneck: bool) -> int:
+    """Weights and kept statistics of an ImageNet ResNet, counted layer by layer."""
+
+    def convolution(inputs: int, outputs: int, kernel: int) -> int:
+        return inputs * outputs * kernel**2 + 4 * outputs
+
+    total, inputs = convolution(3, 64, 7), 64
+    for stage, count in enumerate(blocks):
+        inner = 64 << stage
+        outer = 4 * inner if bottleneck else inner
+        for block in range(count):
+            if bottleneck:
+                total += convolution(inputs, inner, 1) + convolution(inner, inner, 3) + convolution(inner, outer, 1)
+            else:
+                total += convolution(inputs, inner, 3) + convolution(inner, outer, 3)
+            total += convolution(inputs, outer, 1) if not block and inputs != outer else 0
+            inputs = outer
+    return total + inputs * 1000 + 1000

@@ -1,0 +1,84 @@
+"""What ``gen-rules`` says beside its rules: why not cheaper, what it would do, what a second costs, and plots."""
+
+import json
+
+import numpy as np
+import pytest
+
+from slotool.reports.series.promised import promised_against_actual
+from slotool.reports.series.savings import savings_against_tolerance
+from slotool.reports.series.versions import version_figures
+from slotool.rules import RuleSet, generate_rules
+from slotool.rules.analysis import CATEGORIES, categories, category_confidences, category_errors
+from slotool.rules.verdict import verdicts
+from slotool.testing.rules import family_outcomes
+
+TIERS = [0.0, 0.05, 0.1, 0.3]
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    path = tmp_path / "o.parquet"
+    family_outcomes(400).save(path)
+    return path
+
+
+def test_every_tier_says_what_speaks_against_a_cheaper_one(slotool, outcomes, tmp_path) -> None:
+    options = ("--tolerances", "0,0.05,0.1,0.3", "--tolerance-kind", "absolute", "--confidence", "0.9", "--explain")
+    done = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options, "--plots", tmp_path / "plots")
+    assert done.exit_code == 0, done.stderr
+    assert "Why not cheaper" in done.stdout
+    assert all(rule.why for rule in RuleSet.load(tmp_path / "r.json").rules)
+    drawn = sorted(path.name for path in (tmp_path / "plots").iterdir())
+    assert drawn == [
+        "categories-r.png", "confidence-r-large.png", "confidence-r-small.png", "savings-r-cost.png",
+        "savings-r-response-time.png", "versions-r.png",
+    ]  # fmt: skip
+    first = json.loads((tmp_path / "r.json").read_text())["rules"][-1]
+    assert {"policy", "versions", "threshold", "bound", "why"} <= set(first)
+
+
+def test_a_dry_run_writes_nothing(slotool, outcomes, tmp_path) -> None:
+    done = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--dry-run", "--json", "--thresholds", "4")
+    assert done.exit_code == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["candidates"] == 3 + 6 * 2 * 4
+    assert plan["predicted_s"] > 0
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_prices_by_the_command(slotool, outcomes, tmp_path) -> None:
+    made = ("gen-rules", outcomes, "--tolerances", "0.3", "--method", "naive", "--json")
+    priced = slotool(*made, "-o", tmp_path / "a.json", "--price", "small=2,medium=2,large=2")
+    plain, same = (slotool(*made, "-o", tmp_path / f"{i}.json", *more) for i, more in ((1, ()), (2, ("--price", "2"))))
+    costs = [json.loads(done.stdout)["rules"]["config"]["best_cost"] for done in (plain, priced, same)]
+    assert costs[1] == costs[2] == pytest.approx(2 * costs[0])
+    for text, sentence in (("small=2", "no price"), ("dear", "neither a number")):
+        wrong = slotool(*made, "-o", tmp_path / "w.json", "--price", text)
+        assert (wrong.exit_code, sentence in wrong.stderr) == (2, True)
+
+
+def test_categories_part_the_requests() -> None:
+    outcomes = family_outcomes(500)
+    of, errors = categories(outcomes), category_errors(outcomes)
+    counts = {name: int((of == at).sum()) for at, name in enumerate(CATEGORIES)}
+    total = sum(counts[name] * errors[name] for name in CATEGORIES if name in errors)
+    np.testing.assert_allclose(total / 500, errors["all"])
+    sure = category_confidences(outcomes, 0)
+    assert {name: len(values) for name, values in sure.items()} == {k: v for k, v in counts.items() if v}
+    assert np.median(sure["unchanged"]) > np.median(sure["improves"])
+
+
+def test_figures_show_what_the_rules_say() -> None:
+    outcomes = family_outcomes(400)
+    rules = generate_rules(outcomes, TIERS, confidence=0.9, method="naive", tolerance_kind="absolute")
+    alone = generate_rules(
+        outcomes, TIERS, confidence=0.9, method="naive", policies=["osfa"], tolerance_kind="absolute"
+    )
+    time, cost = savings_against_tolerance("s", rules, alone)
+    assert len(time.curves) == len(cost.curves) == 3
+    assert time.curves[0].y[0] == pytest.approx(100.0)
+    assert {figure.id for figure in version_figures("v", outcomes)} >= {"versions-v", "categories-v"}
+    held = verdicts(rules, family_outcomes(400, seed=1))
+    figure = promised_against_actual(rules, [held], "s")
+    assert figure.headlines[0][1] == f"{sum(v.violated for v in held)} of {len(held)}"
