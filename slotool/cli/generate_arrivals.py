@@ -70,7 +70,7 @@ def generate_arrivals(
     times_s = process.times(wanted_s or own_s, seed)
     if not len(times_s):
         raise typer.BadParameter("nothing arrives in that time", param_hint="--duration")
-    told = {"kind": process.name, "trace": None if trace is None else trace.name, "seed": seed,
+    told: dict[str, object] = {"kind": process.name, "trace": None if trace is None else trace.name, "seed": seed,
             "mean_rate_per_s": process.mean_rate_per_s, "duration_s": wanted_s or own_s}  # fmt: skip
     ArrivalTable.of([{"arrival_s": time} for time in times_s], told).save(out)
     _report(Output(as_json=json), out, told, times_s)

@@ -29,12 +29,13 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
         grid.require_deadline(float((scenario.deadline_us - scenario.arrival_us).max()))
     times = times or ServiceTimes.planned(grid)
     count, workers = len(scenario), len(scenario.death_us)
-    least = np.zeros(0, dtype=np.int16)
+    least: np.ndarray = np.zeros(0, dtype=np.int16)
     if scenario.min_accuracy is not None:
         least = np.searchsorted(grid.accuracy, scenario.min_accuracy).astype(np.int16)
-    status = np.zeros(count, dtype=np.int8)
+    status: np.ndarray = np.zeros(count, dtype=np.int8)
     started_us, done_us = np.full(count, np.nan), np.full(count, np.nan)
-    row, batch = np.full(count, -1, dtype=np.int16), np.zeros(count, dtype=np.int16)
+    row: np.ndarray = np.full(count, -1, dtype=np.int16)
+    batch: np.ndarray = np.zeros(count, dtype=np.int16)
     room = count + workers * int(grid.sizes[-1])
     busy_us, calls = _run(
         type(policy).choose,
@@ -128,7 +129,7 @@ def _run(  # noqa: PLR0912
 ) -> tuple[float, int]:  # fmt: skip
     waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
     # Batches of dead workers, where they lie in the queue's memory: nothing is written there again.
-    lost = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
+    lost: Any = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
     head = tail = arrived = calls = 0
     now, busy_us, next_back = 0.0, 0.0, np.inf
     while True:

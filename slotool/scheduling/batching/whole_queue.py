@@ -24,12 +24,13 @@ _WINDOW, _HEADROOM, _SHARE, _COLUMN, _TABLE = 0, 1, 2, 3, 4
 @njit(cache=True)
 def _pace_us(now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, window_us: float, headroom: float) -> Any:
     """Worker µs that one query may cost, so that all who wait and the recent rate of arrivals can be served."""
-    pace_us, rank = np.inf, 0
+    pace_us: float = np.inf
+    rank = 0
     while rank < len(deadlines_us):
         after = min(len(deadlines_us), rank + 1 + rank // _RUNS)
         pace_us = min(pace_us, (deadlines_us[rank] - now_us) * workers / after)
         rank = after
-    recent = len(arrived_us) - np.searchsorted(arrived_us, now_us - window_us, side="right")
+    recent = len(arrived_us) - int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
     return min(pace_us, headroom * workers * window_us / max(recent, 1))
 
 
@@ -125,8 +126,8 @@ class WholeQueue(BatchingPolicy):
     fastest batches there are, and (3) be at a point that keeps the pace: the least over all deadlines of time left
     × workers ÷ queries due by then, and ``headroom`` × workers ÷ the arrival rate of the last ``window_us``. A point
     keeps it when in some batch, of at most ``share`` of the time a newcomer has, or by itself, a query costs no more.
-    Of the calls that hold to all three the most accurate is made, of these the largest; when none does, the largest batch of
-    the fastest point that meets the most urgent deadline.
+    Of the calls that hold to all three the most accurate is made, of these the largest; when none does, the largest
+    batch of the fastest point that meets the most urgent deadline.
 
     The pace of those who wait is that of the online algorithm "optimal available" for speed scaling (Yao, Demers and
     Shenker 1995): where accuracy gains less and less from time, sharing time as evenly as deadlines allow is best.
