@@ -11,6 +11,7 @@ from slotool import __version__
 from slotool.cli import (
     build_tables,
     capture,
+    choose_points,
     compare_predictors,
     demo,
     doctor,
@@ -27,6 +28,7 @@ from slotool.cli import (
     serve,
     train,
     train_predictor,
+    update_tables,
 )
 from slotool.cli.failures import report_failure
 
@@ -51,6 +53,8 @@ for command in (
     compare_predictors,
     predict,
     build_tables,
+    update_tables,
+    choose_points,
     evaluate,
     gen_rules,
     evaluate_rules,

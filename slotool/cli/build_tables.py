@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import Settings
+    from slotool.elastic.activators.choosing import Candidate, Plan
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.family import Version
@@ -26,15 +27,18 @@ def register(app: typer.Typer) -> None:
 
 
 def build_tables(
-    network: Annotated[Path, typer.Argument(help="A network, or a family with --version.")],
+    network: Annotated[
+        Path,
+        typer.Argument(help="A network, or a family with --version; a .keras file; module:factory of a torch module."),
+    ],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     ranker: Annotated[
         str,
         typer.Option(
             "--ranker",
-            help="freehash, centred-freehash, clusters; to compare with: mongoose, random; or auto: the best of the "
-            "former on validation data.",
+            help="freehash, centred-freehash, clusters; to compare with: mongoose, random; or auto: of the former "
+            "the one that reads least on validation data.",
         ),
     ] = "auto",
     tables: Annotated[int, typer.Option("--tables", min=1, help="Hash tables per layer (L).")] = 2,
@@ -56,6 +60,7 @@ def build_tables(
         float, typer.Option("--prune-loss", min=0, max=1, help="Accuracy that --prune may cost, ± SE included.")
     ] = 0.003,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -66,13 +71,12 @@ def build_tables(
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
-    from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.elastic.activators.build import Settings, Subject, build_best, steps, with_rows
+    from slotool.elastic.activators.build import Settings, Subject, with_rows
+    from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.registry import CANDIDATES, RANKERS
-    from slotool.elastic.family import Family
 
     if ranker not in (*RANKERS, "auto"):
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
@@ -81,26 +85,53 @@ def build_tables(
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
     settings = Settings(shares, tables, bits, seed)
     refuse_existing(out, force)
-    parent = open_artifact(network, ("network", "family"))
-    source = _version(Family.load(parent), version)
-    dataset = _load(source, data or parent.manifest["config"].get("data", "auto"))
+    source, dataset, parents = _network(network, version, data)
     output = Output(as_json=json)
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
     pruned = _prune(output, source, dataset, prune_loss) if prune else None
     subject = Subject(pruned.mlp if pruned else source.mlp, dataset)
+    if dry_run:
+        _plan(output, plan(subject, rankers, settings), dataset.name)
+        return
     text = f"learning tables on {dataset.name}"
-    with output.progress(text, total=steps(subject, len(rankers), settings)) as progress:
-        model, scores = build_best(out.name, subject.reporting(progress.advance), rankers, settings)
+    with output.progress(text, total=steps(subject, rankers, settings)) as progress:
+        model, candidates = choose(out.name, subject.reporting(progress.advance), rankers, settings)
         model = with_rows(model, dataset, rows)
-    _save(model, out, parent, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
-    _report(output, model, scores, source, dataset.test, dataset.name, pruned, out)
+    _save(model, out, parents, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
+    _report(output, model, candidates, source, dataset.test, dataset.name, pruned, out)
 
 
-def _load(source: Version, name: str) -> Any:
+def _network(path: Path, version: str | None, data: str | None) -> tuple[Version, Any, tuple[Artifact, ...]]:
+    """The network, its data set, and the artifact it comes from, if it comes from one."""
+    from slotool.artifacts import open_artifact
+    from slotool.elastic.activators.chain import in_shape
+    from slotool.elastic.activators.mlp import MLP
+    from slotool.elastic.family import Family, Version
+    from slotool.graphs.capture.loading import load_keras, load_torch
+
+    is_keras, is_torch = path.suffix == ".keras", ":" in str(path) and not path.exists()
+    if not (is_keras or is_torch):
+        parent = open_artifact(path, ("network", "family"))
+        source = _version(Family.load(parent), version)
+        return source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,)
+    if data is None:
+        raise typer.BadParameter(f"{path} does not say what it was trained on", param_hint="--data")
+    if is_keras:
+        mlp = MLP.from_keras(load_keras(str(path)))
+        dataset = _load(Version.of_mlp(path.stem, mlp), data)
+    else:
+        module = load_torch(str(path))
+        dataset = _load(None, data)
+        mlp = MLP.from_torch(module, dataset.input_shape)
+    mlp, sparse = in_shape(mlp, dataset.input_shape), getattr(dataset, "sparse", False)
+    return Version.of_mlp(path.stem, mlp, sparse=sparse), dataset, ()
+
+
+def _load(source: Version | None, name: str) -> Any:
     """A set of one class per example, or of many labels for a network that was trained on one."""
     from slotool.data import DATASETS, load_dataset, load_multilabel
 
-    if name in (*DATASETS, "auto") or not (source.sparse or len(source.graph.input_shape) == 1):
+    if name in (*DATASETS, "auto") or (source and not source.sparse and len(source.graph.input_shape) > 1):
         return load_dataset(name)
     return load_multilabel(name)
 
@@ -126,7 +157,7 @@ def _version(family: Any, name: str | None) -> Version:
 def _save(
     model: SloNN,
     out: Path,
-    parent: Artifact,
+    parents: tuple[Artifact, ...],
     source: Version,
     data: str,
     settings: Settings,
@@ -144,19 +175,21 @@ def _save(
         "k": list(model.shares),
         **({"pruned": pruned.document} if pruned else {}),
     }
-    model.save(out, config=config, seed=settings.seed, parents=(parent,), force=force)
+    model.save(out, config=config, seed=settings.seed, parents=parents, force=force)
 
 
 def _report(
     output: Output,
     model: SloNN,
-    scores: dict[str, float],
+    candidates: list[Candidate],
     source: Version,
     test: Any,
     data: str,
     pruned: Pruned | None,
     out: Path,
 ) -> None:
+    from dataclasses import asdict
+
     from slotool.elastic.activators import assessment
 
     answers = assessment.Answers.of(model, test)
@@ -170,7 +203,7 @@ def _report(
         "data": data,
         "examples": len(test),
         "ranker": model.ranker,
-        "validation_accuracy_by_ranker": scores,
+        "candidates": [asdict(candidate) for candidate in candidates],
         "tables": first.tables,
         "buckets": first.buckets,
         "measure": model.measure,
@@ -186,6 +219,23 @@ def _report(
     }
     _warn(output, model, entropy)
     output.result("build-tables", document, *_human(document))
+
+
+def _plan(output: Output, plan: Plan, data: str) -> None:
+    """What would be done, and how long it would take."""
+    from dataclasses import asdict
+
+    from slotool.cli.output import duration
+
+    layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
+    compared = f"compared on {plan.compared_on:,}" if len(plan.rankers) > 1 else "built at once"
+    output.result(
+        "build-tables-plan",
+        {**asdict(plan), "data": data},
+        f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
+        f"rankers {', '.join(plan.rankers)}: {compared} of {plan.examples:,} training examples of {data}",
+        f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small builds",
+    )
 
 
 def _torch_us(source: Version, x: Any) -> float:
@@ -224,9 +274,13 @@ def _human(document: dict[str, Any]) -> list[Any]:
     """What a person reads: why this ranker, the points, and the accuracy targets."""
     from slotool.cli.output import table
 
-    scores = document["validation_accuracy_by_ranker"]
-    compared = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
-    why = "has the best" if len(scores) > 1 else "has a"
+    candidates = [
+        f"  {c['ranker']}: {c['nodes']:,} nodes ({c['point']}) and {c['lookup_bytes']:,} bytes of look-up, "
+        f"{c['read_bytes']:,} bytes read; validation accuracy {c['accuracy']:.4f} of {c['full_accuracy']:.4f}, "
+        f"{c['mean_accuracy']:.4f} over all k ({c['examples']:,} training examples)"
+        for c in document["candidates"]
+    ]
+    why = "reads least of those tried" if len(candidates) > 1 else "as asked for; this is what it reads"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
     measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
     points = table(
@@ -263,7 +317,8 @@ def _human(document: dict[str, Any]) -> list[Any]:
     )
     return [
         *([_of_pruning(document["pruned"])] if document["pruned"] else []),
-        f"ranker {document['ranker']}: {why} validation accuracy over the k grid ({compared})",
+        f"ranker {document['ranker']}: {why} where no more validation accuracy is lost than allowed",
+        *candidates,
         f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
         f"confidence by {document['measure']}, which spares most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",

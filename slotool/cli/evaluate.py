@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.evaluate_beside import Asked, evaluate_beside
 from slotool.cli.evaluate_predictor import evaluate_predictor
 from slotool.cli.options import Force, Json, cores_given, parse_numbers
 
@@ -33,8 +34,30 @@ def evaluate(
         str, typer.Option("--targets", help="Accuracy targets to sweep, for a model that can choose per input.")
     ] = TARGETS,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
+    beside: Annotated[
+        str | None,
+        typer.Option("--beside", help="Sweep deadlines on one core, alone and beside so many busy copies: 1 or 0,1,2."),
+    ] = None,
+    deadlines_us: Annotated[
+        str | None,
+        typer.Option(
+            "--deadlines-us", help="With --beside: deadlines, µs.", show_default="up to the full network's and beyond"
+        ),
+    ] = None,
+    quantile: Annotated[
+        float, typer.Option("--quantile", help="With --beside: LCAO plans with this quantile of T(k, β).")
+    ] = 0.95,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.05, help="With --beside: of each way of answering.")
+    ] = 1.0,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="With --beside: LCAO is not told β but tells it from recent latencies.")
+    ] = False,
     latency: Annotated[
-        Path | None, typer.Option("--latency", help="For a predictor: latency table of measured networks.")
+        Path | None,
+        typer.Option(
+            "--latency", help="For a predictor: measured networks; with --beside: T(k, β), else it is measured first."
+        ),
     ] = None,
     graphs: Annotated[
         list[Path] | None, typer.Option("--graphs", "-g", help="For a predictor: their graph files; repeatable.")
@@ -46,6 +69,8 @@ def evaluate(
 
     Example: slotool evaluate slo-nn -o outcomes.parquet --split test
 
+    Example: slotool evaluate slo-nn -o beside.parquet --beside 1
+
     Example: slotool evaluate predictor --latency latency.parquet --graphs graphs.parquet
     """
     from slotool.artifacts import open_artifact
@@ -53,6 +78,11 @@ def evaluate(
     opened = open_artifact(artifact)
     if opened.kind == "predictor":
         evaluate_predictor(opened, latency, graphs or [], out, force=force, json=json)
+        return
+    if beside is not None and out is not None:
+        wanted = None if targets == TARGETS else parse_numbers(targets, "--targets")
+        asked = Asked(beside, deadlines_us, quantile, seconds, estimate, latency, data, wanted)
+        evaluate_beside(opened, out, asked, force=force, json=json)
         return
     if latency or graphs:
         raise typer.BadParameter(f"{artifact} is no predictor but a {opened.kind}: it takes no --latency or --graphs")

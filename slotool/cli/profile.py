@@ -222,6 +222,9 @@ def profile_points(
     copies: Annotated[
         str, typer.Option("--beside", help="Copies of the full model that keep running beside it: 0,1 or 0:2.")
     ] = "0,1",
+    data: Annotated[
+        str, typer.Option("--data", help="Answer examples of this set, one label each, instead of random inputs.")
+    ] = "",
     policy: Policy = "shared",
     threads: Threads = 1,
     batch: Batch = "1",
@@ -238,7 +241,11 @@ def profile_points(
 ) -> None:
     """Measure T(point, β): every operating point of a trained model, alone and beside copies of itself.
 
+    A sample is a single call, so that a quantile of them is what a deadline has to allow for.
+
     Example: slotool profile points models/family -o points.parquet --beside 0,1 --batch 1,8
+
+    Example: slotool profile points slo-nn -o points.parquet --beside 0,1 --data digits
     """
     from slotool.profiling.plan import Settings, points_beside_copies
     from slotool.profiling.subjects import artifact_subjects
@@ -248,13 +255,15 @@ def profile_points(
         backend="elastic",
         threads=cores_given(threads),
         batch_sizes=_batch_sizes(batch),
-        rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds),
+        rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=True),
         timeout_s=timeout,
         seed=seed,
         policy=_policy(policy),
     )
     counts = sorted({int(number) for number in parse_numbers(copies, "--beside")})
-    items = [item for path in artifacts for item in points_beside_copies(artifact_subjects(path), counts, settings)]
+    items = [
+        item for path in artifacts for item in points_beside_copies(artifact_subjects(path, data), counts, settings)
+    ]
     _run(json, items, settings, out, force=force, budget=budget, dry_run=dry_run, strict=strict)
 
 

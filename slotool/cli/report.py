@@ -24,7 +24,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Draw everything found: predicted latency, studies of predictors, accuracy against k and latency, tolerance
-    tiers, served latency.
+    tiers, served latency, deadlines kept in company.
 
     The page needs nothing but itself, offline and for good; the same plots lie as PNG in a folder beside it.
 

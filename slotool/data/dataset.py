@@ -21,6 +21,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.y)
 
+    def take(self, examples: np.ndarray) -> Split:
+        """Those examples, in that order."""
+        return Split(self.x[examples], self.y[examples])
+
 
 @dataclass(frozen=True)
 class Dataset:

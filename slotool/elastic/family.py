@@ -15,7 +15,7 @@ from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, GraphError, InputError
-from slotool.graphs import OperatorGraph
+from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import FULL, OperatingPoint
 
@@ -34,6 +34,23 @@ class Version:
     module: GraphModule
     scores: Mapping[str, float] = field(default_factory=dict)
     sparse: bool = False
+
+    @classmethod
+    def of_mlp(cls, name: str, mlp: MLP, *, sparse: bool = False) -> Version:
+        """A version whose module is ``mlp``."""
+        builder = GraphBuilder("mlp")
+        last = builder.add("InputLayer", shape=list(mlp.input_shape))
+        if len(mlp.input_shape) > 1:
+            last = builder.add("Flatten", last)
+        state = {}
+        for at, layer in enumerate(mlp.layers):
+            activation: dict[str, Any] = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
+            last = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
+            state[f"layers.{last}.weight"] = torch.from_numpy(layer.weights)
+            state[f"layers.{last}.bias"] = torch.from_numpy(layer.bias)
+        module = GraphModule(builder.graph(), device="meta")
+        module.load_state_dict(state, strict=True, assign=True)
+        return cls(name, module.eval().requires_grad_(False), sparse=sparse)
 
     @property
     def graph(self) -> OperatorGraph:

@@ -24,7 +24,7 @@ class Bench:
     """Answers the requests of ``WorkerProcess`` with plain JSON values. ``cores`` are those the process is bound to.
 
     ``measure`` times a subject alone; ``prepare`` makes one ready, after which ``sample`` times it some more and
-    ``together`` runs it beside others.
+    ``together`` runs it beside others, ``keep_busy`` for the sake of others.
     """
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
@@ -43,7 +43,13 @@ class Bench:
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The measurement, or why there is none; ``healthy`` tells whether this process can be trusted with the
         next."""
-        ways = {"measure": self.measure, "prepare": self.prepare, "sample": self.sample, "together": self.together}
+        ways = {
+            "measure": self.measure,
+            "prepare": self.prepare,
+            "sample": self.sample,
+            "together": self.together,
+            "keep busy": self.keep_busy,
+        }
         try:
             found = ways[request.get("do", "measure")](request)
         except Exception as error:
@@ -70,6 +76,15 @@ class Bench:
         finally:
             board.close()
         return {"spans": spans.tolist()}
+
+    def keep_busy(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Run what lies ready as ``member`` of the ``board``, only for the others' sake."""
+        board = Board(request["board"], int(request["members"]))
+        try:
+            board.keep_busy(int(request["member"]), self._ready())
+        finally:
+            board.close()
+        return {}
 
     def _place(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._call = None  # free the last one first: both together may not fit

@@ -75,23 +75,24 @@ def application_subject(name: str) -> Subject:
     )
 
 
-def artifact_subjects(path: str | Path) -> list[Subject]:
+def artifact_subjects(path: str | Path, data: str = "") -> list[Subject]:
     """One subject per operating point of a model artifact.
 
-    Raises ``ArtifactError``, and ``InputError`` for a model of sparse inputs: random dense ones would time other work.
+    ``data``: a data set whose examples are answered, instead of random inputs. Raises ``ArtifactError``, and
+    ``InputError`` for a model of sparse inputs without one: random dense ones would time other work.
     """
     from slotool.elastic.model import load_model
 
     artifact = open_artifact(path)
     model = load_model(artifact)
-    if model.sparse:
+    if model.sparse and not data:
         raise InputError(f"{path}: {model.name} takes sparse examples, and profiling draws dense ones only")
     weight_bytes = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
     return [
         Subject(
             name=model.name,
             content=artifact.id[:16],
-            request={"path": str(Path(path).resolve()), "point": point.key},
+            request={"path": str(Path(path).resolve()), "point": point.key, **({"data": data} if data else {})},
             backend="elastic",
             point=point.key,
             weight_bytes=weight_bytes,

@@ -60,11 +60,7 @@ class Board:
         each sample of ``calls`` calls, in seconds of ``time.perf_counter``."""
         slots, mine = self._slots, _FIRST + member
         spans: list[tuple[float, float]] = []
-        slots[mine] = 0
-        while not slots[_GO] and not slots[_STOP]:
-            time.sleep(SPIN_S)
-        while time.perf_counter() * 1e9 < slots[_GO]:
-            pass
+        self._await_go(member)
         while not slots[_STOP] and len(spans) < MOST_SPANS:
             started = time.perf_counter()
             for _ in range(calls):
@@ -72,6 +68,22 @@ class Board:
             spans.append((started, time.perf_counter()))
             slots[mine] = len(spans)
         return np.array(spans).reshape(-1, 2)
+
+    def keep_busy(self, member: int, call: Call) -> None:
+        """As a member of whom nothing is asked but to be busy: ``run`` without end and without its record."""
+        slots, mine = self._slots, _FIRST + member
+        self._await_go(member)
+        while not slots[_STOP]:
+            call()
+            slots[mine] += 1
+
+    def _await_go(self, member: int) -> None:
+        slots = self._slots
+        slots[_FIRST + member] = 0
+        while not slots[_GO] and not slots[_STOP]:
+            time.sleep(SPIN_S)
+        while time.perf_counter() * 1e9 < slots[_GO]:
+            pass
 
     def close(self) -> None:
         self._slots.release()

@@ -15,6 +15,7 @@ from slotool.predictors import study
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
 from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
 from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, OutcomeTable, Schema, schema_name
+from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
 PREDICTIONS_FILE = "predictions.parquet"
@@ -31,13 +32,15 @@ class Found:
     studies: list[tuple[Path, study.StudyTable]] = field(default_factory=list)
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
+    interference: list[tuple[Path, InterferenceTable]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     unused: list[tuple[Path, str]] = field(default_factory=list)
 
     @property
     def drawable(self) -> bool:
-        return bool(self.predictions or self.studies or self.outcomes or self.requests or self.rules)
+        tables = (self.predictions, self.studies, self.outcomes, self.interference, self.requests, self.rules)
+        return any(tables)
 
 
 def collect(paths: Iterable[Path]) -> Found:
@@ -110,6 +113,8 @@ def _take_table(path: Path, schema: str | None, found: Found) -> bool:
             found.requests.append((path, log))
         else:
             found.unused.append((path, "request log without a single answer"))
+    elif schema == INTERFERENCE_SCHEMA.name:
+        found.interference.append((path, InterferenceTable.load(path)))
     elif schema == PREDICTIONS_SCHEMA.name:
         found.predictions.append((path, PredictionsTable.load(path)))
     elif schema is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from slotool.reports.collect import Found
 from slotool.reports.figure import Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
+from slotool.reports.series.interfered import interference_figures
 from slotool.reports.series.predicted import predicted_against_measured
 from slotool.reports.series.served import served_latency
 from slotool.reports.series.studied import study_figures
@@ -39,6 +40,8 @@ def _figures(found: Found) -> Iterator[Figure]:
     for name, tables in _by_data(found.outcomes).items():
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
+    for path, measured in found.interference:
+        yield from interference_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
     for path, log in found.requests:

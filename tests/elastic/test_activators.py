@@ -20,7 +20,8 @@ from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import Answers, by_point
-from slotool.elastic.activators.build import Settings, Subject, build, build_best, steps
+from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.choosing import Candidate, choose, plan, steps
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
 from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
@@ -68,18 +69,26 @@ def digits_model(ranker: str = "centred-freehash") -> SloNN:
 @lru_cache(maxsize=8)
 def random_model(units: tuple[int, ...] = (24, 40, 16), classes: int = 5, tables: int = 3, bits: int = 3) -> SloNN:
     """A network of random weights with tables of random inputs: exercises shapes that digits does not have."""
+    network, data = random_mlp(units, classes), random_data(units, classes)
+    return build("random", Subject(network, data), "centred-freehash", Settings(SHARES, tables, bits))
+
+
+def random_mlp(units: tuple[int, ...], classes: int) -> MLP:
     rng = np.random.default_rng(len(units) + classes)
     widths = (12, *units, classes)
     layers = [
         DenseLayer(f"dense_{i}", rng.normal(size=(n, m)).astype(np.float32), rng.normal(size=n).astype(np.float32))
         for i, (m, n) in enumerate(pairwise(widths))
     ]
-    network = MLP((3, 2, 2), tuple(layers))
-    x = rng.normal(size=(600, 3, 2, 2)).astype(np.float32)
-    y = network.logits(x.reshape(len(x), -1)).argmax(axis=1)
+    return MLP((3, 2, 2), tuple(layers))
+
+
+def random_data(units: tuple[int, ...], classes: int) -> Dataset:
+    """Random inputs, of the classes that ``random_mlp`` gives them."""
+    x = np.random.default_rng(len(units) + classes).normal(size=(600, 3, 2, 2)).astype(np.float32)
+    y = random_mlp(units, classes).logits(x.reshape(len(x), -1)).argmax(axis=1)
     parts = [Split(x[part], y[part]) for part in (slice(0, 400), slice(400, 500), slice(500, 600))]
-    data = Dataset("random", *parts, classes=classes, labels=tuple(map(str, range(classes))))
-    return build("random", Subject(network, data), "centred-freehash", Settings(SHARES, tables, bits))
+    return Dataset("random", *parts, classes=classes, labels=tuple(map(str, range(classes))))
 
 
 class TestDigitsModel(ElasticModelConformance):
@@ -298,13 +307,45 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
     assert nodes[0] == nodes[1] != nodes[2]
 
 
-def test_the_best_ranker_is_the_one_with_the_highest_validation_accuracy() -> None:
+def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
+    calls: list[None] = []
+    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5, 0.9))
+    model, candidates = choose("m", subject, CANDIDATES, chosen)
+    assert [candidate.ranker for candidate in candidates] == list(CANDIDATES)
+    by_name = {candidate.ranker: candidate for candidate in candidates}
+    assert by_name[model.ranker].read_bytes == min(candidate.read_bytes for candidate in candidates)
+    assert by_name[model.ranker] == Candidate.of(model, len(digits().train))
+    for candidate in candidates:
+        assert candidate.accuracy >= candidate.full_accuracy - 0.002
+    assert len(calls) == steps(subject, CANDIDATES, chosen)
+
+
+def test_many_data_are_compared_on_a_sample_and_the_best_is_built_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotool.elastic.activators.choosing.SAMPLE_TRAINING", 400)
     calls: list[None] = []
     subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5))
-    model, scores = build_best("m", subject, CANDIDATES, chosen)
-    assert model.ranker == max(scores, key=lambda name: scores[name])
-    assert scores[model.ranker] == pytest.approx(model.calibration.by_point[:-1].mean())
-    assert len(calls) == steps(subject, len(scores), chosen)
+    model, candidates = choose("m", subject, ("freehash", "clusters"), chosen)
+    assert len(calls) == steps(subject, ("freehash", "clusters"), chosen)
+    assert [candidate.examples for candidate in candidates] == [400, 400]
+    again = build("m", subject, model.ranker, chosen)
+    np.testing.assert_array_equal(model.activators[0].lists.lists, again.activators[0].lists.lists)
+
+
+def test_a_sample_has_the_full_answers_of_its_own_examples() -> None:
+    many = Subject(random_mlp((32,), 300), random_data((32,), 300))
+    part, alone = (many.sampled(150, 60, seed=0, alone=alone) for alone in (False, True))
+    assert (len(part.data.train), len(part.data.validation)) == (150, 60)
+    np.testing.assert_array_equal(part.data.train.x, alone.data.train.x)
+    np.testing.assert_array_equal(part.full.first, alone.full.first)
+    np.testing.assert_allclose(part.full.log_partition, alone.full.log_partition, rtol=1e-5)
+
+
+def test_a_plan_says_what_would_be_done() -> None:
+    subject = Subject(mlp_of(trained()), digits())
+    made = plan(subject, ("freehash",), Settings((0.3, 0.5)))
+    assert made.layers == {layer.name: 112 for layer in subject.mlp.layers[:2]}
+    assert (made.k, made.rankers, made.examples) == ((0.3, 0.5), ("freehash",), len(digits().train))
+    assert 0 < made.predicted_s < 3600
 
 
 # --- Choosing k ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from slotool.predictors.scoring import PredictionsTable
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.workloads import RequestLog
+from slotool.workloads.interference import InterferenceTable
 
 
 def predictions(n: int = 40) -> PredictionsTable:
@@ -92,3 +93,27 @@ def rule_set() -> RuleSet:
         for tolerance, point in zip((0.0, 0.01, 0.02), points, strict=True)
     ]
     return RuleSet("bootstrap", 0.99, "absolute", "large", 0.01, 100, "0" * 64, tuple(rules))
+
+
+def interference_table() -> InterferenceTable:
+    """Ten queries each; alone all is well, beside a copy the full network is late seven times and LCAO once."""
+    nan, alone = float("nan"), [50.0] * 10
+    rows = [
+        _answers("full", 0, nan, alone),
+        _answers("least", 0, nan, alone),
+        _answers("lcao", 0, 60e-6, alone),
+        _answers("full", 1, nan, [50.0] * 3 + [4_000.0] * 7),
+        _answers("least", 1, nan, [5.0] * 10),
+        _answers("lcao", 1, 60e-6, [20.0] * 9 + [4_000.0], right=np.array([1.0] * 8 + [0.0] * 2)),
+        _answers("lcao", 1, 2e-6, [], queries=10, refused=10),
+        _answers("aclo", 0, 0.9, [25.0] * 10),
+        _answers("aclo", 1, 0.9, alone),
+    ]
+    return InterferenceTable(pd.DataFrame(rows), {"deadline_us": 60.0})
+
+
+def _answers(strategy: str, beside: int, target: float, latency_us: list[float], **more: Any) -> dict[str, Any]:
+    n = len(latency_us)
+    same = {"queries": n, "refused": 0, "right": np.ones(n), "k": np.full(n, 0.25), "example": np.arange(n)}
+    known = {"strategy": strategy, "beside": beside, "target": target, "latency_s": 1e-6 * np.array(latency_us)}
+    return {**same, **known, **more}

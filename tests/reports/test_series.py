@@ -8,12 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_tables import family_outcomes, outcomes, predictions, request_log, rule_set, slo_nn_outcomes
+from made_tables import (
+    family_outcomes,
+    interference_table,
+    outcomes,
+    predictions,
+    request_log,
+    rule_set,
+    slo_nn_outcomes,
+)
 
 from slotool.errors import InputError
 from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
+from slotool.reports.series.interfered import interference_figures
 from slotool.reports.series.predicted import predicted_against_measured
 from slotool.reports.series.served import MOST_POINTS, served_latency
 from slotool.reports.series.tiers import tolerance_tiers
@@ -170,3 +179,26 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     axis = log_axis("x", np.array([1.0, 100.0]))
     same = np.array([10.0, 10.0, 90.0])
     assert spaced_labels(same, same, ["a", "b", "c"], axis, axis) == ("a", "", "c")
+
+
+def test_deadlines_in_company_say_what_their_table_says() -> None:
+    lcao, kept, aclo = interference_figures("net", interference_table(), "i")
+    assert [limit.text for limit in lcao.limits] == ["full network alone", "full network beside 1 copy"]
+    assert curve(lcao, "beside 1 copy").y == pytest.approx([0.8]), "what was refused has no accuracy"
+    assert curve(kept, "LCAO beside 1 copy").y == pytest.approx([0.0, 0.9])
+    assert curve(kept, "full network beside 1 copy").y == pytest.approx([0.0, 0.3])
+    assert "90.00 % are answered in time beside 1 copy and 30.00 % by the full network" in kept.caption
+    assert curve(aclo, "alone").x == pytest.approx([2.0])
+    assert len(kept.table.rows) == 3
+
+
+def test_shares_are_of_all_queries_and_accuracy_of_those_answered() -> None:
+    found = {(r["beside"], round(r["deadline_us"])): r for r in interference_table().summary()}
+    assert set(found) == {(0, 60), (1, 60), (1, 2)}
+    late = found[1, 60]
+    assert (late["met_share"], late["full_met_share"], late["least_met_share"]) == pytest.approx((0.9, 0.3, 1.0))
+    assert (late["accuracy"], late["mean_k"]) == pytest.approx((0.8, 0.25))
+    assert (late["lost"], late["lost_standard_error"]) == pytest.approx((0.2, 0.4 / 10**0.5))
+    refused = found[1, 2]
+    assert (refused["met_share"], refused["refused_share"]) == (0.0, 1.0)
+    assert np.isnan(refused["accuracy"])

@@ -50,6 +50,10 @@ class FullAnswers:
         matrix = sparse.csr_matrix((scores.ravel(), labels.ravel(), indptr), shape=(n, layer.units))
         return cls(matrix, labels[:, 0].copy(), log_partition)
 
+    def take(self, rows: np.ndarray) -> FullAnswers:
+        """Those to the inputs numbered ``rows``, int [m]."""
+        return FullAnswers(self.probabilities[rows], self.first[rows], self.log_partition[rows])
+
     def scores(self, sharpness: float) -> sparse.csr_matrix:
         """CSR float32 [n, units]: probabilities to the power ``sharpness``, 1 a row."""
         powers = self.probabilities.copy()

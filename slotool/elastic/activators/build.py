@@ -81,7 +81,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network and the data its tables are learnt from, with what several rankers need of them.
+    """A network and the data its tables are learnt from, with what several rankers need of them, computed once.
 
     Raises ``InputError`` for data of another shape, too little or bad data.
     """
@@ -89,6 +89,8 @@ class Subject:
     mlp: MLP
     data: AnyData
     progress: Progress = lambda: None
+    # The subject that this one is a sample of, and which of its training examples it has.
+    part_of: tuple[Subject, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         _check(self.mlp, self.data)
@@ -125,6 +127,18 @@ class Subject:
         """The same, calling ``progress``."""
         return replace(self, progress=progress)
 
+    def sampled(self, training: int, validation: int, seed: int, *, alone: bool = False) -> Subject:
+        """A random part, in its old order, that takes from this one what it has computed, unless ``alone``."""
+        rng = np.random.default_rng(seed)
+        data: Any = self.data
+        chosen = [
+            np.sort(rng.permutation(len(split))[:most])
+            for split, most in ((data.train, training), (data.validation, validation))
+        ]
+        train, held_out = (split.take(rows) for split, rows in zip((data.train, data.validation), chosen, strict=True))
+        part = replace(data, train=train, validation=held_out)
+        return Subject(self.mlp, part, self.progress, None if alone else (self, chosen[0]))
+
     @property
     def train(self) -> Any:
         """float32 [n, inputs], an array or CSR."""
@@ -133,11 +147,15 @@ class Subject:
     @cached_property
     def last_inputs(self) -> np.ndarray:
         """float32 [n, inputs of the output layer], of training examples."""
+        if self.part_of:
+            return self.part_of[0].last_inputs[self.part_of[1]]
         last = len(self.mlp.layers) - 1
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
 
     @cached_property
     def full(self) -> FullAnswers:
+        if self.part_of:
+            return self.part_of[0].full.take(self.part_of[1])
         return FullAnswers.of(self.mlp.layers[-1], self.last_inputs, self.progress)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
@@ -167,11 +185,11 @@ def flat(x: Any) -> Any:
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
-def steps(subject: Subject, rankers: int, settings: Settings) -> int:
-    """How often ``build_best`` calls its progress for so many rankers."""
+def build_steps(subject: Subject, settings: Settings) -> int:
+    """How often ``build`` calls progress, besides the ``steps`` of its subject."""
     shares = subject.shares(settings)
     seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
-    return subject.steps + rankers * (seen + len(shares))
+    return seen + len(shares)
 
 
 def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN:
@@ -239,15 +257,6 @@ def _lessons(
     trials = try_all(subject.mlp, activators, shares, x, full, progress)
     buckets = _first_buckets(subject.mlp, activators, min(activators), x)
     return Lessons(buckets, trials, subject.correct(trials, split))
-
-
-def build_best(
-    name: str, subject: Subject, rankers: Sequence[str], settings: Settings
-) -> tuple[SloNN, dict[str, float]]:
-    """The best of several rankers at equal k: highest validation accuracy, mean over the grid; and all those means."""
-    built = {ranker: build(name, subject, ranker, settings) for ranker in rankers}
-    scores = {ranker: float(model.calibration.by_point[:-1].mean()) for ranker, model in built.items()}
-    return built[max(scores, key=lambda ranker: scores[ranker])], scores
 
 
 def with_rows(model: SloNN, data: AnyData, rows: str = "auto") -> SloNN:

@@ -19,12 +19,14 @@ class NodeScores:
     """Algorithm 1, lines 4–10: sums of full activations per table and bucket, fed in pieces.
 
     ``sums``: per table [buckets, units], an array, or CSR where the scores were; ``counts``: int64 [tables, buckets].
+    ``elsewhere``: float [units], or 0: what nodes have scored in no bucket in particular.
     """
 
     def __init__(self, tables: int, buckets: int, units: int):
         self.units = units
         self.counts = np.zeros((tables, buckets), dtype=np.int64)
         self.sums: list[Any] = [None] * tables
+        self.elsewhere: Any = 0.0
 
     def add(self, keys: np.ndarray, scores: Any) -> None:
         """``keys``: int [n, tables]; ``scores``: float [n, units], an array or CSR: those inputs' full activations."""
@@ -37,7 +39,7 @@ class NodeScores:
     @property
     def overall(self) -> np.ndarray:
         """float64 [units]: the sums over all inputs."""
-        return np.asarray(self.sums[0].sum(axis=0)).ravel()
+        return np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import Operator
+
+if TYPE_CHECKING:
+    import keras
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,27 @@ class MLP:
             bias = parameters.get(f"{prefix}.bias", np.zeros(len(weights)))
             layers.append(DenseLayer(operator.name, weights, np.ascontiguousarray(bias, dtype=np.float32)))
         return cls(tuple(graph.input_shape), tuple(layers))
+
+    @classmethod
+    def from_torch(cls, module: nn.Module, input_shape: Sequence[int]) -> MLP:
+        """The same network as a module in inference mode, which is left as it is; ``input_shape`` without the batch.
+
+        Dropout, flattening, batch normalisation and a last softmax may stand in the chain; they are dropped or folded.
+        Raises ``InputError`` naming the call that breaks it, or when torch.export cannot trace the module.
+        """
+        from slotool.elastic.activators.from_torch import mlp_of_module
+
+        return mlp_of_module(module, input_shape)
+
+    @classmethod
+    def from_keras(cls, model: keras.Model) -> MLP:
+        """The same network as a built Sequential or functional model; images are taken with channels first.
+
+        As ``from_torch``. Raises ``InputError`` naming the layer that breaks the chain.
+        """
+        from slotool.elastic.activators.from_keras import mlp_of_model
+
+        return mlp_of_model(model)
 
     @property
     def classes(self) -> int:

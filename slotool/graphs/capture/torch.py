@@ -35,7 +35,7 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int]) -> OperatorGrap
     """
     drafts = Drafts("torch")
     source = drafts.add("input", "InputLayer", (), {"shape": tuple(input_shape)}, input_shape)
-    with _inference(module), _quiet():
+    with inference(module), _quiet():
         example = _example(module, input_shape)
         try:
             program = export(module, [example])
@@ -173,7 +173,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _inference(module: nn.Module) -> Iterator[None]:
+def inference(module: nn.Module) -> Iterator[None]:
     """The module in inference mode, afterwards every part in the mode it was in."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()

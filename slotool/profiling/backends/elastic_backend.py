@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from slotool.elastic.model import ElasticModel, load_model
+from slotool.elastic.queries import Queries, dataset_of
+from slotool.errors import InputError
 from slotool.profiling.backends.base import Backend
 from slotool.tables import OperatingPoint
 
@@ -18,10 +21,14 @@ class ModelAtPoint(NamedTuple):
 
     model: ElasticModel
     point: OperatingPoint
+    data: str = ""
 
 
 class ElasticBackend(Backend):
-    """Calls ``model.forward(x, point)``; the request names the artifact's folder and the point."""
+    """Calls ``model.forward(x, point)``; the request names the artifact's folder and the point.
+
+    When it names a data set too, a call is the best label of one of its validation examples, another each time.
+    """
 
     name = "elastic"
     needs = "torch"
@@ -41,11 +48,13 @@ class ElasticBackend(Backend):
         return torch.get_num_threads()
 
     def open(self, request: Mapping[str, Any]) -> ModelAtPoint:
-        return ModelAtPoint(_load(request["path"]), OperatingPoint.parse(request["point"]))
+        return ModelAtPoint(_load(request["path"]), OperatingPoint.parse(request["point"]), request.get("data", ""))
 
     def prepare(self, subject: ModelAtPoint, batch_size: int) -> Callable[[], np.ndarray]:
-        model, point = subject
+        model, point, data = subject
         model.require(point)
+        if data:
+            return _each_in_turn(model, point, data, batch_size)
         x = self.inputs(model.input_shape, batch_size)
         return lambda: model.forward(x, point)
 
@@ -53,5 +62,16 @@ class ElasticBackend(Backend):
         return output
 
 
+def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_size: int) -> Callable[[], Any]:
+    if batch_size != 1:
+        raise InputError(f"examples of a data set are answered one at a time, not {batch_size} together")
+    queries = Queries(model, _data(model, data).validation)
+    label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MOST_EXAMPLES)))
+    return lambda: np.array([label(next(numbers))])
+
+
+# So many different examples: enough to keep caches as cold as in service.
+MOST_EXAMPLES = 4_096
+_data = lru_cache(maxsize=2)(dataset_of)
 # A campaign shuffles points, so a model comes up again and again.
 _load = lru_cache(maxsize=4)(load_model)

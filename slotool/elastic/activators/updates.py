@@ -1,0 +1,183 @@
+"""Tables that follow their inputs: lists and confidences learnt anew from what is served, old evidence forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from slotool.elastic.activators.activator import Activator, layer_input
+from slotool.elastic.activators.answers import FullAnswers
+from slotool.elastic.activators.build import LEAST_VALIDATION_EXAMPLES, flat, right
+from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons
+from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores, sum_by_key
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.trying import in_chunks, try_all
+from slotool.errors import InputError
+
+# What a list that was built counts as at first: so many examples of its bucket.
+REMEMBERED_EXAMPLES = 2 * LEAST_IN_BUCKET
+HALF_LIFE = 4_096
+
+
+class TableUpdates:
+    """Takes in served inputs, in idle time, and makes tables of no more bytes that fit them.
+
+    After ``half_life`` further inputs an input counts half as much in the ranked lists; confidences and calibration
+    are of the last ``half_life`` inputs. A bucket that became thin gives its list to one that filled. Rankers stay.
+    Not thread-safe. Raises ``InputError`` for a half-life below what a calibration needs.
+    """
+
+    def __init__(self, model: SloNN, half_life: int = HALF_LIFE):
+        if half_life < LEAST_VALIDATION_EXAMPLES:
+            raise InputError(f"a half-life of {half_life} inputs is too short; {LEAST_VALIDATION_EXAMPLES} are needed")
+        self.model, self.half_life = model, half_life
+        informed = {at: activator for at, activator in model.activators.items() if activator.ranker.informed}
+        self._scores = {at: _Fading(activator) for at, activator in informed.items()}
+        self._rng = np.random.default_rng(0)
+        self._recent: list[tuple[Any, Any]] = []
+
+    def observe(self, x: Any, y: Any = None) -> None:
+        """Take in a batch: float32 [n, *input_shape] or CSR; ``y``: its classes or label sets, if they are known.
+
+        The full activations are computed here. Raises ``InputError`` for NaN or infinite values, and when labels come
+        with some batches only.
+        """
+        inputs = flat(x)
+        if not np.isfinite(inputs if isinstance(inputs, np.ndarray) else inputs.data).all():
+            raise InputError("the inputs to learn from hold NaN or infinite values")
+        if self._recent and (self._recent[0][1] is None) != (y is None):
+            raise InputError("labels must come with all batches or with none")
+        faded = 0.5 ** (inputs.shape[0] / self.half_life)
+        for at, scores in self._scores.items():
+            scores.fade(faded)
+            layer, activations = self.model.mlp.layers[at], self._activations(at, inputs)
+            before = {index: activator for index, activator in self.model.activators.items() if index < at}
+            ranker = self.model.activators[at].ranker
+            for share in self.model.shares if before else (1.0,):
+                keys = ranker.keys(layer, layer_input(self.model.mlp, before, inputs, share, at))
+                scores.add(keys, ranker.considered(layer, keys, activations, self._rng))
+        self._recent.append((inputs, y))
+        while len(self._recent) > 1 and sum(part.shape[0] for part, _ in self._recent[1:]) >= self.half_life:
+            self._recent.pop(0)
+
+    def updated(self) -> SloNN:
+        """The model with tables of what was observed. Raises ``InputError`` when that is too little to calibrate by.
+
+        Without labels an input counts as answered rightly where it is answered as in full, and every answer that
+        differs is held against the accuracy that the full network had: a promise too low, never too high.
+        """
+        model, seen = self.model, sum(part.shape[0] for part, _ in self._recent)
+        if seen < LEAST_VALIDATION_EXAMPLES:
+            raise InputError(f"{seen} inputs are too few to calibrate by; {LEAST_VALIDATION_EXAMPLES} are needed")
+        activators = {
+            at: Activator(activator.ranker, self._scores[at].lists(activator.lists))
+            if at in self._scores
+            else activator
+            for at, activator in model.activators.items()
+        }
+        confidence, calibration = self._confidence(activators)
+        return SloNN(
+            model.name,
+            model.mlp,
+            model.shares,
+            activators,
+            confidence,
+            calibration,
+            model.entropy,
+            measure=model.measure,
+            mean_k=model.mean_k,
+            int8=model.int8,
+            sparse=model.sparse,
+        )
+
+    def _activations(self, at: int, inputs: Any) -> Any:
+        """What the nodes of layer ``at`` are ranked by, as in building."""
+        mlp = self.model.mlp
+        if at < len(mlp.layers) - 1:
+            return layer_input(mlp, {}, inputs, 1.0, at + 1)
+        return FullAnswers.of(mlp.layers[at], layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
+
+    def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
+        model, first = self.model, min(activators)
+        parts = [self._lessons(activators, first, x, y) for x, y in self._recent]
+        lessons = Lessons(
+            np.concatenate([part.buckets for part in parts]),
+            replace(
+                parts[0].trials,
+                labels=np.concatenate([part.trials.labels for part in parts]),
+                closeness=np.concatenate([part.trials.closeness for part in parts]),
+            ),
+            np.concatenate([part.correct for part in parts]),
+        )
+        measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True)
+        rows = activators[first].lists.rows
+        confidence, estimates = measure.try_out(lessons, lessons, rows, model.shares, np.random.default_rng(0))
+        levels = max(2, len(model.calibration.thresholds) - 2)
+        found = Calibration.measure(estimates, lessons.correct, levels)
+        if self._recent[0][1] is not None:
+            return confidence, found
+        unknown = 1.0 - float(model.calibration.by_point[-1])
+        return confidence, Calibration(found.thresholds, found.accuracy - unknown, found.by_point - unknown)
+
+    def _lessons(self, activators: dict[int, Activator], first: int, x: Any, y: Any) -> Lessons:
+        mlp = self.model.mlp
+        trials = try_all(mlp, activators, self.model.shares, x)
+        correct = trials.labels == trials.labels[:, -1:] if y is None else right(trials.labels, y)
+        layer, activator = mlp.layers[first], activators[first]
+        buckets = in_chunks(x, lambda part: activator.buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
+        return Lessons(buckets, trials, correct)
+
+
+class _Fading:
+    """Sums of activations per bucket that fade; at first they are what the lists remember of theirs.
+
+    Of a list only the order is known: place p counts 1 / (p + 1), all places together ``REMEMBERED_EXAMPLES`` average
+    examples.
+    """
+
+    def __init__(self, activator: Activator):
+        lists = activator.lists
+        weights = 1.0 / (1.0 + np.arange(lists.lists.shape[1]))
+        self._units = len(lists.overall)
+        self._order = 1.0 / (1.0 + np.argsort(lists.overall, kind="stable"))
+        self._counts = (lists.slots > 0) * float(REMEMBERED_EXAMPLES)
+        self._sums = []
+        for slots in lists.slots:
+            buckets = np.flatnonzero(slots)
+            nodes = lists.lists[slots[buckets]].astype(np.int64)
+            entries = np.tile(weights / weights.sum() * REMEMBERED_EXAMPLES, len(buckets))
+            at = (np.repeat(buckets, nodes.shape[1]), nodes.ravel())
+            self._sums.append(sparse.csr_matrix((entries, at), shape=(lists.slots.shape[1], self._units)))
+        self._scaled = False
+
+    def fade(self, factor: float) -> None:
+        self._counts = self._counts * factor
+        self._sums = [sums * factor for sums in self._sums]
+
+    def add(self, keys: np.ndarray, activations: Any) -> None:
+        """``keys``: int [n, tables]; ``activations``: float [n, units], an array or CSR."""
+        if not self._scaled:
+            # An average example's activations, all together, are what the remembered ones are measured in.
+            average = float(activations.sum()) / max(1, len(keys))
+            self._sums, self._scaled = [sums * average for sums in self._sums], True
+            self._order = self._order * (average * 1e-6)
+        for table, column in enumerate(keys.T):
+            more = sparse.csr_matrix(sum_by_key(column, activations, self._counts.shape[1]))
+            self._sums[table] = self._sums[table] + more
+            self._counts[table] += np.bincount(column, minlength=self._counts.shape[1])
+
+    def lists(self, before: NodeLists) -> NodeLists:
+        """As many lists as ``before`` at most, as long as those, for the fullest buckets."""
+        tables, buckets = self._counts.shape
+        scores = NodeScores(tables, buckets, self._units)
+        fullest = np.argsort(-self._counts.ravel(), kind="stable")[: before.rows - 1]
+        kept = np.zeros(self._counts.size, dtype=bool)
+        kept[fullest] = True
+        scores.counts = np.where(kept.reshape(self._counts.shape), self._counts, 0.0)
+        scores.sums = self._sums
+        # Nodes that nothing has woken since stay in the order they had.
+        scores.elsewhere = self._order
+        return NodeLists.rank(scores, before.lists.shape[1])

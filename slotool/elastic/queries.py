@@ -1,0 +1,92 @@
+"""Examples answered one at a time, as a server does it that wants the best label and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotool.elastic.model import ElasticModel
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+
+class Answer(NamedTuple):
+    """``label(i)``: the best label of example i; ``taken()``: the point that the last one was answered at."""
+
+    label: Callable[[int], int]
+    taken: Callable[[], OperatingPoint]
+
+
+class Queries:
+    """The examples of a split, by their number.
+
+    ``split``: of one class per example, or of many labels (dense, or CSR for a ``sparse`` model). Raises ``InputError``
+    when it is empty or its examples are not of the model's shape.
+    """
+
+    def __init__(self, model: ElasticModel, split: Any):
+        if not len(split):
+            raise InputError("there is no example to answer")
+        x = split.x
+        self._csr = not isinstance(x, np.ndarray)
+        if not self._csr and tuple(x.shape[1:]) != tuple(model.input_shape):
+            raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {x.shape[1:]}")
+        if self._csr and not model.sparse:
+            raise InputError(f"{model.name} takes arrays, the data set holds sparse examples")
+        self.model, self.y = model, split.y
+        self._rows = self._split_up(x)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def answer(self, point: OperatingPoint | None = None, *, accuracy: float | None = None) -> Answer:
+        """What gives the best label of an example at ``point``, or at the least k expected to reach ``accuracy``.
+
+        Everything that can be settled beforehand is. Raises ``InputError`` for a point the model does not have, and
+        for an accuracy it cannot reach or cannot tell.
+        """
+        from slotool.elastic.activators.slo_nn import SloNN
+
+        model, rows = self.model, self._rows
+        if isinstance(model, SloNN):
+            answerer = model.answerer(1, point=point, accuracy=accuracy)
+            label = (lambda i: answerer.sparse(*rows[i])[0]) if self._csr else (lambda i: answerer.dense(rows[i])[0])
+            return Answer(label, lambda: answerer.taken)
+        if accuracy is not None:
+            raise InputError(f"{model.name} cannot tell what an input may expect of each of its points")
+        chosen = point or model.full
+        model.require(chosen)
+        return Answer(lambda i: int(model.forward(rows[i], chosen)[0].argmax()), lambda: chosen)
+
+    def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Whether ``labels`` int [n] are the class, or one of the labels, of ``examples`` int [n]: bool [n]."""
+        if isinstance(self.y, np.ndarray):
+            return self.y[examples] == labels
+        return self.y.take(examples).contain(labels[:, None])[:, 0]
+
+    def _split_up(self, x: Any) -> list[Any]:
+        """What a call takes, made beforehand: a row of CSR as indices and values, or a contiguous array."""
+        from slotool.elastic.activators.slo_nn import SloNN
+
+        if self._csr:
+            if not isinstance(self.model, SloNN):
+                return [x[i] for i in range(x.shape[0])]
+            spans = zip(x.indptr[:-1], x.indptr[1:], strict=True)
+            return [(x.indices[begin:end], x.data[begin:end]) for begin, end in spans]
+        flat = isinstance(self.model, SloNN)
+        rows = np.ascontiguousarray(x, dtype=np.float32)
+        return list(rows.reshape(len(rows), -1)) if flat else [rows[i : i + 1] for i in range(len(rows))]
+
+
+def dataset_of(model: ElasticModel, name: str) -> Any:
+    """The data set called ``name``: of one class per example, or of many labels where the model takes flat inputs.
+
+    Raises ``DataError`` when there is none.
+    """
+    from slotool.data import DATASETS, load_dataset, load_multilabel
+
+    if name in (*DATASETS, "auto") or not (model.sparse or len(model.input_shape) == 1):
+        return load_dataset(name)
+    return load_multilabel(name)

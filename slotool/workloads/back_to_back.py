@@ -1,0 +1,161 @@
+"""Query after query without a pause, several ways of answering in turns, on this core as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.elastic.queries import Answer, Queries
+from slotool.machine import collector_off, machine_id
+from slotool.scheduling import CannotMeet, CoRunnerEstimator, Lcao
+from slotool.tables import FULL, LatencyTable, OperatingPoint
+
+# Ways take turns of so long: several time slices of a rival on the core, and short against the machine's drift.
+TURN_S = 0.03
+WARM_UP_QUERIES = 20
+# Kept of each way's answers, evenly thinned.
+MOST_KEPT = 20_000
+
+# The label and the point of example i; None when it cannot be met.
+Reply = Callable[[int], "tuple[int, OperatingPoint] | None"]
+
+
+@dataclass
+class Way:
+    """One way of answering and what became of it. ``observe`` is told of every answer, outside its time."""
+
+    strategy: str
+    target: float
+    reply: Reply
+    observe: Callable[[OperatingPoint, float], Any] | None = None
+    refused: int = 0
+    spent_s: float = 0.0
+    latency_s: list[float] = field(default_factory=list)
+    examples: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    points: list[OperatingPoint] = field(default_factory=list)
+
+    def take_turn(self, numbers: Sequence[int], first: int, seconds: float) -> int:
+        """Answer ``numbers`` round and round from place ``first`` on for so long; returns the place it came to."""
+        clock, began, at = time.perf_counter, time.perf_counter(), first
+        while True:
+            example = numbers[at % len(numbers)]
+            at += 1
+            started = clock()
+            found = self.reply(example)
+            ended = clock()
+            if found is None:
+                self.refused += 1
+            else:
+                self.latency_s.append(ended - started)
+                self.examples.append(example)
+                self.labels.append(found[0])
+                self.points.append(found[1])
+                if self.observe:
+                    self.observe(found[1], 1e6 * (ended - started))
+            if ended - began > seconds:
+                self.spent_s += ended - began
+                return at
+
+    def row(self, queries: Queries, beside: int) -> dict[str, Any]:
+        """Of an ``InterferenceTable``."""
+        step = len(self.labels) // MOST_KEPT + 1
+        kept = slice(None, None, step)
+        examples, labels = np.array(self.examples[kept], dtype=np.int64), np.array(self.labels[kept], dtype=np.int64)
+        return {
+            "strategy": self.strategy,
+            "beside": beside,
+            "target": self.target,
+            "queries": len(self.labels) + self.refused,
+            "refused": self.refused,
+            "latency_s": np.array(self.latency_s[kept]),
+            "right": queries.right(examples, labels).astype(np.float64) if len(labels) else np.empty(0),
+            "example": examples.astype(np.float64),
+            "k": np.array([share(point) for point in self.points[kept]], dtype=np.float64),
+        }
+
+
+def fixed(strategy: str, point: OperatingPoint, queries: Queries) -> Way:
+    """Every query at one point."""
+    label = queries.answer(point).label
+    return Way(strategy, float("nan"), lambda i: (label(i), point))
+
+
+def aclo(accuracy: float, queries: Queries) -> Way:
+    """Each query at the least k expected to reach ``accuracy``."""
+    label, taken = queries.answer(accuracy=accuracy)
+    return Way("aclo", accuracy, lambda i: (label(i), taken()))
+
+
+def lcao(
+    chooser: Lcao,
+    deadline_us: float,
+    answers: Mapping[OperatingPoint, Answer],
+    beside: int | CoRunnerEstimator,
+) -> Way:
+    """Each query at the greatest k in time; choosing is part of its latency. ``beside``: β, given or estimated."""
+    labels = {point: answer.label for point, answer in answers.items()}
+    estimated = beside if isinstance(beside, CoRunnerEstimator) else None
+    given = 0 if isinstance(beside, CoRunnerEstimator) else beside
+
+    def reply(example: int) -> tuple[int, OperatingPoint] | None:
+        point = chooser.choose(deadline_us, 0.0, estimated.beside if estimated else given)
+        if isinstance(point, CannotMeet):
+            return None
+        return labels[point](example), point
+
+    return Way("lcao", 1e-6 * deadline_us, reply, estimated.observe if estimated else None)
+
+
+def run(ways: Sequence[Way], queries: Queries, seconds: float, *, seed: int = 0, after_turn: Any = None) -> None:
+    """All ``ways`` in turns until each has had so many ``seconds``, on examples in an order drawn by ``seed``.
+
+    ``after_turn()`` is called between turns, to see whether the company is still there, or to draw progress.
+    """
+    numbers = np.random.default_rng(seed).permutation(len(queries)).tolist()
+    for way in ways:
+        for example in numbers[:WARM_UP_QUERIES]:
+            way.reply(example)
+    place = dict.fromkeys(range(len(ways)), 0)
+    with collector_off():
+        while any(way.spent_s < seconds for way in ways):
+            for at, way in enumerate(ways):
+                place[at] = way.take_turn(numbers, place[at], min(TURN_S, seconds))
+                if after_turn is not None:
+                    after_turn()
+
+
+def profile_rows(
+    queries: Queries, seconds: float, beside: int, *, seed: int = 0, after_turn: Any = None
+) -> LatencyTable:
+    """T(k, β) as it is now: every point in turns, single answers; a ``LatencyTable`` with ``beside`` in its rows."""
+    model = queries.model
+    ways = [fixed(point.key, point, queries) for point in model.points]
+    run(ways, queries, seconds, seed=seed, after_turn=after_turn)
+    rows = [
+        {
+            "subject": model.name,
+            "point": way.strategy,
+            "batch_size": 1,
+            "device": "cpu",
+            "backend": "elastic",
+            "threads": 1,
+            "co_runners": "+".join([model.name] * beside),
+            "machine": machine_id(),
+            "samples_s": np.array(way.latency_s[:: len(way.latency_s) // MOST_KEPT + 1]),
+            "calls_per_sample": 1,
+        }
+        for way in ways
+    ]
+    return LatencyTable(pd.DataFrame(rows))
+
+
+def share(point: OperatingPoint) -> float:
+    """k of a point: 1 for the full network, NaN where the dial is another."""
+    k = point.get("k")
+    return 1.0 if point == FULL else float(k) if isinstance(k, int | float) else float("nan")

@@ -1,0 +1,125 @@
+"""What deadlines and accuracy become in company: ways of answering, alone and beside busy copies; answers kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from slotool.tables import Column, Schema, Table
+from slotool.tables.schema import NOT_NEGATIVE, POSITIVE
+
+LCAO, FULL_NETWORK, LEAST, ACLO = "lcao", "full", "least", "aclo"
+
+INTERFERENCE_SCHEMA = Schema(
+    "interference",
+    1,
+    (
+        Column("strategy", "text", "lcao, aclo, full (the whole network) or least (the cheapest point)"),
+        Column("beside", "integer", "busy copies on the same core", rule=NOT_NEGATIVE),
+        Column("target", "number", "lcao: the deadline in seconds; aclo: the accuracy asked for", optional=True),
+        Column("queries", "integer", "queries that asked", rule=POSITIVE),
+        Column("refused", "integer", "of these, told that their deadline cannot be met", default=0, rule=NOT_NEGATIVE),
+        Column("latency_s", "numbers", "seconds of single answers, choosing k among them", rule=POSITIVE),
+        Column("right", "numbers", "of the same answers: 1 for a right one, 0 for a wrong one"),
+        Column("example", "numbers", "of the same answers: number of the example in its split"),
+        Column("k", "numbers", "of the same answers: share of nodes; NaN for a model without such a dial"),
+    ),
+)
+
+
+class InterferenceTable(Table):
+    """Rows of ``INTERFERENCE_SCHEMA``; shares and accuracies are views."""
+
+    schema = INTERFERENCE_SCHEMA
+
+    @property
+    def besides(self) -> list[int]:
+        """The numbers of copies, ascending."""
+        return sorted({int(beside) for beside in self.rows["beside"]})
+
+    @property
+    def deadlines_s(self) -> np.ndarray:
+        """Every deadline LCAO was given, ascending."""
+        return np.unique(self.rows.loc[self.rows["strategy"] == LCAO, "target"].to_numpy(dtype=np.float64))
+
+    def answers(self, strategy: str, beside: int) -> list[Answers]:
+        """The answers of one strategy, by rising target."""
+        rows: pd.DataFrame = self.rows
+        own = rows[(rows["strategy"] == strategy) & (rows["beside"] == beside)].sort_values("target")
+        return [Answers.of_row(row) for row in own.to_dict("records")]
+
+    def summary(self) -> Iterator[dict[str, Any]]:
+        """Per deadline and number of copies: LCAO's figures, and the share of deadlines the full network and the
+        cheapest point keep there: what the latter misses, no choice of k could have saved."""
+        for beside in self.besides:
+            full, least = self.answers(FULL_NETWORK, beside)[0], self.answers(LEAST, beside)[0]
+            for answers in self.answers(LCAO, beside):
+                lost, error = answers.lost(full)
+                yield {
+                    "beside": beside,
+                    "deadline_us": 1e6 * answers.target,
+                    "met_share": answers.met_share(answers.target),
+                    "full_met_share": full.met_share(answers.target),
+                    "least_met_share": least.met_share(answers.target),
+                    "refused_share": answers.refused / answers.queries,
+                    "accuracy": answers.accuracy,
+                    "standard_error": answers.standard_error,
+                    "lost": lost,
+                    "lost_standard_error": error,
+                    "mean_k": answers.mean_k,
+                }
+
+
+class Answers(NamedTuple):
+    """One row: see the schema."""
+
+    target: float
+    queries: int
+    refused: int
+    latency_s: np.ndarray
+    right: np.ndarray
+    k: np.ndarray
+    example: np.ndarray
+
+    @classmethod
+    def of_row(cls, row: Any) -> Answers:
+        arrays = (np.asarray(row[name], dtype=np.float64) for name in ("latency_s", "right", "k", "example"))
+        return cls(float(row["target"]), int(row["queries"]), int(row["refused"]), *arrays)
+
+    def met_share(self, deadline_s: float) -> float:
+        """Share of all queries answered within the deadline; refused ones were not."""
+        if not len(self.latency_s):
+            return 0.0
+        return float((self.latency_s <= deadline_s).mean()) * (1 - self.refused / self.queries)
+
+    @property
+    def accuracy(self) -> float:
+        """Of the examples answered, in time or not, each counting once; NaN when none was."""
+        return float(self.by_example.mean()) if len(self.right) else float("nan")
+
+    @property
+    def standard_error(self) -> float:
+        return float(self.by_example.std() / np.sqrt(len(self.by_example))) if len(self.right) else float("nan")
+
+    @property
+    def by_example(self) -> pd.Series:
+        """Share of right answers by number of the example."""
+        return pd.Series(self.right).groupby(self.example).mean()
+
+    def lost(self, full: Answers) -> tuple[float, float]:
+        """Accuracy lost against ``full`` on the examples that both answered, and its paired standard error; NaN
+        without any."""
+        difference = (full.by_example - self.by_example).dropna()
+        if difference.empty:
+            return float("nan"), float("nan")
+        return float(difference.mean()), float(difference.std(ddof=0) / np.sqrt(len(difference)))
+
+    @property
+    def mean_k(self) -> float:
+        return float(self.k.mean()) if len(self.k) else float("nan")
+
+    def quantile_s(self, quantile: float) -> float:
+        return float(np.quantile(self.latency_s, quantile)) if len(self.latency_s) else float("nan")

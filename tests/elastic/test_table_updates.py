@@ -1,0 +1,117 @@
+"""Tables that follow a real shift: built where only some digits were seen, then served the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slotool.artifacts import open_artifact
+from slotool.data import Dataset, load_dataset
+from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.updates import TableUpdates
+from slotool.elastic.family import Version
+from slotool.elastic.training import mlp, train_version
+from slotool.errors import InputError
+from slotool.tables import OperatingPoint
+
+Slotool = Callable[..., Any]
+SHARES = (0.2, 0.4)
+
+
+@lru_cache(maxsize=1)
+def trained() -> Version:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return train_version("mlp", mlp(load_dataset("digits")), load_dataset("digits"), epochs=15)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def only(data: Dataset, digits: range) -> Dataset:
+    """The examples of those digits in every split."""
+    splits = (data.train, data.validation, data.test)
+    parts = [split.take(np.flatnonzero(np.isin(split.y, list(digits)))) for split in splits]
+    return replace(data, train=parts[0], validation=parts[1], test=parts[2])
+
+
+@lru_cache(maxsize=1)
+def stale() -> SloNN:
+    """All digits are known to the network, but its tables have seen 0 to 4 alone."""
+    early = only(load_dataset("digits"), range(5))
+    return build("digits", Subject(trained().mlp, early), "clusters", Settings(SHARES))
+
+
+def accuracy(model: SloNN, data: Dataset, share: float) -> float:
+    logits = model.forward(data.test.x, OperatingPoint.of(k=share))
+    return float((logits.argmax(axis=1) == data.test.y).mean())
+
+
+def followed(model: SloNN, data: Dataset, *, labels: bool = True) -> SloNN:
+    updates = TableUpdates(model, half_life=200)
+    for start in range(0, len(data.train), 64):
+        part = slice(start, start + 64)
+        updates.observe(data.train.x[part], data.train.y[part] if labels else None)
+    return updates.updated()
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_updated_tables_recover_what_stale_ones_lose(labels: bool) -> None:
+    late = only(load_dataset("digits"), range(5, 10))
+    now = followed(stale(), late, labels=labels)
+    for share in SHARES:
+        assert accuracy(now, late, share) > accuracy(stale(), late, share) + 0.05
+    assert now.table_bytes <= stale().table_bytes + 64
+    assert now.mlp is stale().mlp
+
+
+def test_what_was_learnt_long_ago_is_forgotten_and_learnt_again() -> None:
+    early, late = (only(load_dataset("digits"), digits) for digits in (range(5), range(5, 10)))
+    back = followed(followed(stale(), late), early)
+    assert accuracy(back, early, 0.4) > accuracy(followed(stale(), late), early, 0.4)
+
+
+def test_without_labels_no_more_is_promised_than_the_full_network_kept() -> None:
+    late = only(load_dataset("digits"), range(5, 10))
+    now, full = followed(stale(), late, labels=False), float(stale().calibration.by_point[-1])
+    assert now.calibration.by_point[-1] == pytest.approx(full)
+    assert (now.calibration.accuracy <= full + 1e-12).all()
+    with pytest.raises(InputError, match="cannot be met"):
+        now.top(late.test.x[:1], accuracy=full + 1e-6)
+
+
+def test_bad_streams_are_refused() -> None:
+    updates = TableUpdates(stale())
+    with pytest.raises(InputError, match="0 inputs are too few to calibrate by"):
+        updates.updated()
+    x = load_dataset("digits").train.x[:4].copy()
+    updates.observe(x)
+    with pytest.raises(InputError, match="labels must come with all batches or with none"):
+        updates.observe(x, np.zeros(4, dtype=np.int64))
+    x[0, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="hold NaN"):
+        updates.observe(x)
+    with pytest.raises(InputError, match="a half-life of 3 inputs is too short"):
+        TableUpdates(stale(), half_life=3)
+
+
+def test_update_tables_end_to_end(slotool: Slotool, tmp_path: Path) -> None:
+    stale().save(tmp_path / "stale", config={}, seed=0)
+    done = slotool("update-tables", tmp_path / "stale", "--data", "digits", "-o", tmp_path / "now", "--json")
+    assert done.exit_code == 0, done.stderr
+    points = done.document["points"]
+    assert [row["point"] for row in points] == ["k=0.2", "k=0.4", "full"]
+    assert points[-1]["before"] == points[-1]["after"]
+    assert points[1]["after"] > points[1]["before"]
+    assert open_artifact(tmp_path / "now", "slo-nn").manifest["parents"]
+    refused = slotool("update-tables", tmp_path / "now", "--data", "digits", "-o", tmp_path / "x", "--half-life", "3")
+    assert refused.exit_code == 2
+    assert "too short" in refused.stderr

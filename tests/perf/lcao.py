@@ -1,0 +1,98 @@
+"""LCAO beside a busy copy of the model on the same core: the deadline is the uninterfered full network's p95.
+
+``python -m tests.perf lcao`` reads networks from the folders in ``$SLOTOOL_XMC_NETWORKS`` (see ``slo_nn``; a 112-112
+network of Fashion-MNIST may lie there too, in ``fashion-mnist``) and sets from ``$SLOTOOL_DATA_DIR``; what is missing
+is left out with its reason. T(k, β) is measured on validation examples, deadlines are kept or missed on test examples.
+The floor is the cheapest point's share: what it misses in the same minute, no choice of k could have saved; the peer is
+the full network. Points lost are paired, with their standard error, on the examples that both answered. LCAO plans with
+the 99th percentile, for 98 % are asked to be in time; it is told β first, then has to tell it from latencies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SETS = {"fashion-mnist": 0.021, "tate-16k": 0.003, "tibkat-35k": 0.003, "tibkat-words-196k": 0.003}
+ASKED = 0.98
+QUANTILE = 0.99
+SECONDS = 8.0
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    results = {}
+    for name, allowed in SETS.items():
+        folder = Path(os.environ.get("SLOTOOL_XMC_NETWORKS", "networks")) / name
+        if "SLOTOOL_DATA_DIR" not in os.environ or not (folder / "manifest.json").is_file():
+            print(f"{name}: left out, no network {folder} or no $SLOTOOL_DATA_DIR")
+            continue
+        results[name] = _one_set(name, folder, allowed)
+    print(json.dumps({"benchmark": "lcao", "sets": results}))
+
+
+def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
+    from slotool.artifacts import open_artifact
+    from slotool.elastic.activators.build import Settings as Tables
+    from slotool.elastic.activators.build import Subject, build
+    from slotool.elastic.family import Family
+    from slotool.elastic.queries import dataset_of
+    from slotool.workloads import in_company
+
+    source = Family.load(open_artifact(folder))
+    data = dataset_of(source, name)
+    model = build("clusters", Subject(source.versions[0].mlp, data), "clusters", Tables())
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        model.save(f"{place}/model", config={"data": name}, seed=0)
+        request = {"path": f"{place}/model", "point": model.full.key, "data": name}
+        latency = None
+        for estimate in (False, True):
+            settings = in_company.Settings(quantile=QUANTILE, seconds=SECONDS, sweep=False, estimate=estimate)
+            measured = in_company.measure(model, data, request, settings, latency=latency)
+            latency = measured.latency
+            for row in measured.table.summary():
+                row["beta"] = "estimated" if estimate else "given"
+                row["slice_us"] = 1e6 * float(np.median(measured.pauses_s[row["beside"]] if row["beside"] else [0.0]))
+                rows.append(row)
+    _print(name, rows, allowed)
+    return rows
+
+
+def _print(name: str, rows: list[dict[str, Any]], allowed: float) -> None:
+    pause = next(row["slice_us"] for row in rows if row["beside"])
+    print(
+        f"\n{name}: deadline {rows[0]['deadline_us']:.4g} µs; beside a copy the core is away {pause:,.0f} µs at a time"
+    )
+    heads = ("β", "beside", "in time", "full net", "floor", "refused", "mean k", "lost", "± SE")
+    print(" ".join(f"{head:>10}" for head in heads))
+    for row in rows:
+        shares = [f"{100 * row[what]:.2f} %" for what in ("met_share", "full_met_share", "least_met_share")]
+        lost = [f"{100 * row[what]:.2f}" for what in ("lost", "lost_standard_error")]
+        cells = [
+            row["beta"],
+            row["beside"],
+            *shares,
+            f"{100 * row['refused_share']:.1f} %",
+            f"{row['mean_k']:.4f}",
+            *lost,
+        ]
+        print(" ".join(f"{cell!s:>10}" for cell in cells))
+    for row in rows:
+        if row["beside"]:
+            kept, true = row["met_share"] >= ASKED, row["lost"] <= allowed
+            print(
+                f"β {row['beta']}: {'met' if kept else 'MISSED'} ≥ {100 * ASKED:g} % in time, "
+                f"{'met' if true else 'MISSED'} ≤ {100 * allowed:g} points lost"
+            )
+
+
+if __name__ == "__main__":
+    main()

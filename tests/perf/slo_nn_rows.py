@@ -1,0 +1,209 @@
+"""Rows of the ``slo_nn`` benchmark: each a call per query; timed in turns, so that drift hits all alike."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# In every round each row answers a block of so many queries, after a few that are not timed: they bring its weights
+# back into caches that the row before has filled with its own.
+ROUNDS, TIMED, TIMED_DENSE, WARM_UP = 15, 200, 14, 4
+# So many answers of a slow exact row are compared with the full network's.
+CHECKED_DENSE = 300
+
+
+@dataclass
+class Row:
+    """``call``: what is timed; ``queries``: its arguments; ``correct``: bool [n], of the first test examples."""
+
+    what: str
+    call: Callable[..., Any]
+    queries: Sequence[tuple[Any, ...]]
+    correct: np.ndarray
+    read_bytes: float
+    nodes: float
+    dense: bool
+
+
+class Bench:
+    """Rows of one set, with the labels each answers on the test split and the bytes it reads."""
+
+    def __init__(self, source: Any, data: Any):
+        from slotool.elastic.activators.build import flat, right
+        from slotool.elastic.precision import top_labels
+
+        self.source, self.data, self.mlp = source, data, source.mlp
+        self.x, self.y, self.right = flat(data.test.x), data.test.y, right
+        self.sparse = not isinstance(self.x, np.ndarray)
+        first = self.mlp.layers[0]
+        self.queries: list[tuple[np.ndarray, ...]] = [(row,) for row in self.x] if not self.sparse else _pairs(self.x)
+        self.columns = np.ascontiguousarray(first.weights.T) if self.sparse else None
+        self.full = self._truth(top_labels(self.mlp, self.x, 1)[:, 0])
+        active = self.x.nnz / len(self.queries) if self.sparse else first.inputs
+        self.first_bytes = active * 4 * first.units
+        self.later_bytes = sum(layer.weights.nbytes for layer in self.mlp.layers[1:])
+        self.rows: list[Row] = []
+
+    def hidden(self, *query: np.ndarray) -> np.ndarray:
+        """What the output layer receives, in NumPy: float32 [inputs of the output layer]."""
+        first, *others = self.mlp.layers[:-1]
+        if self.columns is None:
+            values = first.pre_activations(query[0])
+        else:
+            values = query[1] @ self.columns[query[0]] + first.bias
+        for layer in others:
+            values = layer.pre_activations(np.maximum(values, 0))
+        return np.maximum(values, 0)
+
+    def add_answerer(self, what: str, model: Any, answerer: Any, dense: bool = False) -> None:
+        """``dense``: it computes all nodes, and is timed less often."""
+        call = answerer.sparse if self.sparse else answerer.dense
+        shares = np.array([*model.shares, 1.0])
+        taken = []
+        for query in self.queries[:TIMED]:
+            call(*query)
+            taken.append(shares[model.points.index(answerer.taken)])
+        share = float(np.mean(taken))
+        nodes = share * sum(model.mlp.layers[at].units for at in model.activators)
+        part = (0.25 if model.int8 and share < 1 else 1.0) * share
+        read = part * self.later_bytes if self.sparse else share * (self.later_bytes + self.first_bytes)
+        self.add(what, lambda *query: int(call(*query)[0]), read, dense=dense, nodes=nodes, call=call)
+
+    def add_plain(self, what: str) -> None:
+        """The network in one compiled call with no activator laid out: what k = 100 % is held against."""
+        from slotool.elastic.activators import kernels
+        from slotool.elastic.activators.compiled import Compiled
+
+        compiled = Compiled(self.mlp, {}, ())
+        labels, scores = np.empty(1, np.int32), np.empty(1, np.float32)
+        handle = compiled.handle(labels, scores, 0)
+        # Held: the handle knows no more than addresses.
+        self._held = (compiled, labels, scores)
+        kernel = kernels.top_sparse if self.sparse else kernels.top_dense
+
+        def answer(*query: np.ndarray) -> int:
+            kernel(*query, handle, 0.0)
+            return int(labels[0])
+
+        self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
+
+    @property
+    def exact_bytes(self) -> float:
+        """What an answer from all nodes reads, besides the columns of sparse inputs."""
+        return self.later_bytes + (0.0 if self.sparse else self.first_bytes)
+
+    def add(
+        self,
+        what: str,
+        answer: Callable[..., int],
+        read_bytes: float = 0.0,
+        *,
+        dense: bool = False,
+        exact: bool = True,
+        nodes: float | None = None,
+        call: Callable[..., Any] | None = None,
+        queries: Sequence[tuple[Any, ...]] | None = None,
+    ) -> None:
+        """``dense``: slow, so timed less often, and checked less often when it is ``exact`` too.
+
+        ``call``: what is timed if not ``answer``, with ``queries`` if not the test split's.
+        """
+        few = CHECKED_DENSE if dense and exact and self.sparse else len(self.queries)
+        correct = self._truth(np.array([answer(*query) for query in self.queries[:few]]))
+        width = nodes or sum(layer.units for layer in (self.mlp.layers[-1:] if self.sparse else self.mlp.layers[:-1]))
+        self.rows.append(Row(what, call or answer, queries or self.queries, correct, read_bytes, float(width), dense))
+
+    def report(self) -> list[dict[str, Any]]:
+        """Time all rows, print them, and return them."""
+        taken_us = _in_turns(self.rows)
+        found = []
+        for row, taken in zip(self.rows, taken_us, strict=True):
+            lost = self.full[: len(row.correct)].astype(float) - row.correct
+            read = row.read_bytes + (self.first_bytes if self.sparse else 0.0)
+            median = float(np.median(taken))
+            found.append(
+                {
+                    "what": row.what,
+                    "lost": float(lost.mean()),
+                    "standard_error": float(lost.std() / np.sqrt(len(lost))),
+                    "examples": len(lost),
+                    "nodes": row.nodes,
+                    "median_us": median,
+                    "mean_us": float(np.mean(np.sort(taken)[: max(1, int(0.99 * len(taken)))])),
+                    "over_bound": median / (read / _bandwidth(read) * 1e6) if row.read_bytes else None,
+                }
+            )
+        _print(found)
+        return found
+
+    def _truth(self, labels: np.ndarray) -> np.ndarray:
+        known = self.y[: len(labels)] if isinstance(self.y, np.ndarray) else self.y.take(np.arange(len(labels)))
+        return self.right(labels[:, None], known)[:, 0]
+
+
+def _pairs(x: Any) -> list[tuple[np.ndarray, ...]]:
+    return [(x.indices[a:b], x.data[a:b]) for a, b in zip(x.indptr[:-1], x.indptr[1:], strict=True)]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    # The median of the peer over the mean of each row: what stalls the machine for a moment stalls the peer longer.
+    peers = {"torch": "PyTorch", "dense": "our fused dense", "ORT int8": "ONNX Runtime int8"}
+    medians = {
+        head: next((row["median_us"] for row in rows if row["what"].startswith(start)), None)
+        for head, start in peers.items()
+    }
+    heads = ("lost", "± SE", "nodes", "median", "mean µs", "÷ bound", *(f"× {head}" for head in peers))
+    print(" " * 40 + " ".join(f"{head:>10}" for head in heads))
+    for row in rows:
+        row["speedup"] = {head: median / row["mean_us"] if median else None for head, median in medians.items()}
+        bound = f"{row['over_bound']:.1f}" if row["over_bound"] else ""
+        print(
+            f"{row['what']:40}{100 * row['lost']:10.2f} {100 * row['standard_error']:10.2f} {row['nodes']:10.0f} "
+            f"{row['median_us']:10.2f} {row['mean_us']:10.2f} {bound:>10} "
+            + " ".join(f"{ratio:10.2f}" if ratio else " " * 10 for ratio in row["speedup"].values())
+        )
+
+
+def _in_turns(rows: Sequence[Row]) -> list[np.ndarray]:
+    """µs of every timed call, per row; rows take turns in blocks of queries."""
+    taken: list[list[float]] = [[] for _ in rows]
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        for turn in range(ROUNDS):
+            for row, times in zip(rows, taken, strict=True):
+                block = TIMED_DENSE if row.dense else TIMED
+                start = turn * block
+                for at in range(start - WARM_UP, start + block):
+                    query = row.queries[at % len(row.queries)]
+                    started = time.perf_counter()
+                    row.call(*query)
+                    took = time.perf_counter() - started
+                    if at >= start:
+                        times.append(took * 1e6)
+    finally:
+        if was_on:
+            gc.enable()
+    return [np.array(times) for times in taken]
+
+
+_MEASURED: dict[int, float] = {}
+
+
+def _bandwidth(size: float) -> float:
+    """Bytes a second when so many are read one after the other, in this process now."""
+    floats = 1 << max(12, int(np.log2(max(size, 1) / 4)))
+    if floats not in _MEASURED:
+        data, best = np.ones(floats, dtype=np.float32), float("inf")
+        for _ in range(20):
+            started = time.perf_counter()
+            data.dot(data)
+            best = min(best, time.perf_counter() - started)
+        # A dot product of a vector with itself reads it once.
+        _MEASURED[floats] = data.nbytes / best
+    return _MEASURED[floats]
