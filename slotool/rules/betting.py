@@ -98,14 +98,9 @@ def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = Tru
     ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is
     staked from the beginning.
     """
-    stakes = np.array(STAKES) / max(1.0, largest)
-    wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))
-    evidence = np.empty(len(excess))
-    for at, value in enumerate(excess):
-        joining, waiting = (1.0 / ((at + 1) * (at + 2)), 1.0 / (at + 2)) if restarts else (0.0, 0.0)
-        wealth = np.minimum((wealth + joining) * (1.0 + stakes * value), 1e300)
-        evidence[at] = wealth.mean() + waiting
-    return evidence
+    from slotool.rules.kernels import doubting_wealth
+
+    return np.asarray(doubting_wealth(excess, np.array(STAKES) / max(1.0, largest), restarts))
 
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:

@@ -58,3 +58,20 @@ def greatest_wealth(
             break
         squares += excess[seen] * excess[seen]
     return float(np.exp(greatest))
+
+
+@njit(cache=True, nogil=True)
+def doubting_wealth(excess: np.ndarray, stakes: np.ndarray, restarts: bool) -> np.ndarray:
+    """Mean wealth after each of ``excess`` (float64 [examples]) of gamblers who bet that it is positive on average.
+
+    One gambler per stake, and with ``restarts`` a new one of each at every example; see ``evidence_against``.
+    """
+    wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))
+    mean = np.empty(len(excess))
+    for at in range(len(excess)):
+        joining = 1.0 / ((at + 1.0) * (at + 2.0)) if restarts else 0.0
+        mean[at] = 1.0 / (at + 2.0) if restarts else 0.0
+        for own in range(len(stakes)):
+            wealth[own] = min((wealth[own] + joining) * (1.0 + stakes[own] * excess[at]), 1e300)
+            mean[at] += wealth[own] / len(stakes)
+    return mean

@@ -100,7 +100,7 @@ def _confidences(name: str, outcomes: OutcomeTable, version: str) -> Figure:
         x=linear_axis("confidence", np.concatenate(list(sure.values()))),
         y=share_axis("share of the category's requests at most as sure", np.array([0.0, 1.0])),
         curves=tuple(
-            Curve(what, values, np.arange(1, len(values) + 1) / len(values), "steps", slot)
+            Curve(what, np.append(values[0], values), np.arange(len(values) + 1) / len(values), "steps", slot)
             for slot, (what, values) in enumerate(sure.items())
         ),
         table=Rows(
