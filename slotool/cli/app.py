@@ -11,6 +11,7 @@ from slotool import __version__
 from slotool.cli import (
     build_tables,
     capture,
+    choose_points,
     compare_predictors,
     demo,
     doctor,
@@ -53,6 +54,7 @@ for command in (
     predict,
     build_tables,
     update_tables,
+    choose_points,
     evaluate,
     gen_rules,
     evaluate_rules,

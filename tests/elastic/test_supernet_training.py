@@ -11,18 +11,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
-from slotool.elastic import load_model
+from slotool.elastic import ElasticModel, load_model
+from slotool.elastic.supernets import choosing
 from slotool.elastic.supernets.choosing import score
 from slotool.elastic.supernets.networks import resnet
 from slotool.elastic.supernets.search import Found, SubnetRegression, evenly, pareto, search
 from slotool.elastic.supernets.space import Space, Subnet
+from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.training import Training, opened, train
 from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
+from slotool.scheduling import ControlSpace, by_demand
+from slotool.serving import ServedModel, create_app
+from slotool.tables import FULL, LatencyTable, OperatingPoint, OutcomeTable
 
 Slotool = Callable[..., Any]
 
@@ -162,8 +169,49 @@ def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path) -> None:
     evaluated = slotool("evaluate", out, "-o", outcomes, "--repeats", 1, "--limit", 40, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
     assert [row["version"] for row in evaluated.document["points"]] == [row["point"] for row in rows]
-    profiled = slotool("profile", "solo", out, "-o", latency, "--batch", "1,4", "--threads", 1, "--runs", 5)
+    arguments = ["--beside", 0, "--batch", "1,4", "--threads", 1, "--runs", 5]
+    profiled = slotool("profile", "points", out, "-o", latency, *arguments)
     assert profiled.exit_code == 0, profiled.stderr
+    assert_served(model, LatencyTable.load(latency), OutcomeTable.load(outcomes))
+
+
+def assert_served(model: ElasticModel, latency: LatencyTable, outcomes: OutcomeTable) -> None:
+    """A server that knows both tables answers as the model does."""
+    assert {*latency.rows["point"]} == {point.key for point in model.points}
+    space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, threads=1)
+    app = create_app({"supernet": ServedModel("supernet", model, by_demand(space, None), None)})
+    image = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
+    with TestClient(app) as client:
+        answer = client.post("/v2/models/supernet/infer", json={"inputs": [image]}).json()
+    point = OperatingPoint.parse(answer["parameters"]["operating_point"])
+    logits = model.forward(np.full((1, 1, 8, 8), 0.5, dtype=np.float32), point)
+    np.testing.assert_allclose(answer["outputs"][0]["data"], logits[0], rtol=1e-4, atol=1e-4)
+
+
+def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "SCORED", 8)
+    data, module, norm = digits(), GraphModule(space().graph), SubnetNorm()
+    subnets = evenly(space(), 5)
+    measure(space(), module, norm, subnets, data.train.x)
+    model = Supernet("supernet", space(), module, norm, subnets)
+    model.save(tmp_path / "supernet", config={"data": "digits"}, seed=0)
+    rows = [f'supernet,"{point.key}",1,{1e-9 * space().flops(s)}' for point, s in model.subnets.items()]
+    (tmp_path / "latency.csv").write_text("\n".join(["subject,point,batch_size,latency_s", *rows, ""]))
+    command = ["choose-points", tmp_path / "supernet", "-o", tmp_path / "other", "--threads", 1, "--points", 4]
+    done = slotool(*command, "--latency", tmp_path / "latency.csv", "--json")
+    assert done.exit_code == 0, done.stderr
+    for row in done.document["points"]:
+        assert done.document["expected_latency_s"][row["point"]] == pytest.approx(1e-9 * row["flops"], rel=0.3)
+    x = data.test.x[:5]
+    np.testing.assert_array_equal(load_model(str(tmp_path / "other")).forward(x, FULL), model.forward(x, FULL))
+
+    (tmp_path / "latency.csv").write_text("\n".join(["subject,point,batch_size,latency_s", *rows[:2], ""]))
+    few = slotool(*command, "--force", "--latency", tmp_path / "latency.csv")
+    assert few.exit_code == 2
+    assert "latencies of 2 points of supernet at batch 1; at least 3 are needed" in " ".join(few.stderr.split())
+    neither = slotool(*command, "--force")
+    assert neither.exit_code == 2
+    assert "give either --latency or --predictor" in " ".join(neither.stderr.split())
 
 
 @pytest.mark.parametrize(
