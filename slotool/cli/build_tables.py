@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 def build_tables(
     network: Annotated[
         Path,
-        typer.Argument(help="A network, or a family with --version; a .keras file; module:factory of a torch module."),
+        typer.Argument(
+            help="A network, or a family with --version; a .keras or .onnx file; module:factory of a torch module."
+        ),
     ],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
@@ -109,15 +111,15 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
     from slotool.elastic.family import Family, Version
     from slotool.graphs.capture.loading import load_keras, load_torch
 
-    is_keras, is_torch = path.suffix == ".keras", ":" in str(path) and not path.exists()
-    if not (is_keras or is_torch):
+    is_file, is_torch = path.suffix in (".keras", ".onnx"), ":" in str(path) and not path.exists()
+    if not (is_file or is_torch):
         parent = open_artifact(path, ("network", "family"))
         source = _version(Family.load(parent), version)
         return source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,)
     if data is None:
         raise typer.BadParameter(f"{path} does not say what it was trained on", param_hint="--data")
-    if is_keras:
-        mlp = MLP.from_keras(load_keras(str(path)))
+    if is_file:
+        mlp = MLP.from_onnx(path) if path.suffix == ".onnx" else MLP.from_keras(load_keras(str(path)))
         dataset = _load(Version.of_mlp(path.stem, mlp), data)
     else:
         module = load_torch(str(path))
@@ -195,7 +197,7 @@ def _report(
     answers = assessment.Answers.of(model, test)
     latencies_us, torch_us = assessment.latencies_us(model, test.x, QUERIES), _torch_us(source, test.x)
     points = assessment.by_point(model, answers, latencies_us)
-    sweep = assessment.aclo_sweep(model, test, answers)
+    sweep = assessment.aclo_sweep(model, test.x, answers.correct)
     first = model.activators[model.first].ranker
     entropy = {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()}
     document = {
@@ -216,6 +218,7 @@ def _report(
         "pruned": pruned.document if pruned else None,
         "points": points,
         "accuracy_targets": sweep,
+        "ideal_mean_k": assessment.ideal_k(model, answers.correct),
     }
     _warn(output, model, entropy)
     output.result("build-tables", document, *_human(document))
@@ -303,14 +306,17 @@ def _human(document: dict[str, Any]) -> list[Any]:
     )
     targets = table(
         "Accuracy-constrained, latency-optimised: k chosen per input, beside the best k fixed beforehand",
-        ["target", "mean k", "accuracy reached", "fixed k", "its accuracy"],
+        ["target", "mean k", "accuracy reached", "vs full", "± SE", "fixed k", "its accuracy", "k as accurate"],
         [
             [
                 f"{r['target']:.4f}",
                 f"{r['mean_k']:.4g}",
                 f"{r['accuracy']:.4f}",
+                f"{r['difference']:+.4f}",
+                f"{r['standard_error']:.4f}",
                 f"{r['fixed_k']:.4g}",
                 f"{r['fixed_accuracy']:.4f}",
+                f"{r['same_accuracy_k']:.4g}",
             ]
             for r in document["accuracy_targets"]
         ],
@@ -328,6 +334,8 @@ def _human(document: dict[str, Any]) -> list[Any]:
         + (" for the network before pruning" if document["pruned"] else ""),
         f"rows of a large output layer are read as {document['rows']}",
         targets,
+        "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
+        f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
         f"wrote {document['artifact']}",
     ]
 

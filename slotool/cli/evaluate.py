@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,35 @@ from slotool.cli.options import Force, Json, cores_given, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
+    from slotool.cli.evaluate_sweeps import Found
+    from slotool.elastic import ElasticModel
 
 TARGETS = "0.8,0.9,0.95,0.97,0.99"
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What else is asked of an SLO-NN's evaluation: ``compare``, other artifacts; ``plots``, a folder."""
+
+    metric: str
+    compare: tuple[Path, ...]
+    plots: Path | None
+
+    def load(self, model: ElasticModel) -> list[ElasticModel]:
+        """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
+        from slotool.elastic import load_model
+        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.errors import AlreadyExistsError, InputError
+
+        if (self.compare or self.plots) and not isinstance(model, SloNN):
+            raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
+        if self.plots and self.plots.exists() and not self.plots.is_dir():
+            raise AlreadyExistsError(f"{self.plots} is a file; plots go into a folder")
+        others = [load_model(str(path)) for path in self.compare]
+        for other in others:
+            if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):
+                raise InputError(f"{other.name} is no SLO-NN of the same inputs and classes as {model.name}")
+        return others
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +61,14 @@ def evaluate(
     targets: Annotated[
         str, typer.Option("--targets", help="Accuracy targets to sweep, for a model that can choose per input.")
     ] = TARGETS,
+    metric: Annotated[
+        str, typer.Option("--metric", help="What the error is the rest of: p@1, or of several labels p@5.")
+    ] = "p@1",
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option("--compare", help="For an SLO-NN: others of the same data, by another ranker; repeatable."),
+    ] = None,
+    plots: Annotated[Path | None, typer.Option("--plots", help="For an SLO-NN: a folder for plots (PNG).")] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
     beside: Annotated[
         str | None,
@@ -69,6 +105,8 @@ def evaluate(
 
     Example: slotool evaluate slo-nn -o outcomes.parquet --split test
 
+    Example: slotool evaluate slo-nn -o outcomes.parquet --compare slo-nn-clusters --plots plots
+
     Example: slotool evaluate slo-nn -o beside.parquet --beside 1
 
     Example: slotool evaluate predictor --latency latency.parquet --graphs graphs.parquet
@@ -88,11 +126,11 @@ def evaluate(
         raise typer.BadParameter(f"{artifact} is no predictor but a {opened.kind}: it takes no --latency or --graphs")
     if out is None:
         raise typer.BadParameter("the outcome table needs a place to be written to", param_hint="--out")
-    wanted = parse_numbers(targets, "--targets")
     _evaluate_elastic(
         opened,
         out,
-        wanted,
+        parse_numbers(targets, "--targets"),
+        Extras(metric, tuple(compare or ()), plots),
         data=data,
         split=split,
         repeats=repeats,
@@ -107,6 +145,7 @@ def _evaluate_elastic(
     opened: Artifact,
     out: Path,
     targets: list[float],
+    extras: Extras,
     *,
     data: str | None,
     split: str,
@@ -119,9 +158,8 @@ def _evaluate_elastic(
     import torch
 
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.evaluate_sweeps import sweeps
     from slotool.cli.output import Output
-    from slotool.data import load_dataset
-    from slotool.data.dataset import Split
     from slotool.elastic import evaluation, load_model
     from slotool.machine import machine_id
 
@@ -130,33 +168,58 @@ def _evaluate_elastic(
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
     model = load_model(opened)
-    dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
-    chosen: Split = getattr(dataset, split)
-    chosen = Split(chosen.x[:limit], chosen.y[:limit])
+    others = extras.load(model)
+    name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
     output = Output(as_json=json)
     provenance: dict[str, Any] = {
         "subject": model.name,
         "kind": opened.kind,
         "artifact_id": opened.id,
-        "data": dataset.name,
+        "data": name,
         "split": split,
+        "metric": extras.metric,
         "threads": threads,
         "machine": machine_id(),
     }
-    with output.progress(f"evaluating {model.name} on {dataset.name}", total=len(chosen)) as progress:
-        outcomes = evaluation.evaluate(model, chosen, repeats=repeats, provenance=provenance, progress=progress.advance)
+    with output.progress(f"evaluating {model.name} on {name}", total=len(examples)) as progress:
+        outcomes = evaluation.evaluate(
+            model,
+            examples,
+            repeats=repeats,
+            metric=extras.metric,
+            provenance=provenance,
+            progress=progress.advance,
+        )
     outcomes.save(out)
-    sweep = evaluation.accuracy_by_target(model, chosen, targets, outcomes)
-    _report(output, provenance, evaluation.summary(outcomes), sweep, len(chosen), out)
+    found = sweeps(model, others, examples, outcomes, extras, targets)
+    _report(output, provenance, evaluation.summary(outcomes), found, len(examples), out)
 
 
-def _report(output: Any, provenance: dict[str, Any], rows: list[Any], sweep: list[Any], n: int, out: Path) -> None:
+def held_out(model: ElasticModel, data: str, split: str, limit: int | None) -> tuple[str, Any]:
+    """The name of a data set, of one class or several labels per example, and its first examples of ``split``."""
+    import numpy as np
+
+    from slotool.data import DATASETS, load_dataset, load_multilabel
+    from slotool.data.dataset import Split
+
+    if data in (*DATASETS, "auto") or not (model.sparse or len(model.input_shape) == 1):
+        dataset = load_dataset(data)
+        whole = getattr(dataset, split)
+        return dataset.name, Split(whole.x[:limit], whole.y[:limit])
+    labelled = load_multilabel(data)
+    chosen = getattr(labelled, split)
+    return labelled.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
+
+
+def _report(
+    output: Any, provenance: dict[str, Any], rows: list[dict[str, Any]], found: Found, n: int, out: Path
+) -> None:
     from slotool.cli.output import duration, table
 
-    title = f"{provenance['subject']} on {n:,} {provenance['split']} examples of {provenance['data']}"
+    what = {"p@1": "accuracy"}.get(provenance["metric"], provenance["metric"])
     points = table(
-        title,
-        ["point", "accuracy", "± SE", "confidence", "median latency", "mean latency"],
+        f"{provenance['subject']} on {n:,} {provenance['split']} examples of {provenance['data']}",
+        ["point", what, "± SE", "confidence", "median latency", "mean latency"],
         [
             [
                 r["version"],
@@ -169,18 +232,5 @@ def _report(output: Any, provenance: dict[str, Any], rows: list[Any], sweep: lis
             for r in rows
         ],
     )
-    shown: list[Any] = [points]
-    if sweep:
-        cells = [
-            [f"{r['target']:.3f}", f"{r['met_share']:.3f}", f"{r['accuracy']:.4f}", duration(r["latency_s"])]
-            for r in sweep
-        ]
-        shown.append(
-            table(
-                "Accuracy-constrained, latency-optimised: the cheapest point each input needs",
-                ["target", "share it can be met for", "accuracy reached", "mean latency"],
-                cells,
-            )
-        )
-    document = {**provenance, "examples": n, "outcomes": str(out), "points": rows, "accuracy_targets": sweep}
-    output.result("evaluate", document, *shown, f"wrote {out}")
+    document = {**provenance, "examples": n, "outcomes": str(out), "points": rows, **found.document}
+    output.result("evaluate", document, points, *found.human, f"wrote {out}")

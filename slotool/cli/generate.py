@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.generate_arrivals import generate_arrivals
 from slotool.cli.options import Force, Json, Out, Seed, parse_numbers
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ Batch = Annotated[int, typer.Option("--batch", min=1, help="Examples in one call
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Draw random networks as operator graphs.")
+    group = typer.Typer(no_args_is_help=True, help="Draw random networks as operator graphs, or arrivals of requests.")
     group.command("mlp")(generate_mlp)
     group.command("cnn")(generate_cnn)
+    group.command("arrivals")(generate_arrivals)
     app.add_typer(group, name="generate")
 
 

@@ -12,6 +12,7 @@ from slotool.cli.options import DataName, Force, Json, Out, Seed
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.data import Dataset
+    from slotool.workloads import ArrivalProcess
     from slotool.workloads.client import LoadRun
     from slotool.workloads.endpoint import Endpoint
     from slotool.workloads.requests import RequestLog
@@ -32,6 +33,10 @@ def loadtest(
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.001, help="Requests per second, on average.")] = 200.0,
     duration: Annotated[float, typer.Option("--duration", min=0.001, help="Seconds of sending.")] = 10.0,
+    arrivals_file: Annotated[
+        Path | None,
+        typer.Option("--arrivals", help="Replay the arrivals of this file (see generate arrivals); else Poisson."),
+    ] = None,
     data: DataName = "auto",
     endpoint: Annotated[
         str, typer.Option("--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).")
@@ -60,7 +65,7 @@ def loadtest(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send real test examples at Poisson instants, open loop, and write what became of each request.
+    """Send real test examples at Poisson instants, or a file's, open loop, and write what became of each request.
 
     Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
     Effective accuracy is the share of all requests sent that were answered correctly and in time.
@@ -74,7 +79,7 @@ def loadtest(
     from slotool.cli.output import Output
     from slotool.data import load_dataset
     from slotool.errors import PromiseBroken
-    from slotool.workloads import Poisson
+    from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.client import LoadPlan, LoadRun, ask_first_model
     from slotool.workloads.compute import ComputeEndpoint
     from slotool.workloads.endpoint import Terms
@@ -83,7 +88,11 @@ def loadtest(
 
     address = server_address(url, allow_remote=allow_remote)
     refuse_existing(out, force)
-    arrivals, dataset = Poisson(rate), load_dataset(data)
+    arrivals: ArrivalProcess = Poisson(rate)
+    if arrivals_file is not None:
+        arrivals = RecordedInstants(ArrivalTable.load(arrivals_file).times_s, from_start=True)
+        rate, duration = arrivals.mean_rate_per_s, arrivals.duration_s
+    dataset = load_dataset(data)
     plan = LoadPlan.draw(arrivals, duration, dataset.test, seed)
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
     protocol = {"infer": InferEndpoint, "compute": ComputeEndpoint}[endpoint](model or ask_first_model(address), terms)

@@ -2,56 +2,101 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from slotool.data.dataset import Split
 from slotool.elastic.model import ElasticModel, confidence
 from slotool.errors import InputError
 from slotool.machine import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
 
 WARM_UP_CALLS = 20
+# Examples that all points answer before the next ones come.
+BLOCK = 100
+# So many best labels are asked for: enough for P@5, and for a confidence among ten classes.
+ANSWERS = 10
+# What an answer is worth; the first is the accuracy of a set of one class per example.
+METRICS = ("p@1", "p@5")
 
 
 def evaluate(
     model: ElasticModel,
-    split: Split,
+    split: Any,
     *,
     points: Sequence[OperatingPoint] | None = None,
     repeats: int = 3,
+    metric: str = METRICS[0],
     provenance: Mapping[str, Any] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> OutcomeTable:
-    """Every example at every point (default: all), one at a time: error 0/1, confidence, median latency of ``repeats``.
+    """Every example at every point (default: all), one at a time: error, confidence, median latency of ``repeats``.
 
-    The points take turns on each example, so that drift of the machine hits all alike. ``progress`` is called per
-    example. Versions are point keys; a family's are its plain version names. Raises ``InputError`` when the data do
-    not have the model's input shape.
+    ``split``: a ``Split``, or a ``MultiLabelSplit`` for a model that was trained on many labels. ``metric``: what the
+    error is the rest of. p@1: whether the first answer is right; p@5: the share of the five best that are.
+    Confidence is the softmax of the best answer among the ``ANSWERS`` best, so of up to ten classes among all.
+    ``progress`` is called per example. Versions are point keys; a family's are its plain version names.
+    Raises ``InputError`` when the data do not have the model's input shape or too few classes for the metric.
     """
     chosen = tuple(points or model.points)
-    if tuple(split.x.shape[1:]) != tuple(model.input_shape):
-        raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
-    for point in chosen:
-        model.require(point)
-        for _ in range(WARM_UP_CALLS):
-            model.forward(split.x[:1], point)
-    logits = np.empty((len(chosen), len(split), model.classes), dtype=np.float32)
-    latency_s = np.empty((len(chosen), len(split), repeats))
+    _check(model, split, metric)
+    taken = ask_all(model, split.x, chosen, repeats, progress)
+    return _table(chosen, split, taken, metric, provenance)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Answers of every point to every example: ``labels`` int32 and ``scores`` float32 [points, n, answers], best
+    first; ``latency_s``: float64 [points, n], median over repeats."""
+
+    labels: np.ndarray
+    scores: np.ndarray
+    latency_s: np.ndarray
+
+
+def ask_all(
+    model: ElasticModel,
+    x: Any,
+    points: Sequence[OperatingPoint],
+    repeats: int,
+    progress: Callable[[], None] = lambda: None,
+) -> Taken:
+    """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point.
+
+    Examples come in blocks, and the points take turns within one, so that drift of the machine hits all alike; but
+    the full point, which empties the caches of a large network for whichever point follows, has the block to itself.
+    A block is gone through ``repeats`` times, so that no answer finds in the caches what the same one just left there.
+    """
+    n, wanted = x.shape[0], min(ANSWERS, model.classes)
+    askers = [model.asker(point, wanted) for point in points]
+    labels = np.empty((len(points), n, wanted), dtype=np.int32)
+    scores = np.empty((len(points), n, wanted), dtype=np.float32)
+    latency_s = np.empty((len(points), n, repeats))
+    last = [len(points) - 1] if points[-1] == model.full else []
+    turns = [group for group in ([p for p in range(len(points)) if p not in last], last) if group]
+    for group in turns:
+        for p in group:
+            for _ in range(WARM_UP_CALLS):
+                askers[p].ask(*askers[p].ready(x, 0))
     with collector_off():
-        for i in range(len(split)):
-            x = split.x[i : i + 1]
-            for repeat in range(repeats):
-                for p, point in enumerate(chosen):
+        for start in range(0, n, BLOCK):
+            block = range(start, min(n, start + BLOCK))
+            queries = {i: [asker.ready(x, i) for asker in askers] for i in block}
+            for group, repeat in itertools.product(turns, range(repeats)):
+                for i, p in itertools.product(block, group):
+                    ask, query = askers[p].ask, queries[i][p]
                     started = time.perf_counter()
-                    logits[p, i] = model.forward(x, point)[0]
+                    ask(*query)
                     latency_s[p, i, repeat] = time.perf_counter() - started
-            progress()
-    return _table(chosen, split, logits, np.median(latency_s, axis=2), provenance)
+                    labels[p, i], scores[p, i] = askers[p].best()
+            for _ in block:
+                progress()
+    return Taken(labels, scores, np.median(latency_s, axis=2))
 
 
 def version_name(point: OperatingPoint) -> str:
@@ -61,7 +106,7 @@ def version_name(point: OperatingPoint) -> str:
 
 
 def accuracy_by_target(
-    model: ElasticModel, split: Split, targets: Iterable[float], outcomes: OutcomeTable
+    model: ElasticModel, split: Any, targets: Iterable[float], outcomes: OutcomeTable
 ) -> list[dict[str, float]]:
     """ACLO (slo-aware-neural-networks, Eq. 2): per accuracy target the cheapest point each input is expected to need.
 
@@ -69,19 +114,20 @@ def accuracy_by_target(
     answered in full), and mean latency in seconds; errors and latencies are those of ``outcomes``, which ``evaluate``
     made of the same model and split. Empty when the model cannot tell inputs apart.
     """
-    expected = [model.expected_accuracy(split.x[i : i + 1]) for i in range(len(split))]
-    if any(entry is None for entry in expected):
+    expected = model.expected_accuracies(split.x)
+    if expected is None:
         return []
-    column = {name: i for i, name in enumerate(outcomes.versions)}
-    error, latency_s = outcomes.matrix("error"), outcomes.matrix("latency_s")
+    column = [outcomes.versions.index(version_name(point)) for point in model.points]
+    error, latency_s = (outcomes.matrix(name)[:, column] for name in ("error", "latency_s"))
     rows, every = [], np.arange(len(split))
     for target in targets:
-        cheapest = [_cheapest(model, entry or {}, target) for entry in expected]
-        at = np.array([column[version_name(point or model.full)] for point in cheapest])
+        enough = expected >= target
+        met = enough.any(axis=1)
+        at = np.where(met, enough.argmax(axis=1), len(model.points) - 1)
         rows.append(
             {
                 "target": target,
-                "met_share": float(np.mean([point is not None for point in cheapest])),
+                "met_share": float(met.mean()),
                 "accuracy": 1.0 - float(error[every, at].mean()),
                 "latency_s": float(latency_s[every, at].mean()),
             }
@@ -105,26 +151,41 @@ def summary(outcomes: OutcomeTable) -> list[dict[str, Any]]:
     ]
 
 
-def _cheapest(model: ElasticModel, expected: Mapping[OperatingPoint, float], target: float) -> OperatingPoint | None:
-    return next((point for point in model.points if expected.get(point, 0.0) >= target), None)
+def _check(model: ElasticModel, split: Any, metric: str) -> None:
+    if metric not in METRICS:
+        raise InputError(f"no metric called {metric!r}; there are {', '.join(METRICS)}")
+    if tuple(split.x.shape[1:]) != tuple(model.input_shape):
+        raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {split.x.shape[1:]}")
+    if not len(split):
+        raise InputError("there is no example to evaluate on")
+    if metric == METRICS[1] and isinstance(split.y, np.ndarray):
+        raise InputError("p@5 is for sets of several labels per example; this one has one class each")
+
+
+def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
+    """float64 [n]: the share of the ``p`` best of ``labels`` [n, ≥ p] that are right, for classes int [n] or
+    ``LabelSets``. An example of fewer labels than ``p`` cannot have them all right, as is usual for P@p."""
+    asked = labels[:, :p]
+    right = asked == y[:, None] if isinstance(y, np.ndarray) else y.contain(asked) & (asked >= 0)
+    return right.sum(axis=1) / p
 
 
 def _table(
     points: Sequence[OperatingPoint],
-    split: Split,
-    logits: np.ndarray,
-    latency_s: np.ndarray,
+    split: Any,
+    taken: Taken,
+    metric: str,
     provenance: Mapping[str, Any] | None,
 ) -> OutcomeTable:
-    examples = [str(i) for i in range(len(split))]
+    examples, best = [str(i) for i in range(len(split))], int(metric.removeprefix("p@"))
     per_point = [
         pd.DataFrame(
             {
                 "example": examples,
                 "version": version_name(point),
-                "error": (logits[p].argmax(axis=1) != split.y).astype(np.float64),
-                "confidence": confidence(logits[p]),
-                "latency_s": latency_s[p],
+                "error": 1.0 - precision(taken.labels[p], split.y, best),
+                "confidence": confidence(taken.scores[p]),
+                "latency_s": taken.latency_s[p],
             }
         )
         for p, point in enumerate(points)

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from slotool.artifacts import Artifact, open_artifact
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
+
+
+class Asker(Protocol):
+    """What answers one example after another at one point; only ``ask`` is the work itself.
+
+    ``ready``: arguments of ``ask`` for one row of [n, *input_shape], an array or CSR. ``best``: the last answer's best
+    labels int [p] and their scores float32 [p], best first; where there are fewer, label −1 at −inf.
+    """
+
+    def ready(self, x: Any, row: int) -> tuple[Any, ...]: ...
+
+    def ask(self, *query: Any) -> object: ...
+
+    def best(self) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 class ElasticModel(ABC):
@@ -34,12 +49,24 @@ class ElasticModel(ABC):
         −inf. Raises ``InputError`` for a point the model does not have.
         """
 
+    def asker(self, point: OperatingPoint, p: int = 1) -> Asker:
+        """What answers one example after another at ``point`` with its ``p`` best labels; by ``forward`` unless the
+        model knows a shorter way. Raises ``InputError`` for a point it does not have."""
+        self.require(point)
+        return _ByForward(self, point, p)
+
     def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float] | None:
         """What this very input may expect of each point, for a model that can tell (``x``: [1, *input_shape]).
 
         None, the default, means that points differ only on average.
         """
         return None
+
+    def expected_accuracies(self, x: Any) -> np.ndarray | None:
+        """``expected_accuracy`` of many inputs: float64 [n, points] for [n, *input_shape], an array or CSR; or None."""
+        rows = [self.expected_accuracy(x[i : i + 1]) for i in range(x.shape[0])]
+        known = [[row[point] for point in self.points] for row in rows if row is not None]
+        return np.array(known) if known and len(known) == len(rows) else None
 
     @property
     def full(self) -> OperatingPoint:
@@ -50,6 +77,23 @@ class ElasticModel(ABC):
         """Raises ``InputError`` when ``point`` is none of ``points``."""
         if point not in self.points:
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
+
+
+class _ByForward:
+    def __init__(self, model: ElasticModel, point: OperatingPoint, p: int):
+        self._model, self._point, self._p = model, point, p
+        self._logits = np.empty((1, 0), dtype=np.float32)
+
+    def ready(self, x: Any, row: int) -> tuple[Any, ...]:
+        return (x[row : row + 1],)
+
+    def ask(self, x: Any) -> None:
+        self._logits = self._model.forward(x, self._point)
+
+    def best(self) -> tuple[np.ndarray, np.ndarray]:
+        scores = self._logits[0]
+        labels = np.argsort(-scores, kind="stable")[: self._p]
+        return np.where(np.isneginf(scores[labels]), -1, labels), scores[labels]
 
 
 def confidence(logits: np.ndarray) -> np.ndarray:

@@ -89,6 +89,8 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     add_static(bench, models["clusters"])
     bench.add_answerer("k = 100 %", models["clusters"], models["clusters"].answerer(1), dense=True)
     bench.add_plain("our fused dense kernel, without tables")
+    if not bench.sparse:
+        bench.add_rounded("our int8 network, all nodes")
     add_torch(bench)
     add_onnx(bench)
     if bench.sparse:

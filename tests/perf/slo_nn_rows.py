@@ -92,6 +92,12 @@ class Bench:
 
         self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
 
+    def add_rounded(self, what: str) -> None:
+        """Every node in int8: what choosing among float32 nodes of a small network is held against."""
+        from slotool.elastic.activators.rounded import RoundedMLP
+
+        self.add(what, RoundedMLP(self.mlp).label, 0.25 * self.exact_bytes)
+
     @property
     def exact_bytes(self) -> float:
         """What an answer from all nodes reads, besides the columns of sparse inputs."""

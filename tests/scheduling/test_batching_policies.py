@@ -21,6 +21,8 @@ from slotool.scheduling.batching import (
     MinCost,
     ModelSwitching,
     SlackFit,
+    WholeQueue,
+    make_policy,
 )
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, PolicyConformance, queue_of, three_versions
@@ -46,6 +48,10 @@ class TestFixedBatching(PolicyConformance):
 
 class TestMinCost(PolicyConformance):
     make = staticmethod(MinCost)
+
+
+class TestWholeQueue(PolicyConformance):
+    make = staticmethod(WholeQueue)
 
 
 class TestModelSwitching(PolicyConformance):
@@ -121,7 +127,7 @@ def test_maxbatch_maxacc_fixed_and_mincost_are_what_they_say(grid: ControlGrid, 
         assert cell(policy(grid), slack_us) == (best and named(grid, best)), policy
 
 
-@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching])
+@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, WholeQueue])
 def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None:
     for least, allowed in ((0.91, (MEDIUM, LARGE)), (0.98, (LARGE,))):
         chosen = cell(make(three_versions()), 1e5, min_accuracy=least)
@@ -156,3 +162,30 @@ def test_switching_follows_the_rate_of_the_window_per_worker() -> None:
 def test_slackfit_needs_buckets() -> None:
     with pytest.raises(InputError, match="at least one latency bucket"):
         SlackFit(three_versions(), 0)
+
+
+def test_the_whole_queue_is_looked_at_and_not_the_most_urgent_alone() -> None:
+    """One query may have the best point; with more behind it the call is short enough for all of them."""
+    policy = WholeQueue(three_versions())
+    assert cell(policy, 2_100.0, count=1) == (LARGE, 1)
+    crowd = decide(policy, 2_100.0, count=40)
+    assert isinstance(crowd, Decision)
+    assert crowd.point == SMALL
+    # 8 of small take 450 µs: 40 are served in 5 calls, 2,250 µs; the last must start by 1,650 µs.
+    assert crowd.batch_size == 8
+    assert isinstance(decide(policy, 2_100.0, count=2), Decision)
+
+
+def test_policies_have_names() -> None:
+    grid = ControlGrid(three_versions())
+    for name in ("whole-queue", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed"):
+        assert make_policy(name, grid, 1e4).name == name
+    assert make_policy("fixed@version=small", grid, 1e4).points == (SMALL,)
+    for wrong, sentence in (("best", "no policy 'best'"), ("mincost@k=1", "no policy"), ("fixed@k=1", "no operating")):
+        with pytest.raises(InputError, match=sentence):
+            make_policy(wrong, grid, 1e4)
+
+
+def test_whole_queue_needs_positive_settings() -> None:
+    with pytest.raises(InputError, match="must be positive"):
+        WholeQueue(three_versions(), headroom=0.0)

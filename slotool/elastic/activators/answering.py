@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,3 +80,25 @@ class Answerer:
             return InputError(f"{self.model.name} has features 0 to {self.model.mlp.layers[0].inputs - 1}, no others")
         what = "its values overflow the first layer" if np.isfinite(values).all() else "it holds NaN or infinite values"
         return InputError(f"the input cannot be answered: {what}")
+
+
+class OneByOne:
+    """An ``Answerer`` as an ``Asker``: one compiled call per example, of the kind of input that the model is for."""
+
+    def __init__(self, answerer: Answerer):
+        self._answerer = answerer
+        self._sparse = answerer.model.sparse
+        self.ask: Callable[..., object] = answerer.sparse if self._sparse else answerer.dense
+
+    def ready(self, x: Any, row: int) -> tuple[Any, ...]:
+        if isinstance(x, np.ndarray):
+            values = np.ascontiguousarray(x[row], dtype=np.float32).ravel()
+            at = np.flatnonzero(values).astype(np.int32)
+            return (at, values[at]) if self._sparse else (values,)
+        part = slice(x.indptr[row], x.indptr[row + 1])
+        if self._sparse:
+            return x.indices[part], x.data[part]
+        return (x[row].toarray().astype(np.float32).ravel(),)
+
+    def best(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._answerer.labels, self._answerer.scores

@@ -71,31 +71,53 @@ def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> lis
     return rows
 
 
-def aclo_sweep(model: SloNN, split: Any, answers: Answers, slacks: Sequence[float] = SLACKS) -> list[dict[str, Any]]:
+def aclo_sweep(
+    model: SloNN, x: Any, correct: np.ndarray, slacks: Sequence[float] = SLACKS, latency_s: np.ndarray | None = None
+) -> list[dict[str, Any]]:
     """ACLO over accuracy targets below the full network's validation accuracy, beside the best k fixed beforehand.
 
-    Both choose by the validation split and are scored on ``split``. Per target: mean k and accuracy reached, and the
-    least fixed k whose validation accuracy meets the target with the accuracy it reaches.
+    Both choose by the validation split and are scored on ``x`` with ``correct`` [n, points], as in ``Answers``. Per
+    target: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
+    fixed k whose validation accuracy meets the target with the accuracy it reaches; and ``same_accuracy_k``, the least
+    fixed k that reaches here what ACLO reached, chosen in hindsight. ``latency_s``: float64 [n, points], what each
+    answer took; then mean latency in seconds too.
     """
-    correct, every = answers.correct, np.arange(len(split))
-    estimates = model.estimates(split.x)
+    every, estimates = np.arange(len(correct)), model.estimates(x)
+    by_point = correct.mean(axis=0)
     rows = []
     for slack in slacks:
-        target = float(model.calibration.by_point[-1]) - slack
-        threshold = model.calibration.threshold(target)
-        assert threshold is not None  # the target is at most the full network's accuracy
+        threshold = model.threshold(model.target(slack))
+        assert threshold is not None
         chosen = least_share(estimates, threshold)
-        fixed = int((model.calibration.by_point >= target).argmax())
-        rows.append(
-            {
-                "target": target,
-                "mean_k": mean_share(model.shares, chosen),
-                "accuracy": float(correct[every, chosen].mean()),
-                "fixed_k": mean_share(model.shares, np.array([fixed])),
-                "fixed_accuracy": float(correct[:, fixed].mean()),
-            }
-        )
+        fixed = model.points.index(model.fixed_for(slack))
+        lost = correct[every, chosen] - correct[:, -1].astype(float)
+        reached = float(correct[every, chosen].mean())
+        row = {
+            "target": model.target(slack),
+            "loss": slack,
+            "mean_k": mean_share(model.shares, chosen),
+            "accuracy": reached,
+            "difference": float(lost.mean()),
+            "standard_error": float(lost.std() / np.sqrt(len(lost))),
+            "fixed_k": mean_share(model.shares, np.array([fixed])),
+            "fixed_accuracy": float(by_point[fixed]),
+            "same_accuracy_k": mean_share(model.shares, np.array([_least_point(by_point, reached)])),
+        }
+        if latency_s is not None:
+            row |= {"latency_s": float(latency_s[every, chosen].mean()), "fixed_latency_s": latency_s[:, fixed].mean()}
+        rows.append(row)
     return rows
+
+
+def ideal_k(model: SloNN, correct: np.ndarray) -> float:
+    """Mean k if each input were known to need the least k that answers it no worse than the full network does."""
+    enough = correct[:, :-1] >= correct[:, -1:]
+    return mean_share(model.shares, np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1]))
+
+
+def _least_point(by_point: np.ndarray, accuracy: float) -> int:
+    enough = by_point >= accuracy - 1e-12
+    return int(enough.argmax()) if enough.any() else len(by_point) - 1
 
 
 def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:

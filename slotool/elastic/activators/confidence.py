@@ -35,11 +35,13 @@ class Trials:
     """How each k of the grid answered n inputs, beside the full network.
 
     ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
-    [n, shares], minus the cross-entropy to the full answer.
+    [n, shares], minus the cross-entropy to the full answer; ``closest``: float [n], that of the full answer to itself,
+    or where that was not computed of the largest k.
     """
 
     labels: np.ndarray
     closeness: np.ndarray
+    closest: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Lessons:
     correct: np.ndarray
 
     def take(self, chosen: np.ndarray) -> Lessons:
-        trials = Trials(self.trials.labels[chosen], self.trials.closeness[chosen])
+        trials = Trials(*(part[chosen] for part in (self.trials.labels, self.trials.closeness, self.trials.closest)))
         return Lessons(self.buckets[chosen], trials, self.correct[chosen])
 
     @property
@@ -65,6 +67,11 @@ class Lessons:
         """float32 [n, shares]: 1 where the full network is right and k says something else, else 0."""
         return (1.0 - self.same_first) * self.correct[:, -1:]
 
+    @property
+    def divergence(self) -> np.ndarray:
+        """float32 [n, shares]: the Kullback-Leibler divergence of k's answer from the full one, in nats."""
+        return np.maximum(self.trials.closest[:, None] - self.trials.closeness, 0.0).astype(np.float32)
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -72,18 +79,16 @@ class Measure:
 
     ``of``: c(k, x) of inputs, float [n, shares]; ``entries``: from its means per bucket [rows, shares], and the k grid,
     to what the tables hold. ``prior`` as in ``ConfidenceTables.learn``. ``held_out``: learnt from validation inputs,
-    because a network is surer of those it was trained on than of any other.
+    because a network is surer of those it was trained on than of any other. ``backed``: there are few of these, so a
+    bucket's average example is that of its training inputs, scaled to what all held-out inputs have on average.
     """
 
     name: str
     of: Callable[[Lessons], np.ndarray]
     prior: float = PRIOR_EXAMPLES
     held_out: bool = True
+    backed: bool = False
     entries: Callable[[np.ndarray, Sequence[float]], np.ndarray] = lambda means, shares: means
-
-    def learn(self, lessons: Lessons, rows: int, shares: Sequence[float]) -> ConfidenceTables:
-        means = ConfidenceTables.learn(lessons.buckets, rows, self.of(lessons), self.prior).means
-        return ConfidenceTables(self.entries(means, shares).astype(np.float32))
 
     def try_out(
         self, trained: Lessons, held_out: Lessons, rows: int, shares: Sequence[float], rng: np.random.Generator
@@ -93,14 +98,21 @@ class Measure:
         Of tables learnt on held-out inputs those are of the other ``FOLDS`` − 1 parts; all parts make the tables.
         """
         if not self.held_out:
-            tables = self.learn(trained, rows, shares)
+            tables = self._learn(trained, rows, shares)
             return tables, tables.estimate(held_out.buckets)
+        backing = ConfidenceTables.learn(trained.buckets, rows, self.of(trained)).means if self.backed else None
         part = rng.permutation(len(held_out.buckets)) % FOLDS
         estimates = np.empty((len(part), len(shares)))
         for fold in range(FOLDS):
-            others = self.learn(held_out.take(np.flatnonzero(part != fold)), rows, shares)
+            others = self._learn(held_out.take(np.flatnonzero(part != fold)), rows, shares, backing)
             estimates[part == fold] = others.estimate(held_out.buckets[part == fold])
-        return self.learn(held_out, rows, shares), estimates
+        return self._learn(held_out, rows, shares, backing), estimates
+
+    def _learn(
+        self, lessons: Lessons, rows: int, shares: Sequence[float], backing: np.ndarray | None = None
+    ) -> ConfidenceTables:
+        means = ConfidenceTables.learn(lessons.buckets, rows, self.of(lessons), self.prior, backing).means
+        return ConfidenceTables(self.entries(means, shares).astype(np.float32))
 
 
 def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
@@ -125,7 +137,8 @@ MEASURES = (
     Measure("cross-entropy", lambda lessons: lessons.trials.closeness, held_out=False),
     Measure("cross-entropy, held out", lambda lessons: lessons.trials.closeness),
     Measure("zero-one, held out", lambda lessons: lessons.same_first),
-    Measure("rate, held out", lambda lessons: lessons.lost, entries=rates),
+    Measure("rate of errors, held out", lambda lessons: lessons.lost, entries=rates),
+    Measure("rate of divergence, held out", lambda lessons: lessons.divergence, backed=True, entries=rates),
     Measure("none", lambda lessons: lessons.same_first, np.inf),
 )
 
@@ -141,12 +154,19 @@ class ConfidenceTables:
 
     @classmethod
     def learn(
-        cls, buckets: np.ndarray, rows: int, confidences: np.ndarray, prior: float = PRIOR_EXAMPLES
+        cls,
+        buckets: np.ndarray,
+        rows: int,
+        confidences: np.ndarray,
+        prior: float = PRIOR_EXAMPLES,
+        backing: np.ndarray | None = None,
     ) -> ConfidenceTables:
         """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs.
 
         Every bucket counts ``prior`` average examples besides its own: a thin one must not promise the extreme.
-        An infinite ``prior`` gives all buckets the mean over all inputs.
+        An infinite ``prior`` gives all buckets the mean over all inputs. ``backing``: float [rows, shares], the same
+        means of other inputs, row 0 over them all; then a bucket's average example is its own there, scaled so that
+        row 0 becomes the mean here.
         """
         mean = confidences.mean(axis=0, dtype=np.float64)
         if np.isinf(prior):
@@ -154,7 +174,10 @@ class ConfidenceTables:
         tables = buckets.shape[1]
         sums = sum_by_key(buckets.ravel(), np.repeat(confidences, tables, axis=0), rows)
         counts = np.bincount(buckets.ravel(), minlength=rows)[:, None]
-        means = np.divide(sums + prior * mean, counts + prior, out=np.tile(mean, (rows, 1)), where=counts + prior > 0)
+        average = np.tile(mean, (rows, 1))
+        if backing is not None:
+            average = backing * np.divide(mean, backing[0], out=np.ones_like(mean), where=backing[0] != 0)
+        means = np.divide(sums + prior * average, counts + prior, out=average.copy(), where=counts + prior > 0)
         means[0] = mean
         return cls(means.astype(np.float32))
 

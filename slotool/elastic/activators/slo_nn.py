@@ -17,7 +17,7 @@ from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
 from slotool.elastic.activators.registry import RANKERS
-from slotool.elastic.model import ElasticModel
+from slotool.elastic.model import Asker, ElasticModel
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
 
@@ -116,6 +116,11 @@ class SloNN(ElasticModel):
 
         return Answerer(self, p, point=point, accuracy=accuracy)
 
+    def asker(self, point: OperatingPoint, p: int = 1) -> Asker:
+        from slotool.elastic.activators.answering import OneByOne
+
+        return OneByOne(self.answerer(p, point=point))
+
     def at_int8(self, int8: bool = True) -> SloNN:
         """The same tables, with the output layer's rows read as int8, or not."""
         return SloNN(
@@ -189,10 +194,29 @@ class SloNN(ElasticModel):
         expected = self.calibration.expected(self.confidences(x)[None])[0]
         return dict(zip(self.points, expected.tolist(), strict=True))
 
+    def expected_accuracies(self, x: Any) -> np.ndarray:
+        return self.calibration.expected(self.estimates(x))
+
     def estimates(self, x: Any) -> np.ndarray:
         """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
         inputs = layer_input(self.mlp, {}, self._flat(x), 1.0, self.first)
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
+
+    def target(self, loss: float) -> float:
+        """The accuracy target that gives up ``loss`` (0.003: 0.3 points) of the full network's held-out accuracy.
+
+        Raises ``InputError`` for a loss below 0 or above 1.
+        """
+        if not 0 <= _number(loss, "accuracy to give up") <= 1:
+            raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
+        return float(self.calibration.by_point[-1]) - loss
+
+    def fixed_for(self, loss: float) -> OperatingPoint:
+        """The least k that loses no more than ``loss`` of held-out accuracy when every input is answered at it.
+
+        In the end the full network, which loses nothing. Raises ``InputError`` as ``target`` does.
+        """
+        return self.points[int((self.calibration.by_point >= self.target(loss)).argmax())]
 
     def threshold(self, accuracy: float | None) -> float | None:
         """The least confidence at which ``accuracy`` is expected; None for None.

@@ -52,7 +52,7 @@ def try_all(
         near[:, at] = closeness(answers, thinned)
         labels.insert(at, thinned.argmax(axis=1))
         progress()
-    return Trials(np.stack(labels, axis=1).astype(np.int32), near)
+    return Trials(np.stack(labels, axis=1).astype(np.int32), near, closeness(answers, answers))
 
 
 def _climb(
@@ -71,4 +71,4 @@ def _climb(
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
     near = np.empty((len(hidden), len(shares)), dtype=np.float32)
     kernels.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, *compiled.state)
-    return Trials(np.column_stack([best, full.first]), near)
+    return Trials(np.column_stack([best, full.first]), near, near[:, -1])

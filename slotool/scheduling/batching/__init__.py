@@ -9,9 +9,13 @@ from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.max_batch import MaxBatch
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
+from slotool.scheduling.batching.profile import Profile, read_profile
+from slotool.scheduling.batching.registry import POLICIES, make_policy
 from slotool.scheduling.batching.slack_fit import SlackFit
+from slotool.scheduling.batching.whole_queue import WholeQueue
 
 __all__ = [
+    "POLICIES",
     "BatchingPolicy",
     "ControlGrid",
     "FixedBatching",
@@ -19,5 +23,9 @@ __all__ = [
     "MaxBatch",
     "MinCost",
     "ModelSwitching",
+    "Profile",
     "SlackFit",
+    "WholeQueue",
+    "make_policy",
+    "read_profile",
 ]

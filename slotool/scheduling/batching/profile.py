@@ -1,0 +1,58 @@
+"""A control grid from tables, and the samples behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A subject's ``grid``, and per point and batch size the measured µs it was planned from."""
+
+    subject: str
+    grid: ControlGrid
+    samples_us: dict[tuple[OperatingPoint, int], np.ndarray]
+
+
+def read_profile(
+    latency: LatencyTable,
+    outcomes: OutcomeTable | None = None,
+    *,
+    subject: str | None = None,
+    quantile: float = PLANNING_QUANTILE,
+    **conditions: Any,
+) -> Profile:
+    """The profile of ``subject`` (may be left out when the table has but one).
+
+    Accuracies come from ``outcomes``, or from a column ``accuracy`` of the latency table, so that one CSV of point,
+    batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``; rows with
+    co-runners are left out. Raises ``InputError``, also for what ``ControlGrid`` refuses.
+    """
+    known = latency.where(status="ok", co_runners="", **conditions)
+    subjects = sorted(set(known.rows["subject"]))
+    if subject is None and len(subjects) != 1:
+        raise InputError(f"name a subject; the latency table holds {', '.join(subjects) or 'no rows of this kind'}")
+    subject = subject or subjects[0]
+    rows = known.where(subject=subject).rows
+    if rows.empty:
+        raise InputError(f"the latency table has no rows of {subject}; it holds {', '.join(subjects)}")
+    points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
+    space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
+    if outcomes is None and "accuracy" in rows:
+        means = rows.assign(accuracy=rows["accuracy"].astype(float)).groupby("point")["accuracy"].mean()
+        times = {
+            (point, size): space.latency_us(point, size) or 0.0 for point in points for size in space.batch_sizes(point)
+        }
+        space = ControlSpace(points, times, {point: float(means[point.key]) for point in points})
+    samples: dict[tuple[OperatingPoint, int], list[np.ndarray]] = {}
+    for key, size, taken_s in zip(rows["point"], rows["batch_size"], rows["samples_s"], strict=True):
+        samples.setdefault((OperatingPoint.parse(key), int(size)), []).append(1e6 * np.asarray(taken_s))
+    return Profile(subject, ControlGrid(space), {cell: np.concatenate(parts) for cell, parts in samples.items()})

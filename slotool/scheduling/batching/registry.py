@@ -1,0 +1,30 @@
+"""The batching policies by name, as the command line and the benchmarks know them."""
+
+from __future__ import annotations
+
+from slotool.errors import InputError
+from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.max_accuracy import MaxAccuracy
+from slotool.scheduling.batching.max_batch import MaxBatch
+from slotool.scheduling.batching.model_switching import ModelSwitching
+from slotool.scheduling.batching.policy import BatchingPolicy
+from slotool.scheduling.batching.slack_fit import SlackFit
+from slotool.scheduling.batching.whole_queue import WholeQueue
+from slotool.tables import OperatingPoint
+
+POLICIES: dict[str, type[BatchingPolicy]] = {
+    made.name: made for made in (WholeQueue, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
+}
+
+
+def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:
+    """``name`` of ``POLICIES``, or ``fixed@POINT``. Raises ``InputError`` for an unknown name or point."""
+    base, _, point = name.partition("@")
+    if base not in POLICIES or (point and base != FixedBatching.name):
+        raise InputError(f"no policy {name!r}; there are {', '.join(POLICIES)} and fixed@POINT")
+    if point:
+        return FixedBatching(grid, OperatingPoint.parse(point))
+    if base == ModelSwitching.name:
+        return ModelSwitching(grid, deadline_us=deadline_us)
+    return POLICIES[base](grid)

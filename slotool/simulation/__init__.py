@@ -1,0 +1,10 @@
+"""Policies on a virtual clock, and the best that could have been done with full knowledge."""
+
+from slotool.simulation.events import simulate
+from slotool.simulation.optimum import Optimum, optimum_of_one_worker
+from slotool.simulation.reference import simulate_plainly
+from slotool.simulation.result import Outcome
+from slotool.simulation.scenario import Scenario
+from slotool.simulation.service import ServiceTimes
+
+__all__ = ["Optimum", "Outcome", "Scenario", "ServiceTimes", "optimum_of_one_worker", "simulate", "simulate_plainly"]

@@ -1,0 +1,62 @@
+"""How long a call takes in a simulation: the plan's own figure, or a sample of the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numba import njit
+
+from slotool.errors import InputError
+from slotool.scheduling.batching import ControlGrid
+from slotool.tables import OperatingPoint
+
+
+class ServiceTimes:
+    """µs of every cell of a grid: float64 ``values``, those of cell c at ``starts[c]:starts[c + 1]``.
+
+    A call draws one of its cell's values by the number of the call alone, so that two simulators draw alike.
+    """
+
+    def __init__(self, values: np.ndarray, starts: np.ndarray, seed: int = 0):
+        self.values = np.ascontiguousarray(values, dtype=np.float64)
+        self.starts = np.ascontiguousarray(starts, dtype=np.int64)
+        self.seed = seed
+
+    @classmethod
+    def planned(cls, grid: ControlGrid) -> ServiceTimes:
+        """Every call takes exactly what the grid says."""
+        return cls(grid.latency_us.ravel(), np.arange(grid.latency_us.size + 1))
+
+    @classmethod
+    def sampled(
+        cls, grid: ControlGrid, samples_us: Mapping[tuple[OperatingPoint, int], np.ndarray], seed: int = 0
+    ) -> ServiceTimes:
+        """Every call takes one of the samples measured at its point and batch size; at a size that was not, of the
+        next larger one. Raises ``InputError`` for a cell without any."""
+        cells: list[np.ndarray] = []
+        for point in grid.points:
+            for size in grid.sizes:
+                larger = (int(s) for s in grid.sizes if s >= size and len(samples_us.get((point, int(s)), ())))
+                found = next(larger, None)
+                if found is None:
+                    raise InputError(f"no latency sample of {point} at batch size {size}")
+                cells.append(np.asarray(samples_us[point, found], dtype=np.float64))
+        return cls(np.concatenate(cells), np.cumsum([0, *map(len, cells)]), seed)
+
+    def draw(self, cell: int, call: int) -> float:
+        """µs that call number ``call`` takes, when it is of ``cell``."""
+        return float(draw_us(self.values, self.starts, cell, self.seed, call))
+
+
+@njit(cache=True)
+def draw_us(values: np.ndarray, starts: np.ndarray, cell: int, seed: int, call: int) -> float:
+    first, count = starts[cell], starts[cell + 1] - starts[cell]
+    if count == 1:
+        return values[first]
+    # splitmix64 of the call's number: a stream that may be entered anywhere.
+    x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(call) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = x ^ (x >> np.uint64(31))
+    return values[first + np.int64(x % np.uint64(count))]

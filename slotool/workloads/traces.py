@@ -1,0 +1,128 @@
+"""Arrivals that were recorded: counts or rates per interval, and lists of instants."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import InputError, TableError
+from slotool.workloads.arrivals import ArrivalProcess
+from slotool.workloads.gaps import gamma_arrivals, positive_rate, stretched
+
+_MINUTE = re.compile(r"(?:minute_)?(\d+)")
+
+
+class RateTrace(ArrivalProcess):
+    """The shape of ``rates`` (any unit, one per interval of equal length) laid over whatever duration is asked for.
+
+    A day of minutes drawn for 120 s is that day, 720 times as fast: every interval keeps its share of all arrivals
+    (superserve, §6.3). Within an interval arrivals are Poisson. ``mean_rate_per_s`` is that over the whole.
+    Raises ``InputError`` for rates that are negative, not finite, or all 0.
+    """
+
+    name: ClassVar[str] = "rate-trace"
+
+    def __init__(self, rates: np.ndarray, mean_rate_per_s: float):
+        rates = np.asarray(rates, dtype=np.float64)
+        if not len(rates) or not np.isfinite(rates).all() or (rates < 0).any() or rates.sum() == 0:
+            raise InputError("a trace of rates must be finite, not negative, and not all 0")
+        self._mean = positive_rate(mean_rate_per_s)
+        self.rates_per_s = rates / rates.mean() * mean_rate_per_s
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return self._mean
+
+    def draw(self, duration_s: float, generator: np.random.Generator) -> np.ndarray:
+        edges_s = np.linspace(0.0, duration_s, len(self.rates_per_s) + 1)
+        arrivals = gamma_arrivals(self._mean * duration_s, 1.0, generator)
+        times_s = stretched(arrivals, edges_s, self.rates_per_s)
+        return times_s[times_s < duration_s]
+
+
+class RecordedInstants(ArrivalProcess):
+    """Instants as recorded, from the first one on; ``mean_rate_per_s`` plays them faster or slower, to that rate.
+
+    ``times_s``: float64 [n], ascending. ``from_start``: time 0 is the start, and not the first instant.
+    Raises ``InputError`` when fewer than two are given, or they descend.
+    """
+
+    name: ClassVar[str] = "recorded"
+
+    def __init__(self, times_s: np.ndarray, mean_rate_per_s: float | None = None, *, from_start: bool = False):
+        times_s = np.asarray(times_s, dtype=np.float64)
+        if len(times_s) < 2 or not np.isfinite(times_s).all() or times_s[-1] == times_s[0]:
+            raise InputError("a recording needs at least two different, finite instants")
+        wrong = np.flatnonzero(np.diff(times_s) < 0)
+        if len(wrong):
+            raise InputError(f"instant {wrong[0] + 2} of the recording lies before the one it follows")
+        own = (len(times_s) - 1) / (times_s[-1] - times_s[0])
+        self._mean = own if mean_rate_per_s is None else positive_rate(mean_rate_per_s)
+        self._times_s = (times_s - (0.0 if from_start else times_s[0])) * (own / self._mean)
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        return self._mean
+
+    @property
+    def duration_s(self) -> float:
+        """Until just after the last instant."""
+        return math.nextafter(float(self._times_s[-1]), math.inf)
+
+    def draw(self, duration_s: float, generator: np.random.Generator) -> np.ndarray:
+        return self._times_s[self._times_s < duration_s]
+
+
+def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProcess:
+    """The arrivals recorded in a CSV file, told apart by its columns.
+
+    ``TIMESTAMP``: one row per request, a date with time or seconds (Azure LLM inference traces). ``1`` … ``1440`` or
+    ``minute_1`` …: counts per minute, one row per function, summed (Azure Functions). ``rate_per_s``: one row per
+    second. Raises ``TableError`` naming file and row, also for counts or instants that make no sense.
+    """
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError, pd.errors.ParserError) as error:
+        raise TableError(f"{path}: not a readable CSV trace ({' '.join(str(error).split())[:120]})") from error
+    minutes = [name for name in frame.columns if _MINUTE.fullmatch(str(name))]
+    try:
+        if "TIMESTAMP" in frame:
+            return RecordedInstants(_seconds(frame["TIMESTAMP"]), mean_rate_per_s)
+        if "rate_per_s" in frame:
+            rates = _numbers(frame["rate_per_s"])
+            return RateTrace(rates, float(rates.mean()) if mean_rate_per_s is None else mean_rate_per_s)
+        if minutes:
+            ordered = sorted(minutes, key=lambda name: int(_MINUTE.fullmatch(str(name))[1]))  # type: ignore[index]
+            counts = np.sum([_numbers(frame[name]) for name in ordered], axis=1)
+            return RateTrace(counts, counts.mean() / 60.0 if mean_rate_per_s is None else mean_rate_per_s)
+    except InputError as error:
+        raise TableError(f"{path}: {error}") from error
+    raise TableError(f"{path}: no column TIMESTAMP, rate_per_s or minute_1 …; what is this a trace of?")
+
+
+def _numbers(values: pd.Series) -> np.ndarray:
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
+    if len(wrong):
+        raise InputError(f"row {wrong[0] + 2}, column {values.name}: {values.iloc[wrong[0]]!r} is no rate or count")
+    return numbers
+
+
+def _seconds(values: pd.Series) -> np.ndarray:
+    numbers = pd.to_numeric(values, errors="coerce")
+    if numbers.isna().any():
+        dates = pd.to_datetime(values, errors="coerce", format="ISO8601")
+        wrong = np.flatnonzero(dates.isna())
+        if len(wrong):
+            raise InputError(f"row {wrong[0] + 2}, column TIMESTAMP: {values.iloc[wrong[0]]!r} is no instant")
+        numbers = (dates - dates.iloc[0]).dt.total_seconds()
+    seconds = numbers.to_numpy(dtype=np.float64)
+    wrong = np.flatnonzero(seconds < 0)
+    if len(wrong):
+        raise InputError(f"row {wrong[0] + 2}, column TIMESTAMP: lies before the first instant, or is negative")
+    return seconds

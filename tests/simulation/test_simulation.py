@@ -1,0 +1,133 @@
+"""The virtual clock: two loops with one answer, faults, and what a person can check by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.scheduling.batching import BatchingPolicy, ControlGrid, FixedBatching, MaxBatch, ModelSwitching, SlackFit
+from slotool.simulation import Scenario, ServiceTimes, simulate, simulate_plainly
+from slotool.simulation.result import EXPIRED, IN_TIME, REFUSED
+from slotool.testing.policies import three_versions
+
+GRID = ControlGrid(three_versions())
+POLICIES = (SlackFit, MaxBatch, ModelSwitching, FixedBatching)
+
+
+def noisy() -> ServiceTimes:
+    generator = np.random.default_rng(3)
+    samples = {
+        (point, int(size)): GRID.latency_us[p, b] * generator.uniform(0.7, 1.1, 50)
+        for p, point in enumerate(GRID.points)
+        for b, size in enumerate(GRID.sizes)
+    }
+    return ServiceTimes.sampled(GRID, samples, seed=5)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    generator = np.random.default_rng(draw(st.integers(0, 10**6)))
+    count, workers = draw(st.integers(1, 120)), draw(st.integers(1, 4))
+    arrivals = np.cumsum(generator.exponential(draw(st.sampled_from([30.0, 200.0, 1_500.0])), count))
+    slacks = generator.uniform(80.0, 6_000.0, count) if draw(st.booleans()) else np.full(count, 3_000.0)
+    deaths = np.full(workers, np.inf)
+    for worker in range(draw(st.integers(0, workers))):
+        deaths[worker] = generator.uniform(1.0, 1.2 * arrivals[-1])
+    least = generator.choice([0.0, 0.9, 0.93, 0.99], count) if draw(st.booleans()) else None
+    priority = generator.integers(0, 3, count) if draw(st.booleans()) else None
+    return Scenario(arrivals, arrivals + np.maximum(slacks, 101.0 * (np.arange(count) == 0)), deaths, least, priority)
+
+
+@given(scenarios(), st.sampled_from(POLICIES), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_compiled_loop_and_the_plain_one_around_the_servers_queue_agree(
+    scenario: Scenario, make: type[BatchingPolicy], noise: bool
+) -> None:
+    policy = make(GRID)
+    times = noisy() if noise else None
+    fast, plain = simulate(policy, scenario, times), simulate_plainly(policy, GRID, scenario, times)
+    for name in ("status", "row", "batch", "started_us", "done_us"):
+        assert np.array_equal(getattr(fast, name), getattr(plain, name), equal_nan=name.endswith("_us")), name
+    assert (fast.calls, fast.busy_us) == (plain.calls, pytest.approx(plain.busy_us))
+
+
+@given(scenarios(), st.sampled_from(POLICIES))
+@settings(max_examples=20, deadline=None)
+def test_every_query_is_counted_once_and_no_worker_does_two_things_at_a_time(
+    scenario: Scenario, make: type[BatchingPolicy]
+) -> None:
+    outcome = simulate(make(GRID), scenario)
+    summary = outcome.summary()
+    in_time = round(summary["attainment"] * len(scenario))
+    assert in_time + summary["late"] + summary["drops"] == len(scenario)
+    assert summary["late"] == 0, "without noise a decision keeps its deadline"
+    served = outcome.status == IN_TIME
+    assert (outcome.started_us[served] >= scenario.arrival_us[served]).all()
+    starts = np.unique(outcome.started_us[served])
+    for at_us in starts:
+        running = served & (outcome.started_us <= at_us) & (outcome.done_us > at_us)
+        calls = len(set(zip(outcome.started_us[running], outcome.done_us[running], strict=True)))
+        assert calls <= len(scenario.death_us)
+    assert 0 <= summary["utilisation"] <= 1 + 1e-9
+    if scenario.min_accuracy is not None:
+        assert (GRID.accuracy[outcome.row[served]] >= scenario.min_accuracy[served]).all()
+
+
+def test_one_query_by_hand() -> None:
+    outcome = simulate(SlackFit(GRID), Scenario.of(np.array([1.0]), 0.005))
+    assert outcome.status.tolist() == [IN_TIME]
+    assert outcome.done_us[0] - outcome.started_us[0] == pytest.approx(GRID.latency_us[outcome.row[0], 0])
+    assert outcome.summary()["effective_accuracy"] == GRID.accuracy[outcome.row[0]]
+
+
+def test_a_dying_worker_gives_its_batch_back() -> None:
+    """Worker one starts the only query at 1 s, dies in it, and worker two answers it in what is left."""
+    scenario = Scenario.of(np.array([1.0]), 0.004, workers=2, death_s=(1.001,))
+    outcome = simulate(FixedBatching(GRID), scenario)
+    assert outcome.status.tolist() == [IN_TIME]
+    assert outcome.started_us[0] == pytest.approx(1.001e6)
+    assert simulate(FixedBatching(GRID), Scenario.of(np.array([1.0]), 0.0025, 2, (1.001,))).status[0] == REFUSED
+    assert simulate(FixedBatching(GRID), Scenario.of(np.array([1.0]), 0.004, 1, (1.001,))).status[0] == EXPIRED
+
+
+def test_the_more_urgent_query_goes_first_and_of_equals_the_one_of_higher_priority() -> None:
+    arrivals = np.array([0.0, 10.0, 11.0, 12.0])
+    deadlines = np.array([2_000.0, 8_000.0, 8_000.0, 6_000.0])
+    scenario = Scenario(arrivals, deadlines, priority=np.array([0, 0, 1, 0]))
+    single = ControlGrid(three_versions())
+    started = simulate(FixedBatching(single), scenario).started_us
+    assert started[0] < started[3] <= started[2] <= started[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"times_s": np.array([1.0, 0.5])}, "in ascending order"),
+        ({"times_s": np.array([-1.0, 0.5])}, "not negative"),
+        ({"times_s": np.array([1.0, np.nan])}, "must be finite"),
+        ({"deadline_s": 0.0}, "after its query's arrival"),
+        ({"deadline_s": np.array([1.0])}, "1 values of deadline_us for 2|after its query"),
+        ({"workers": 0}, "0 workers"),
+        ({"death_s": (1.0, 2.0)}, "2 deaths among 1 workers"),
+        ({"death_s": (-1.0,)}, "at a positive time"),
+    ],
+)
+def test_impossible_scenarios_are_refused(change: dict[str, object], sentence: str) -> None:
+    arguments = {"times_s": np.array([0.5, 1.0]), "deadline_s": 0.1} | change
+    if "1 values" in sentence:
+        arguments = {"times_s": np.array([0.5, 1.0]), "deadline_s": np.array([-1.0, 1.0])}
+    with pytest.raises(InputError, match=sentence):
+        Scenario.of(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_deadline_below_the_fastest_point_is_refused() -> None:
+    with pytest.raises(InputError, match=r"one query, 0\.1 ms"):
+        simulate(SlackFit(GRID), Scenario.of(np.array([1.0]), 0.00005))
+
+
+def test_a_cell_without_samples_is_refused() -> None:
+    with pytest.raises(InputError, match="no latency sample of version=small at batch size 1"):
+        ServiceTimes.sampled(GRID, {})
