@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 def build_tables(
     network: Annotated[
         Path,
-        typer.Argument(help="A network, or a family with --version; a .keras file; module:factory of a torch module."),
+        typer.Argument(
+            help="A network, or a family with --version; a .keras or .onnx file; module:factory of a torch module."
+        ),
     ],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
@@ -109,15 +111,15 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
     from slotool.elastic.family import Family, Version
     from slotool.graphs.capture.loading import load_keras, load_torch
 
-    is_keras, is_torch = path.suffix == ".keras", ":" in str(path) and not path.exists()
-    if not (is_keras or is_torch):
+    is_file, is_torch = path.suffix in (".keras", ".onnx"), ":" in str(path) and not path.exists()
+    if not (is_file or is_torch):
         parent = open_artifact(path, ("network", "family"))
         source = _version(Family.load(parent), version)
         return source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,)
     if data is None:
         raise typer.BadParameter(f"{path} does not say what it was trained on", param_hint="--data")
-    if is_keras:
-        mlp = MLP.from_keras(load_keras(str(path)))
+    if is_file:
+        mlp = MLP.from_onnx(path) if path.suffix == ".onnx" else MLP.from_keras(load_keras(str(path)))
         dataset = _load(Version.of_mlp(path.stem, mlp), data)
     else:
         module = load_torch(str(path))

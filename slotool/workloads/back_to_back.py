@@ -18,7 +18,7 @@ from slotool.tables import FULL, LatencyTable, OperatingPoint
 # Ways take turns of so long: several time slices of a rival on the core, and short against the machine's drift.
 TURN_S = 0.03
 WARM_UP_QUERIES = 20
-# Kept of each way's answers, evenly thinned.
+# Kept of each way's answers, drawn at random: every so-manyth would meet the same examples again and again.
 MOST_KEPT = 20_000
 
 # The label and the point of example i; None when it cannot be met.
@@ -64,19 +64,18 @@ class Way:
 
     def row(self, queries: Queries, beside: int) -> dict[str, Any]:
         """Of an ``InterferenceTable``."""
-        step = len(self.labels) // MOST_KEPT + 1
-        kept = slice(None, None, step)
-        examples, labels = np.array(self.examples[kept], dtype=np.int64), np.array(self.labels[kept], dtype=np.int64)
+        kept = _drawn(len(self.labels))
+        examples, labels = (np.array(of, dtype=np.int64)[kept] for of in (self.examples, self.labels))
         return {
             "strategy": self.strategy,
             "beside": beside,
             "target": self.target,
             "queries": len(self.labels) + self.refused,
             "refused": self.refused,
-            "latency_s": np.array(self.latency_s[kept]),
+            "latency_s": np.array(self.latency_s)[kept],
             "right": queries.right(examples, labels).astype(np.float64) if len(labels) else np.empty(0),
             "example": examples.astype(np.float64),
-            "k": np.array([share(point) for point in self.points[kept]], dtype=np.float64),
+            "k": np.array([share(self.points[i]) for i in kept], dtype=np.float64),
         }
 
 
@@ -147,12 +146,17 @@ def profile_rows(
             "threads": 1,
             "co_runners": "+".join([model.name] * beside),
             "machine": machine_id(),
-            "samples_s": np.array(way.latency_s[:: len(way.latency_s) // MOST_KEPT + 1]),
+            "samples_s": np.array(way.latency_s)[_drawn(len(way.latency_s))],
             "calls_per_sample": 1,
         }
         for way in ways
     ]
     return LatencyTable(pd.DataFrame(rows))
+
+
+def _drawn(n: int) -> np.ndarray:
+    """Which of n answers are kept, in order: int64 [at most ``MOST_KEPT``]."""
+    return np.arange(n) if n <= MOST_KEPT else np.sort(np.random.default_rng(n).choice(n, MOST_KEPT, replace=False))
 
 
 def share(point: OperatingPoint) -> float:

@@ -7,7 +7,18 @@ import sys
 
 from slotool.machine import machine_facts, machine_id
 
-BENCHMARKS = ("startup", "generate", "profiling", "predict", "served_request", "slo_nn", "lcao", "supernets", "rules")
+BENCHMARKS = (
+    "startup",
+    "generate",
+    "profiling",
+    "predict",
+    "served_request",
+    "slo_nn",
+    "scheduling",
+    "lcao",
+    "supernets",
+    "rules",
+)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,6 +103,17 @@ class MLP:
         from slotool.elastic.activators.from_keras import mlp_of_model
 
         return mlp_of_model(model)
+
+    @classmethod
+    def from_onnx(cls, path: str | Path) -> MLP:
+        """The same network as an ONNX file of one input; weights beside the file are read too.
+
+        As ``from_torch``. Raises ``InputError`` naming the node that breaks the chain, ``GraphError`` for a file that
+        is no ONNX model, ``RunError`` when the package onnx is not installed.
+        """
+        from slotool.elastic.activators.from_onnx import mlp_of_onnx
+
+        return mlp_of_onnx(path)
 
     @property
     def classes(self) -> int:

@@ -1,0 +1,116 @@
+"""``slotool simulate``: scheduling policies side by side, on a virtual clock and one profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotool.cli.options import Json, Seed, parse_numbers
+
+if TYPE_CHECKING:
+    from slotool.scheduling.batching import ControlGrid
+    from slotool.simulation import Scenario
+
+ALL = "whole-queue,slackfit,maxbatch,maxacc,mincost,switching,fixed"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(simulate)
+
+
+def simulate(
+    profile: Annotated[Path, typer.Argument(help="Latency table (Parquet or CSV) of points × batch sizes.")],
+    arrivals: Annotated[Path, typer.Option("--arrivals", help="File of slotool generate arrivals.")],
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Time every query has.")],
+    outcomes: Annotated[
+        Path | None,
+        typer.Option("--outcomes", help="Accuracy of the points.", show_default="column accuracy of the profile"),
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Whose rows.", show_default="the only one of the profile")
+    ] = None,
+    policies: Annotated[
+        str, typer.Option("--policies", help="Several with commas; fixed@POINT is a point of your own.")
+    ] = ALL,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers that serve the one queue.")] = 1,
+    deaths: Annotated[
+        str | None, typer.Option("--deaths", help="Seconds at which a worker dies, one after another: 10,20.")
+    ] = None,
+    noise: Annotated[
+        bool, typer.Option("--noise/--no-noise", help="Calls take samples of the profile, else just what was planned.")
+    ] = True,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Run policies on the same arrivals and print what each of them makes of it.
+
+    SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. With
+    one worker that lives and --no-noise the best possible with all arrivals known is printed too, and each policy's
+    regret against it: effective accuracy lost.
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
+    """
+    from slotool.cli.output import Output
+    from slotool.scheduling.batching import make_policy, read_profile
+    from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation import simulate as run
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+
+    output = Output(as_json=json)
+    table = LatencyTable.load(profile)
+    known = read_profile(table, None if outcomes is None else OutcomeTable.load(outcomes), subject=subject)
+    for remark in known.grid.remarks:
+        output.warn(remark)
+    dying = tuple(parse_numbers(deaths, "--deaths")) if deaths else ()
+    scenario = Scenario.of(ArrivalTable.load(arrivals).times_s, deadline_ms / 1e3, workers, dying)
+    known.grid.require_deadline(deadline_ms * 1e3)
+    sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
+    times = sampled if noise else ServiceTimes.planned(known.grid)
+    chosen = {name: make_policy(name.strip(), known.grid, deadline_ms * 1e3) for name in policies.split(",")}
+    best = None if noise else _best(known.grid, scenario, dying)
+    rows = []
+    with output.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as progress:
+        for name, policy in chosen.items():
+            figures = {"policy": name, **run(policy, scenario, times).summary()}
+            figures["regret"] = None if best is None else best - figures["effective_accuracy"]
+            rows.append(figures)
+            progress.advance()
+    _report(output, rows, best, {"subject": known.subject, "points": len(known.grid.points), "workers": workers,
+            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "seed": seed})  # fmt: skip
+
+
+def _best(grid: ControlGrid, scenario: Scenario, dying: tuple[float, ...]) -> float | None:
+    """Effective accuracy that nothing can surpass, where it is known how to find it."""
+    from slotool.simulation import optimum_of_one_worker
+
+    if len(scenario.death_us) > 1 or dying:
+        return None
+    return optimum_of_one_worker(grid, scenario).bound / len(scenario)
+
+
+def _report(output: Any, rows: list[dict[str, Any]], best: float | None, told: dict[str, Any]) -> None:
+    from slotool.cli.output import table
+
+    columns = ["policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation"]
+    cells = [
+        [
+            row["policy"],
+            f"{row['attainment']:.4%}",
+            f"{row['accuracy']:.4f}",
+            f"{row['effective_accuracy']:.4f}",
+            "–" if row["regret"] is None else f"{row['regret']:.4f}",
+            f"{row['drops']:,}",
+            f"{row['late']:,}",
+            f"{row['mean_batch']:.1f}",
+            f"{row['utilisation']:.1%}",
+        ]
+        for row in rows
+    ]
+    title = f"{rows[0]['queries']:,} queries of {told['deadline_ms']:g} ms to {told['subject']}"
+    shown = [table(title, columns, cells)]
+    if best is not None:
+        shown.append(f"best possible with all arrivals known: {best:.4f} effective accuracy")
+    output.result("simulate", {**told, "best_possible": best, "policies": rows}, *shown)

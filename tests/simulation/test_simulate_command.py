@@ -1,0 +1,54 @@
+"""``generate arrivals`` and ``simulate`` as a person types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slotool.cli import generate_arrivals, simulate
+from slotool.errors import InputError, TableError
+
+HEAD = "subject,point,batch_size,samples_s,accuracy\n"
+ROWS = "net,depth=1,1,0.001;0.0011,0.8\nnet,depth=1,4,0.002,0.8\nnet,depth=2,1,0.004,0.9\nnet,depth=2,4,0.009,0.9\n"
+
+
+def files(folder: Path, rows: str = ROWS) -> tuple[Path, Path]:
+    profile, arrivals = folder / "profile.csv", folder / "arrivals.parquet"
+    profile.write_text(HEAD + rows)
+    generate_arrivals.generate_arrivals(arrivals, kind="bursty", rate=300.0, duration="2s", cv2=4.0)
+    return profile, arrivals
+
+
+def test_policies_stand_side_by_side_and_none_beats_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile, arrivals = files(tmp_path)
+    capsys.readouterr()
+    simulate.simulate(profile, arrivals, 20.0, noise=False, json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "slotool/simulate"
+    named = {row["policy"]: row for row in document["policies"]}
+    assert set(named) == set(simulate.ALL.split(","))
+    assert all(row["regret"] > -1e-9 for row in named.values())
+    assert named["whole-queue"]["regret"] < named["mincost"]["regret"]
+    assert named["fixed"]["attainment"] < named["whole-queue"]["attainment"]
+    simulate.simulate(profile, arrivals, 20.0, policies="whole-queue,fixed@depth=1", workers=2, deaths="1")
+    assert "fixed@depth=1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("rows", "deadline_ms", "sentence"),
+    [
+        (ROWS, 0.5, "a deadline of 0.5 ms is shorter than the fastest point takes"),
+        (ROWS + "net,depth=3,1,0.005,0.95\n", 20.0, "known up to batch size 1 only"),
+        (ROWS + "other,depth=3,1,0.005,0.95\n", 20.0, "name a subject; the latency table holds net, other"),
+        (ROWS.replace("0.004,0.9", "0.004,1.9"), 20.0, "not within 0 and 1"),
+        (ROWS.replace("0.009", "-0.009"), 20.0, "must be greater than 0"),
+    ],
+)
+def test_bad_profiles_are_refused(tmp_path: Path, rows: str, deadline_ms: float, sentence: str) -> None:
+    profile, arrivals = files(tmp_path, rows)
+    with pytest.raises((InputError, TableError), match=sentence):
+        simulate.simulate(profile, arrivals, deadline_ms)
