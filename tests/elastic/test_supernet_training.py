@@ -62,11 +62,11 @@ def equal(first: GraphModule, second: GraphModule) -> bool:
 
 
 def test_every_subnet_learns_and_seeds_decide() -> None:
-    data, training = load_dataset("digits"), Training(epochs=6, batch_size=64, learning_rate=1e-2)
-    module = train(space(), data, training)
-    accuracy = score(space(), module, data.train.x, data.validation, [space().smallest, space().largest])
-    assert accuracy[space().largest] > 0.8
-    assert accuracy[space().smallest] > 0.5
+    data, space_ = load_dataset("digits"), wrap(space().graph, expand=(0.5, 1.0))
+    module = train(space_, data, Training(epochs=5, batch_size=64, learning_rate=1e-2))
+    accuracy = score(space_, module, data.train.x, data.validation, [space_.smallest, space_.largest])
+    assert accuracy[space_.largest] > 0.6
+    assert accuracy[space_.smallest] > 0.2, "a tenth is chance"
     first, second, other = (train(space(), digits(), Training(epochs=1, seed=seed)) for seed in (3, 3, 4))
     assert equal(first, second)
     assert not equal(first, other)
@@ -150,7 +150,8 @@ def test_a_search_finds_the_front_and_its_ends() -> None:
     assert {each.subnet for each in found[1:-1]} <= {each.subnet for each in front}
 
 
-def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path) -> None:
+def test_train_supernet_end_to_end(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "SCORED", 8)
     out = tmp_path / "supernet"
     command = ["train", "supernet", "-o", out, "--data", "digits", "--epochs", 1, "--expand", "0.5,1", "--width", "1"]
     done = slotool(*command, "--points", 4, "--threads", 1, "--json")

@@ -140,7 +140,7 @@ def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
 
 
 @njit(cache=True, fastmath=FAST)
-def _round(x: np.ndarray, per_step: float, rounded: np.ndarray) -> None:
+def _round(x: np.ndarray, per_step: Any, rounded: np.ndarray) -> None:
     """To uint8, with zeros up to the end of the last group."""
     for i in range(len(x), (len(x) + 3) // 4 * 4):
         rounded[i] = 0

@@ -109,10 +109,12 @@ class TableUpdates:
                 parts[0].trials,
                 labels=np.concatenate([part.trials.labels for part in parts]),
                 closeness=np.concatenate([part.trials.closeness for part in parts]),
+                closest=np.concatenate([part.trials.closest for part in parts]),
             ),
             np.concatenate([part.correct for part in parts]),
         )
-        measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True)
+        # Inputs that back their own buckets would have a part in their own estimates.
+        measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True, backed=False)
         rows = activators[first].lists.rows
         confidence, estimates = measure.try_out(lessons, lessons, rows, model.shares, np.random.default_rng(0))
         levels = max(2, len(model.calibration.thresholds) - 2)
