@@ -21,8 +21,8 @@ LEAST_IN_CLUSTER = 12
 NOWHERE = np.float32(-3e38)
 
 
-# One probe: the lists of the two nearest fine clusters, interleaved, name the full network's label no more often (tate-16k,
-# 3,000 test examples, tables of 16,384: 97.4 % at 64 nodes against 97.5 % of one list, 98.6 against 98.6 % at 128).
+# One probe: the lists of the two nearest fine clusters, interleaved, hold the full network's label no more often
+# (tate-16k, 3,000 test examples, tables of 16,384: 97.4 % at 64 nodes, one list 97.5 %; 98.6 % each at 128).
 class Clusters(Ranker):
     """One table: the nearest of few coarse centroids, then the nearest of the fine ones below it.
 
