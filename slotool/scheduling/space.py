@@ -125,9 +125,12 @@ def _latencies_us(
     subject: str, points: Sequence[OperatingPoint], table: LatencyTable, quantile: float, conditions: Mapping[str, Any]
 ) -> dict[tuple[OperatingPoint, int], float]:
     known: dict[tuple[OperatingPoint, int], float] = {}
+    # By key, for a key rounds its numbers: a k of sixteen digits is not what parsing gives back.
+    by_key = {point.key: point for point in points}
     for row in table.where(subject=subject, status="ok", **conditions).rows.to_dict("records"):
-        cell = OperatingPoint.parse(row["point"]), int(row["batch_size"])
-        if cell[0] in points:
+        point = by_key.get(row["point"])
+        if point is not None:
+            cell = point, int(row["batch_size"])
             known[cell] = max(known.get(cell, 0.0), 1e6 * _upper(row, quantile))
     return known
 

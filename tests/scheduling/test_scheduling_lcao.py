@@ -122,6 +122,12 @@ def test_a_profile_is_a_view_of_the_latency_table() -> None:
         LatencyProfile.of_table("another", POINTS, table)
 
 
+def test_a_k_of_more_digits_than_its_key_is_found() -> None:
+    fine = OperatingPoint.of(k=1 / 3 / 700)
+    found = LatencyProfile.of_table("net", [fine, FULL], LatencyTable(pd.DataFrame([row(fine, [3.0])])))
+    assert Lcao(found).choose(4.0) == fine
+
+
 def test_a_predicted_latency_is_planned_with_its_upper_bound_and_marked() -> None:
     guessed = [row(FULL, [80.0], predicted=True, low_s=60e-6, high_s=120e-6), row(POINTS[0], [10.0])]
     table = LatencyTable(pd.DataFrame(guessed))
