@@ -110,7 +110,7 @@ def _report(output: Any, rows: list[dict[str, Any]], best: float | None, told: d
         for row in rows
     ]
     title = f"{rows[0]['queries']:,} queries of {told['deadline_ms']:g} ms to {told['subject']}"
-    shown = [table(title, columns, cells)]
+    shown: list[Any] = [table(title, columns, cells)]
     if best is not None:
         shown.append(f"best possible with all arrivals known: {best:.4f} effective accuracy")
     output.result("simulate", {**told, "best_possible": best, "policies": rows}, *shown)

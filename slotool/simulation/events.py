@@ -160,7 +160,8 @@ def _run(  # noqa: PLR0912
             continue
         row = cell // columns
         size = _batch(queued, head, min(sizes[cell % columns], tail - head), least, row)
-        done = now + draw_us(values, starts, row * columns + np.searchsorted(sizes, size), seed, calls)
+        cell = row * columns + int(np.searchsorted(sizes, size))
+        done = now + draw_us(values, starts, cell, seed, calls)
         calls += 1
         busy_us += min(done, death_us[worker]) - now
         free_us[worker] = done if death_us[worker] >= done else np.inf
