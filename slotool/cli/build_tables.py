@@ -59,7 +59,13 @@ def build_tables(
         bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
     ] = False,
     prune_loss: Annotated[
-        float, typer.Option("--prune-loss", min=0, max=1, help="Accuracy that --prune may cost, ± SE included.")
+        float,
+        typer.Option(
+            "--prune-loss",
+            min=0,
+            max=1,
+            help="Accuracy that --prune may cost on held-out examples, ± SE included; other examples may lose more.",
+        ),
     ] = 0.003,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,

@@ -20,7 +20,7 @@ from slotool.elastic.precision import top_labels
 from slotool.errors import InputError
 
 # Accuracy that pruning may cost, one standard error included: the most units whose loss just keeps a promise on one
-# sample are too many on the next.
+# sample are too many on the next. For the same reason the examples that choose are not those that judge.
 PRUNING_LOSS = 0.003
 # So many training examples must keep it too: there a network has more to lose, and more examples tell it surer.
 TRAINING_EXAMPLES = 20_000
@@ -69,8 +69,9 @@ class Pruned:
 def prune(mlp: MLP, data: AnyData, loss: float = PRUNING_LOSS, progress: Callable[[], None] = lambda: None) -> Pruned:
     """Remove dead hidden units, then the least needed while accuracy falls by at most ``loss``.
 
-    Both validation and training examples must bear that out, the paired standard error counted as lost. At least one
-    unit per layer is kept. ``progress`` is called per network that is tried, ``steps`` times at most.
+    Half of the validation examples and the training examples choose how many, the paired standard error counted as
+    lost; the other half, which chose nothing, must bear it out, or fewer go. Other examples may still lose more. At
+    least one unit per layer is kept. ``progress`` is called per network that is tried, ``steps`` times at most.
     Raises ``InputError`` for a loss below 0 or above 1.
     """
     if not 0 <= loss <= 1:
@@ -78,7 +79,7 @@ def prune(mlp: MLP, data: AnyData, loss: float = PRUNING_LOSS, progress: Callabl
     usages = measure(mlp, flat(data.train.x))
     order = _least_needed_first(mlp, usages)
 
-    def tried(network: MLP) -> list[np.ndarray]:
+    def tried(network: MLP) -> _Correct:
         progress()
         return _correct(network, data)
 
@@ -87,32 +88,51 @@ def prune(mlp: MLP, data: AnyData, loss: float = PRUNING_LOSS, progress: Callabl
     most = len(order)
     fewest = min(sum(int(usage.dead.sum()) for usage in usages), most)
     best = remove(mlp, order[:fewest], usages)
-    reached = tried(best)
+    kept = [(best, tried(best))]
     while fewest < most:
         count = (fewest + most + 1) // 2
         candidate = remove(mlp, order[:count], usages)
         now = tried(candidate)
-        if max(map(_surely_lost, full, now)) <= loss:
-            fewest, best, reached = count, candidate, now
+        if max(map(_surely_lost, full.choosing, now.choosing)) <= loss:
+            fewest = count
+            kept.append((candidate, now))
         else:
             most = count - 1
+    while len(kept) > 1 and _surely_lost(full.judging, kept[-1][1].judging) > loss:
+        kept.pop()
+    best, reached = kept[-1]
     hidden = mlp.layers[:-1]
     return Pruned(
         best,
         tuple(layer.units for layer in hidden),
         tuple(int(usage.dead.sum()) for usage in usages),
         tuple(layer.units for layer in best.layers[:-1]),
-        float(full[0].mean()),
-        float(reached[0].mean()),
+        float(full.validation.mean()),
+        float(reached.validation.mean()),
     )
 
 
-def _correct(mlp: MLP, data: AnyData) -> list[np.ndarray]:
-    """Per split, float [n]: 1 where the first label is right; of validation examples, then of training examples."""
+@dataclass(frozen=True)
+class _Correct:
+    """float [n]: 1 where the first label is right."""
+
+    validation: np.ndarray
+    train: np.ndarray
+
+    @property
+    def choosing(self) -> list[np.ndarray]:
+        return [self.validation[::2], self.train]
+
+    @property
+    def judging(self) -> np.ndarray:
+        return self.validation[1::2]
+
+
+def _correct(mlp: MLP, data: AnyData) -> _Correct:
     few = np.arange(min(len(data.train), TRAINING_EXAMPLES))
     known = data.train.y[few] if isinstance(data.train.y, np.ndarray) else data.train.y.take(few)
     parts = ((data.validation.x, data.validation.y), (data.train.x[: len(few)], known))
-    return [right(top_labels(mlp, flat(x), 1), y)[:, 0].astype(float) for x, y in parts]
+    return _Correct(*(right(top_labels(mlp, flat(x), 1), y)[:, 0].astype(float) for x, y in parts))
 
 
 def _surely_lost(before: np.ndarray, now: np.ndarray) -> float:
