@@ -26,6 +26,7 @@ from slotool.cli import (
     profile,
     report,
     serve,
+    simulate,
     train,
     train_predictor,
     update_tables,
@@ -59,6 +60,7 @@ for command in (
     gen_rules,
     evaluate_rules,
     evaluate_drift,
+    simulate,
     serve,
     loadtest,
     report,
@@ -94,3 +96,5 @@ def main() -> None:
         sys.exit(0)
     except BaseException as error:
         sys.exit(report_failure(error))
+    finally:
+        interrupts.forget()

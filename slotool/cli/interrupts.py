@@ -23,6 +23,11 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def forget() -> None:
+    """One that was answered is over: nobody who runs commands later in this process is to be stopped by it."""
+    _asked.clear()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _asked.set()
     raise KeyboardInterrupt

@@ -26,6 +26,25 @@ def test_version_and_help(slotool) -> None:
     assert "doctor" in shown.stdout
 
 
+def test_every_file_that_registers_commands_is_wired() -> None:
+    """A command nobody can type is no command, however well its function is tested."""
+    import importlib
+    import pkgutil
+
+    import slotool.cli
+    from slotool.cli.app import app
+
+    functions = set()
+    groups = [app]
+    while groups:
+        group = groups.pop()
+        functions |= {info.callback.__module__ for info in group.registered_commands if info.callback}
+        groups += [info.typer_instance for info in group.registered_groups if info.typer_instance]
+    files = (importlib.import_module(f"slotool.cli.{file.name}") for file in pkgutil.iter_modules(slotool.cli.__path__))
+    missing = {file.__name__ for file in files if hasattr(file, "register")} - functions
+    assert not missing
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys; from slotool.cli.app import app; print(*sorted(m for m in sys.modules if '.' not in m))"
     loaded = set(

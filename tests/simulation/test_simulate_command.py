@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,20 @@ def test_policies_stand_side_by_side_and_none_beats_the_best(
     assert named["fixed"]["attainment"] < named["whole-queue"]["attainment"]
     simulate.simulate(profile, arrivals, 20.0, policies="whole-queue,fixed@depth=1", workers=2, deaths="1")
     assert "fixed@depth=1" in capsys.readouterr().out
+
+
+def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
+    profile, bursts = tmp_path / "profile.csv", tmp_path / "bursts.parquet"
+    profile.write_text(HEAD + ROWS)
+    drawn = slotool("generate", "arrivals", "-o", bursts, "--kind", "bursty", "--rate", 300, "--duration", "1s")
+    assert drawn.exit_code == 0, drawn.stderr
+    run = slotool("simulate", profile, "--arrivals", bursts, "--deadline-ms", 20, "--no-noise")
+    assert run.exit_code == 0, run.stderr
+    assert "whole-queue" in run.stdout
+    assert "best possible" in run.stdout
+    short = slotool("simulate", profile, "--arrivals", bursts, "--deadline-ms", 0.5)
+    assert short.exit_code == 2
+    assert "shorter than the fastest point" in short.stderr
 
 
 @pytest.mark.parametrize(
