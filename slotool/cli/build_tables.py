@@ -53,7 +53,11 @@ def build_tables(
     ] = None,
     rows: Annotated[
         str,
-        typer.Option("--rows", help="A large output layer's rows: float32, int8, or auto: int8 where accuracy holds."),
+        typer.Option(
+            "--rows",
+            help="float32; int8: a large output layer's rows at every k, or else all layers at 100 %; "
+            "auto: int8 where accuracy holds and less is read.",
+        ),
     ] = "auto",
     prune: Annotated[
         bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
@@ -82,9 +86,10 @@ def build_tables(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.elastic.activators.build import Settings, Subject, with_rows
+    from slotool.elastic.activators.build import Settings, Subject
     from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.registry import CANDIDATES, RANKERS
+    from slotool.elastic.activators.rows import with_rows
 
     if ranker not in (*RANKERS, "auto"):
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
@@ -217,6 +222,8 @@ def _report(
         "measure": model.measure,
         "mean_k_by_measure": model.mean_k,
         "rows": "int8" if model.int8 else "float32",
+        "all_int8": model.all_int8,
+        "float32_accuracy": _float32_accuracy(model, test) if model.all_int8 else None,
         "bucket_entropy_bits": entropy,
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
@@ -338,7 +345,7 @@ def _human(document: dict[str, Any]) -> list[Any]:
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",
         f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
         + (" for the network before pruning" if document["pruned"] else ""),
-        f"rows of a large output layer are read as {document['rows']}",
+        _of_rows(document),
         targets,
         "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
@@ -351,3 +358,18 @@ def _of_pruning(pruned: dict[str, Any]) -> str:
     counts = ", ".join(f"{b - k} of {b} ({d} dead)" for b, d, k in zip(before, dead, kept, strict=True))
     accuracy, accuracy_before = pruned["validation_accuracy"], pruned["validation_accuracy_before"]
     return f"pruned, per hidden layer: {counts}; validation accuracy {accuracy_before:.4f} before, {accuracy:.4f} after"
+
+
+def _float32_accuracy(model: SloNN, test: Any) -> float:
+    """Of the network as it was before it was rounded."""
+    exact = model.at_int8(False)
+    return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
+
+
+def _of_rows(document: dict[str, Any]) -> str:
+    if not document["all_int8"]:
+        return f"rows of a large output layer are read as {document['rows']}"
+    return (
+        f"at 100 % all layers are int8 (in float32 the accuracy is {document['float32_accuracy']:.4f}); accuracy "
+        "targets are met so, which is quicker than choosing among float32 rows"
+    )

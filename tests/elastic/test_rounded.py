@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from slotool.artifacts import open_artifact
+from slotool.data import load_dataset
+from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.integer_dots import LANES, dots_few, dots_few_plain
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.rounded import RoundedMLP
+from slotool.elastic.activators.rounded import RoundedMLP, top_rounded
+from slotool.elastic.activators.rows import with_rows
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.family import Family, Version
+from slotool.elastic.training import mlp as mlp_graph
+from slotool.elastic.training import train_version
 from slotool.errors import InputError
+from slotool.testing.elastic import ElasticModelConformance
 
 
 def network(widths: tuple[int, ...], seed: int = 0) -> MLP:
@@ -25,47 +40,162 @@ def network(widths: tuple[int, ...], seed: int = 0) -> MLP:
     return MLP((widths[0],), tuple(layers))
 
 
+def answered(rounded: RoundedMLP, x: np.ndarray) -> np.ndarray:
+    out = np.empty((len(x), rounded.mlp.classes), dtype=np.float32)
+    assert not rounded.logits(x, out).any()
+    return out
+
+
 @given(
     seed=st.integers(0, 1_000),
     widths=st.sampled_from([(12, 24, 5), (7, 17, 130, 3), (64, 112, 112, 10), (3, 1, 300)]),
     zeros=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
 )
 @settings(max_examples=25, deadline=None)
-def test_compiled_and_numpy_agree_and_come_close_to_the_network(
+def test_compiled_and_numpy_are_the_same_and_come_close_to_the_network(
     seed: int, widths: tuple[int, ...], zeros: float
 ) -> None:
     rng = np.random.default_rng(seed)
     own = network(widths, seed)
     rounded = RoundedMLP(own)
-    x = rng.random(widths[0]).astype(np.float32) * 7
-    x[rng.random(len(x)) < zeros] = 0
-    logits, plain, exact = rounded.logits(x), rounded.logits_numpy(x), own.logits(x[None])[0]
-    spread = max(1.0, float(np.abs(exact).max()))
-    # One input a step apart, where a product is rounded once or twice, is all they may differ by.
-    np.testing.assert_allclose(logits, plain, atol=0.01 * spread)
-    np.testing.assert_allclose(logits, exact, atol=0.1 * spread)
-    assert rounded.label(x) == logits.argmax()
+    x = rng.random((3, widths[0])).astype(np.float32) * 7
+    x[rng.random(x.shape) < zeros] = 0
+    logits, plain, exact = answered(rounded, x), np.empty((3, widths[-1]), np.float32), own.logits(x)
+    assert not rounded.logits_numpy(x, plain).any()
+    np.testing.assert_array_equal(logits, plain)
+    np.testing.assert_allclose(logits, exact, atol=0.1 * max(1.0, float(np.abs(exact).max())))
+    p = min(3, own.classes)
+    labels, scores = np.empty(p, np.int32), np.empty(p, np.float32)
+    assert top_rounded(x[0], rounded.handle(labels, scores)) == 0
+    np.testing.assert_array_equal(labels, np.argsort(-logits[0], kind="stable")[:p])
+    np.testing.assert_array_equal(scores, logits[0][labels])
 
 
 def test_what_the_query_before_left_does_not_count() -> None:
     rounded, rng = RoundedMLP(network((12, 24, 5))), np.random.default_rng(0)
     x = rng.random((20, 12)).astype(np.float32)
-    alone = [RoundedMLP(rounded.mlp).logits(row) for row in x]
-    np.testing.assert_array_equal([rounded.logits(row) for row in x], alone)
+    alone = [answered(RoundedMLP(rounded.mlp), row[None])[0] for row in x]
+    np.testing.assert_array_equal(answered(rounded, x), alone)
 
 
 @pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf, -np.inf])
 def test_what_cannot_be_rounded_is_refused(bad: float) -> None:
     rounded = RoundedMLP(network((12, 24, 5)))
-    x = np.ones(12, np.float32)
-    good = rounded.label(x)
-    x[3] = bad
-    with pytest.raises(InputError, match="negative, NaN or infinite"):
-        rounded.label(x)
-    x[3] = 1.0
-    assert rounded.label(x) == good
-    x[3] = -0.0
-    np.testing.assert_array_equal(rounded.logits(x), RoundedMLP(rounded.mlp).logits(np.abs(x)))
+    x = np.ones((3, 12), np.float32)
+    x[1, 3] = bad
+    for way in (rounded.logits, rounded.logits_numpy):
+        out = np.empty((3, 5), np.float32)
+        np.testing.assert_array_equal(way(x, out), [False, True, False])
+        np.testing.assert_array_equal(out[0], out[2])
+    x[1, 3] = -0.0
+    np.testing.assert_array_equal(answered(rounded, x), answered(rounded, np.abs(x)))
+
+
+@lru_cache(maxsize=1)
+def built() -> SloNN:
+    """A network of digits, its tables, all layers in int8 at 100 %."""
+    data = load_dataset("digits")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a network that a second thread only waits
+    try:
+        version = train_version("mlp", mlp_graph(data, (48, 32)), data, epochs=12)
+    finally:
+        torch.set_num_threads(threads)
+    model = build("slo-nn", Subject(version.mlp, data), "clusters", Settings((0.25, 0.5, 0.75)))
+    assert with_rows(model, data) is model  # too small to be worth it by itself
+    rounded = with_rows(model, data, "int8")
+    assert rounded.all_int8
+    return rounded
+
+
+class TestModelInInt8(ElasticModelConformance):
+    @pytest.fixture
+    def model(self) -> SloNN:
+        return built()
+
+    def inputs(self, model: SloNN, n: int) -> np.ndarray:
+        return load_dataset("digits").test.x[:n]
+
+    def plain(self, model: SloNN, x: np.ndarray) -> np.ndarray:
+        out = np.empty((len(x), model.classes), dtype=np.float32)
+        RoundedMLP(model.mlp).logits_numpy(x.reshape(len(x), -1), out)
+        return out
+
+
+def test_a_model_in_int8_answers_like_plain_numpy_and_like_the_network() -> None:
+    model, x = built(), load_dataset("digits").test.x
+    for point in model.points:
+        logits = model.forward(x, point)
+        np.testing.assert_allclose(logits, model.forward_numpy(x, point), rtol=1e-4, atol=1e-4)
+        labels, scores = model.top(x, 3, point=point)
+        np.testing.assert_array_equal(labels, np.argsort(-logits, axis=1, kind="stable")[:, :3])
+        np.testing.assert_allclose(scores, np.take_along_axis(logits, labels, axis=1), rtol=1e-5)
+    exact = model.at_int8(False).forward(x, model.full)
+    logits = model.forward(x, model.full)
+    assert 0 < np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()
+    assert (logits.argmax(axis=1) == exact.argmax(axis=1)).mean() > 0.98
+
+
+def test_accuracy_targets_are_met_in_full_and_what_is_expected_there_was_measured() -> None:
+    model, data = built(), load_dataset("digits")
+    validation = (model.forward(data.validation.x, model.full).argmax(axis=1) == data.validation.y).mean()
+    assert model.calibration.by_point[-1] == validation
+    answerer = model.answerer(2, accuracy=model.target(0.05))
+    for at in range(20):
+        answerer.dense(data.test.x[at].ravel())
+        assert answerer.taken == model.full == model.aclo(data.test.x[at : at + 1], model.target(0.05))
+    labels, scores = model.top(data.test.x[:20], 2, accuracy=model.target(0.05))
+    plain_labels, plain_scores = model.top_numpy(data.test.x[:20], 2, accuracy=model.target(0.05))
+    np.testing.assert_array_equal(labels, plain_labels)
+    np.testing.assert_array_equal(scores, plain_scores)
+    with pytest.raises(InputError, match="cannot be met"):
+        model.answerer(1, accuracy=1.01)
+
+
+def test_negative_inputs_are_answered_in_float32_and_bad_ones_refused() -> None:
+    model, x = built(), load_dataset("digits").test.x[:4].copy()
+    x[2].flat[5] = -1.0
+    logits, exact = model.forward(x, model.full), model.at_int8(False).forward(x, model.full)
+    np.testing.assert_array_equal(logits[2], exact[2])
+    assert (logits[[0, 1, 3]] != exact[[0, 1, 3]]).any(axis=1).all()
+    np.testing.assert_allclose(model.forward_numpy(x, model.full), logits, rtol=1e-4, atol=1e-4)
+    labels, scores = model.top(x, 1)
+    np.testing.assert_allclose(scores[:, 0], logits.max(axis=1), rtol=1e-5)
+    np.testing.assert_array_equal(labels[:, 0], logits.argmax(axis=1))
+    x[3].flat[0] = np.nan
+    for way in (lambda: model.forward(x, model.full), lambda: model.top(x)):
+        with pytest.raises(InputError, match="NaN or infinite"):
+            way()
+
+
+def test_saved_and_loaded_it_answers_the_same(tmp_path: Path) -> None:
+    model, x = built(), load_dataset("digits").test.x[:30]
+    model.save(tmp_path / "slo-nn", config={}, seed=0)
+    again = SloNN.load(open_artifact(tmp_path / "slo-nn"))
+    assert again.all_int8
+    for point in model.points:
+        np.testing.assert_array_equal(again.forward(x, point), model.forward(x, point))
+
+
+def test_build_tables_makes_it_and_evaluate_scores_it(slotool: Callable[..., Any], tmp_path: Path) -> None:
+    model = built()
+    Family("mlp", [Version.of_mlp("mlp", model.mlp)]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
+    command = ["build-tables", tmp_path / "mlp", "-o", tmp_path / "slo-nn", "--ranker", "clusters", "--k", "0.5"]
+    done = slotool(*command, "--rows", "int8")
+    assert done.exit_code == 0, done.stderr
+    assert "at 100 % all layers are int8" in " ".join(done.stdout.split())
+    assert open_artifact(tmp_path / "slo-nn").manifest["config"]["rows"] == "int8"
+    done = slotool("evaluate", tmp_path / "slo-nn", "-o", tmp_path / "outcomes.parquet", "--json")
+    assert done.exit_code == 0, done.stderr
+
+
+def test_int8_in_all_layers_refuses_negative_inputs_when_built() -> None:
+    data = load_dataset("digits")
+    shifted = replace(data, validation=replace(data.validation, x=data.validation.x - 0.5))
+    model = built().at_int8(False)
+    with pytest.raises(InputError, match="not negative"):
+        with_rows(model, shifted, "int8")
+    assert with_rows(model, shifted) is model
 
 
 @njit

@@ -90,7 +90,7 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     bench.add_answerer("k = 100 %", models["clusters"], models["clusters"].answerer(1), dense=True)
     bench.add_plain("our fused dense kernel, without tables")
     if not bench.sparse:
-        bench.add_rounded("our int8 network, all nodes")
+        bench.add_rounded("our int8 network, all nodes", models["clusters"])
     add_torch(bench)
     add_onnx(bench)
     if bench.sparse:

@@ -92,11 +92,12 @@ class Bench:
 
         self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
 
-    def add_rounded(self, what: str) -> None:
-        """Every node in int8: what choosing among float32 nodes of a small network is held against."""
-        from slotool.elastic.activators.rounded import RoundedMLP
+    def add_rounded(self, what: str, model: Any) -> None:
+        """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""
+        from slotool.elastic.activators.rows import with_rows
 
-        self.add(what, RoundedMLP(self.mlp).label, 0.25 * self.exact_bytes)
+        answerer = with_rows(model, self.data, "int8").answerer(1)
+        self.add(what, lambda x: int(answerer.dense(x)[0]), 0.25 * self.exact_bytes, call=answerer.dense)
 
     @property
     def exact_bytes(self) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels, layout
+from slotool.elastic.activators import kernels, layout, rounded
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
@@ -42,6 +42,11 @@ class Answerer:
         self._compiled = model._compiled
         self._handle = self._compiled.handle(self.labels, self.scores, self._at)
         self._taken = 0
+        self._rounded: np.ndarray | None = None
+        if model.all_int8 and (threshold is not None or self._at == len(model.shares)):
+            self._at = len(model.shares)
+            self._network = model._rounded
+            self._rounded = self._network.handle(self.labels, self.scores)
 
     @property
     def taken(self) -> OperatingPoint:
@@ -60,6 +65,9 @@ class Answerer:
 
     def dense(self, x: np.ndarray) -> np.ndarray:
         """The labels for ``x`` float32 [inputs], contiguous. Raises ``InputError`` for NaN and infinite values."""
+        if self._rounded is not None and rounded.top_rounded(x, self._rounded) == 0:
+            self._taken = self._at
+            return self.labels
         taken = kernels.top_dense(x, self._handle, self._threshold)
         if taken < 0:
             raise self._refusal(taken, x)

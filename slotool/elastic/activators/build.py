@@ -52,8 +52,6 @@ EXAMPLES_PER_BUCKET = 32
 ALLOWED_LOSS = 0.002
 # From this size on a network can afford many calibrated thresholds.
 LARGE_NETWORK_BYTES = 4 << 20
-# What int8 rows may cost on top of that.
-ROUNDING_LOSS = 0.0003
 
 Progress = Callable[[], None]
 AnyData = Dataset | MultiLabelDataset
@@ -257,24 +255,6 @@ def _lessons(
     trials = try_all(subject.mlp, activators, shares, x, full, progress)
     buckets = _first_buckets(subject.mlp, activators, min(activators), x)
     return Lessons(buckets, trials, subject.correct(trials, split))
-
-
-def with_rows(model: SloNN, data: AnyData, rows: str = "auto") -> SloNN:
-    """``model`` with the output layer's rows as ``rows`` says: float32, int8, or auto.
-
-    auto: int8 where the layer has an activator and validation accuracy, with k chosen per input at the allowed loss,
-    is not lower by more than ``ROUNDING_LOSS``.
-    """
-    activated = len(model.mlp.layers) - 1 in model.activators
-    if rows == "float32" or (rows == "auto" and not activated):
-        return model
-    rounded = model.at_int8()
-    if rows == "int8":
-        return rounded
-    target = float(model.calibration.by_point[-1]) - ALLOWED_LOSS
-    split = data.validation
-    own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, rounded))
-    return rounded if its >= own - ROUNDING_LOSS else model
 
 
 def _mean_k(estimates: np.ndarray, calibration: Calibration, shares: Sequence[float]) -> float:

@@ -224,6 +224,11 @@ class Calibration:
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
+    def with_full(self, accuracy: float) -> Calibration:
+        """The same where all nodes give another ``accuracy``; no k is promised more."""
+        kept = np.append(np.minimum(self.accuracy[:-1], accuracy), accuracy)
+        return Calibration(self.thresholds, kept, np.append(self.by_point[:-1], accuracy))
+
     def tensors(self) -> dict[str, np.ndarray]:
         return {"thresholds": self.thresholds, "accuracy": self.accuracy, "by_point": self.by_point}
 

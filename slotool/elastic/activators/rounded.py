@@ -2,6 +2,8 @@
 
 Weights are rounded as ``quantisation`` rounds them; what enters a layer is rounded to uint8 in steps of its largest
 value ÷ 255, which asks for inputs that are not negative: pixels, counts, and whatever leaves a ReLU.
+
+Import this module only where a query is to be answered: it brings in Numba.
 """
 
 from __future__ import annotations
@@ -9,17 +11,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
 from slotool.elastic.activators.integer_dots import INPUTS_PER_GROUP, LANES, MANY, dots_few, dots_many
-from slotool.elastic.activators.layer_kernels import FAST
+from slotool.elastic.activators.intrinsics import pointer
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
-from slotool.errors import InputError
 
 STEPS = np.float32(255)
 # Bits of the largest finite float32; those of NaN, infinity and negative numbers are more, read as unsigned.
 _LARGEST_BITS, _MINUS_ZERO = np.uint32(0x7F7FFFFF), np.uint32(0x80000000)
+# A handle holds an address and a length of each array, then those of the labels, and the address of their scores.
+_ARRAYS = 7
+_LABELS, _ANSWERS, _SCORES, _HANDLE = 2 * _ARRAYS, 2 * _ARRAYS + 1, 2 * _ARRAYS + 2, 2 * _ARRAYS + 3
+# No sum of floats is reordered or fused here, so that plain NumPy gives the very same numbers.
 
 
 class RoundedMLP:
@@ -31,46 +36,50 @@ class RoundedMLP:
         packed = [_packed(rows.rows) for rows in self.rows]
         parts = list(zip(mlp.layers, self.rows, packed, strict=True))
         shape = [(layer.inputs, layer.units, len(part) // _groups(layer.inputs)) for layer, _, part in parts]
-        self._shape = np.array(shape, dtype=np.int64)
-        self._weights = np.concatenate(packed)
-        self._steps = np.concatenate([np.concatenate([rows.scale, layer.bias]) for layer, rows, _ in parts])
+        steps = [np.concatenate([rows.scale, layer.bias]) for layer, rows, _ in parts]
         # Room for padding, in whole groups.
         width = 4 * _groups(max(max(layer.inputs, layer.units) for layer in mlp.layers)) + LANES * MANY
-        self._values: np.ndarray = np.zeros(width, np.float32)
-        self._rounded: np.ndarray = np.zeros(width, np.uint8)
-        self._listed: np.ndarray = np.zeros(width, np.int64)
-        self._sums: np.ndarray = np.zeros(width, np.int32)
+        room = [np.zeros(width, kind) for kind in (np.float32, np.uint8, np.int64, np.int32)]
+        # Shape, weights, steps; then room for values, rounded inputs, the list of groups, and sums.
+        self._state = (np.array(shape, dtype=np.int64).ravel(), np.concatenate(packed), np.concatenate(steps), *room)
 
-    def label(self, x: np.ndarray) -> int:
-        """The label that scores highest for ``x`` float32 [inputs], contiguous.
+    def handle(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """int64 for ``top_rounded``, good for as long as this object, ``labels`` int32 [p] and ``scores`` float32 [p]
+        live."""
+        handle = np.zeros(_HANDLE, dtype=np.int64)
+        for i, array in enumerate((*self._state, labels)):
+            handle[2 * i : 2 * i + 2] = array.ctypes.data, array.size
+        handle[_SCORES] = scores.ctypes.data
+        return handle
 
-        Raises ``InputError`` for NaN, infinite and negative values.
+    def logits(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs], contiguous.
+
+        Returns bool [n]: rows that could not be answered so, because a value is negative, NaN or infinite.
         """
-        label = _answer(
-            x, self._shape, self._weights, self._steps, self._values, self._rounded, self._listed, self._sums
-        )
-        if label < 0:
-            raise InputError("the input cannot be answered in int8: a value is negative, NaN or infinite")
-        return label
+        refused = np.empty(len(x), dtype=np.bool_)
+        _logits(x, out, refused, self.handle(np.empty(1, np.int32), np.empty(1, np.float32)))
+        return refused
 
-    def logits(self, x: np.ndarray) -> np.ndarray:
-        """float32 [classes] of ``x`` float32 [inputs]; see ``label``."""
-        self.label(x)
-        return self._values[: self.mlp.classes].copy()
-
-    def logits_numpy(self, x: np.ndarray) -> np.ndarray:
+    def logits_numpy(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """The same in plain NumPy."""
-        values = x
+        values, refused = x, ~(np.isfinite(x) & (x >= 0)).all(axis=1)
+        values = np.where(refused[:, None], np.float32(0), x)
         for at, (layer, rows) in enumerate(zip(self.mlp.layers, self.rows, strict=True)):
-            values = _layer_numpy(np.maximum(values, 0) if at else values, layer, rows)
-        return values
+            values = np.maximum(values, 0) if at else values
+            overflown = ~np.isfinite(values).all(axis=1)
+            refused |= overflown
+            values = _layer_numpy(np.where(overflown[:, None], np.float32(0), values), layer, rows)
+        out[:] = values
+        return refused
 
 
 def _layer_numpy(x: np.ndarray, layer: DenseLayer, rows: Int8Rows) -> np.ndarray:
-    largest = x.max()
-    per_step = STEPS / largest if largest > 0 else np.float32(0)
+    largest = x.max(axis=1, keepdims=True)
+    per_step = np.divide(STEPS, largest, out=np.zeros_like(largest), where=largest > 0)
     rounded = (x * per_step + np.float32(0.5)).astype(np.int32)
-    return (rows.rows.astype(np.int32) @ rounded).astype(np.float32) * (rows.scale * (largest / STEPS)) + layer.bias
+    sums = (rounded @ rows.rows.T.astype(np.int32)).astype(np.float32)
+    return sums * (rows.scale * (largest / STEPS)) + layer.bias
 
 
 def _groups(inputs: int) -> int:
@@ -86,47 +95,80 @@ def _packed(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(len(padded), -1, INPUTS_PER_GROUP).transpose(1, 0, 2)).ravel()
 
 
-@njit(cache=True, fastmath=FAST)
-def _answer(
-    x: np.ndarray,
-    shape: np.ndarray,
-    weights: np.ndarray,
-    steps: np.ndarray,
-    values: np.ndarray,
-    rounded: np.ndarray,
-    listed: np.ndarray,
-    sums: np.ndarray,
-) -> int:
-    """The best label, or −1 for what cannot be rounded; ``values`` then hold all scores."""
+@njit(cache=True)
+def top_rounded(x: np.ndarray, handle: np.ndarray) -> int:
+    """Write the best labels of ``x`` float32 [inputs], contiguous, and their scores to where ``handle`` says.
+
+    Returns 0, or −1 for what cannot be rounded: a value that is negative, NaN or infinite.
+    """
+    if not _answer(x, handle):
+        return -1
+    wanted = handle[_ANSWERS]
+    labels = carray(pointer(handle[_LABELS], np.int32(0)), (wanted,))
+    scores = carray(pointer(handle[_SCORES], np.float32(0)), (wanted,))
+    values, shape = _values(handle), carray(pointer(handle[0], np.int64(0)), (handle[1],))
+    for i in range(wanted):
+        labels[i], scores[i] = -1, -np.inf
+    for label in range(shape[-2]):
+        value, place = values[label], wanted - 1
+        if value <= scores[place]:
+            continue
+        while place > 0 and scores[place - 1] < value:
+            labels[place], scores[place] = labels[place - 1], scores[place - 1]
+            place -= 1
+        labels[place], scores[place] = label, value
+    return 0
+
+
+@njit(cache=True)
+def _logits(x: np.ndarray, out: np.ndarray, refused: np.ndarray, handle: np.ndarray) -> None:
+    values = _values(handle)
+    for query in range(len(x)):
+        refused[query] = not _answer(x[query], handle)
+        if not refused[query]:
+            out[query] = values[: out.shape[1]]
+
+
+@njit(cache=True, forceinline=True)
+def _values(handle: np.ndarray) -> np.ndarray:
+    return carray(pointer(handle[6], np.float32(0)), (handle[7],))
+
+
+@njit(cache=True)
+def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
+    """All scores into the values; False for what cannot be rounded."""
+    shape = carray(pointer(handle[0], np.int64(0)), (handle[1],))
+    weights = carray(pointer(handle[2], np.int8(0)), (handle[3],))
+    steps = carray(pointer(handle[4], np.float32(0)), (handle[5],))
+    values = _values(handle)
+    rounded = carray(pointer(handle[8], np.uint8(0)), (handle[9],))
+    listed = carray(pointer(handle[10], np.int64(0)), (handle[11],))
+    sums = carray(pointer(handle[12], np.int32(0)), (handle[13],))
     source: Any = x
     at: Any = 0
     step: Any = 0
-    for layer in range(len(shape)):
-        inputs, units, stride = shape[layer, 0], shape[layer, 1], shape[layer, 2]
+    for layer in range(0, len(shape), 3):
+        inputs, units, stride = shape[layer], shape[layer + 1], shape[layer + 2]
         largest = _largest(source[:inputs], sums)
         if largest < 0:
-            return -1
+            return False
         _round(source[:inputs], np.float32(255) / largest if largest > 0 else np.float32(0), rounded)
         groups: Any = rounded.view(np.int32)[: (inputs + 3) // 4]
         count = _list_groups(groups, listed)
         _multiply(weights, at, stride, groups, listed, count, sums)
         scale = largest / np.float32(255)
         own, bias = steps[step : step + units], steps[step + units : step + 2 * units]
-        last = layer == len(shape) - 1
+        last = layer == len(shape) - 3
         for unit in range(units):
             value = np.float32(sums[unit]) * (own[unit] * scale) + bias[unit]
             values[unit] = value if last or value > 0 else np.float32(0)
         at += stride * ((inputs + 3) // 4)
         step += 2 * units
         source = values
-    best = 0
-    for label in range(shape[-1, 1]):
-        if values[label] > values[best]:
-            best = label
-    return best
+    return True
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True)
 def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
     """The largest value, by its bits: they order numbers that are not negative. −1 for anything else."""
     bits: Any = x.view(np.uint32)
@@ -139,7 +181,7 @@ def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
     return scratch.view(np.float32)[0]
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True)
 def _round(x: np.ndarray, per_step: Any, rounded: np.ndarray) -> None:
     """To uint8, with zeros up to the end of the last group."""
     for i in range(len(x), (len(x) + 3) // 4 * 4):

@@ -24,6 +24,7 @@ from slotool.tables import FULL, OperatingPoint
 if TYPE_CHECKING:
     from slotool.elastic.activators.answering import Answerer
     from slotool.elastic.activators.compiled import Compiled
+    from slotool.elastic.activators.rounded import RoundedMLP
 
 KIND = "slo-nn"
 DESCRIPTION_FILE = "slo-nn.json"
@@ -36,11 +37,13 @@ SCORED_AGAIN = 2
 class SloNN(ElasticModel):
     """A ReLU network that computes, per query, only the share k of each activated layer's nodes.
 
-    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which is exactly the plain network.
+    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which is exactly the plain network unless
+    it is rounded (``all_int8``).
     k counts computed nodes, those that the hash reads among them; a layer whose hash alone reads more computes those.
     ``activators``: by layer index. ``entropy``: by layer index, bits of its bucket occupancy. ``measure``: how
     confidence was measured; ``mean_k``: by measure, mean k on validation data at the loss allowed there.
-    ``int8``: the output layer's rows are read as int8 at every k but 100 %. ``sparse``: inputs come as CSR matrices.
+    ``int8``: an activated output layer's rows are read as int8 at every k but 100 %; where the output layer has no
+    activator, all layers are at 100 %. ``sparse``: inputs come as CSR matrices.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class SloNN(ElasticModel):
         self.entropy = dict(entropy)
         self.measure, self.mean_k = measure, dict(mean_k or {})
         self.int8, self.sparse = int8, sparse
-        if int8 and len(mlp.layers) - 1 not in self.activators:
-            raise InputError(f"{name}: int8 rows serve an output layer with an activator, which it does not have")
+        # Every layer, in full; an input that cannot be rounded (negative values) is answered in float32.
+        self.all_int8 = int8 and len(mlp.layers) - 1 not in self.activators
+        if self.all_int8 and sparse:
+            raise InputError(f"{name}: of sparse inputs int8 rows serve an output layer with an activator; it has none")
         self.input_shape = mlp.input_shape
         self.classes = mlp.classes
         self.first = min(self.activators)
@@ -88,9 +93,22 @@ class SloNN(ElasticModel):
             at = self._at[point]
         flat = self._flat(x)
         out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
+        if self.all_int8 and point == FULL and isinstance(flat, np.ndarray):
+            return self._exactly_where(self._rounded.logits(flat, out), flat, out)
         bad = self._compiled.logits(flat, out, at)
         if bad >= 0:
             raise _not_finite(flat, bad)
+        return out
+
+    def _exactly_where(self, refused: np.ndarray, flat: np.ndarray, out: np.ndarray) -> np.ndarray:
+        """``out`` with the rows that int8 ``refused`` answered in float32."""
+        if not refused.any():
+            return out
+        left, exact = flat[refused], np.empty((int(refused.sum()), self.classes), dtype=np.float32)
+        bad = self._compiled.logits(left, exact, len(self.shares))
+        if bad >= 0:
+            raise _not_finite(flat, int(np.flatnonzero(refused)[bad]))
+        out[refused] = exact
         return out
 
     def top(
@@ -121,15 +139,15 @@ class SloNN(ElasticModel):
 
         return OneByOne(self.answerer(p, point=point))
 
-    def at_int8(self, int8: bool = True) -> SloNN:
-        """The same tables, with the output layer's rows read as int8, or not."""
+    def at_int8(self, int8: bool = True, calibration: Calibration | None = None) -> SloNN:
+        """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected."""
         return SloNN(
             self.name,
             self.mlp,
             self.shares,
             self.activators,
             self.confidence,
-            self.calibration,
+            calibration or self.calibration,
             self.entropy,
             measure=self.measure,
             mean_k=self.mean_k,
@@ -145,9 +163,14 @@ class SloNN(ElasticModel):
             if not np.isfinite(_row_values(flat, row)).all():
                 raise _not_finite(flat, row)
         if point == FULL:
-            return logits(self.mlp, {}, flat, 1.0)
+            exact = logits(self.mlp, {}, flat, 1.0)
+            if not (self.all_int8 and isinstance(flat, np.ndarray)):
+                return exact
+            out = np.empty_like(exact)
+            refused = self._rounded.logits_numpy(flat, out)
+            return np.where(refused[:, None], exact, out)
         mlp = self.mlp
-        if self.int8:
+        if self.int8 and not self.all_int8:
             rounded = self._int8_rows.layer(mlp.layers[-1])
             exact = self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             rounded.weights[exact] = mlp.layers[-1].weights[exact]
@@ -163,14 +186,14 @@ class SloNN(ElasticModel):
         labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
         scores = np.full((flat.shape[0], p), -np.inf, dtype=np.float32)
         for row in range(len(labels)):
-            one = flat[row : row + 1]
+            one = (x if isinstance(x, np.ndarray) else flat)[row : row + 1]
             chosen = point or self.full
             if threshold is not None:
                 chosen = self._least(self.estimates(one)[0].tolist(), threshold)
             values = self.forward_numpy(one, chosen)[0]
             best = np.argsort(-values, kind="stable")[: max(p, SCORED_AGAIN)]
-            if self.int8 and chosen != self.full:
-                exact = logits(self.mlp, {}, one, 1.0)[0]
+            if self.int8 and not self.all_int8 and chosen != self.full:
+                exact = logits(self.mlp, {}, flat[row : row + 1], 1.0)[0]
                 values = np.where(np.isfinite(values), exact, values)
                 best = best[np.argsort(-values[best], kind="stable")]
             best = best[np.isfinite(values[best])][:p]
@@ -221,7 +244,8 @@ class SloNN(ElasticModel):
     def threshold(self, accuracy: float | None) -> float | None:
         """The least confidence at which ``accuracy`` is expected; None for None.
 
-        Raises ``InputError`` when it cannot be met, not even by the full network.
+        Infinite where all layers are int8 in full: that is quicker than any k of float32 rows. Raises ``InputError``
+        when it cannot be met, not even by the full network.
         """
         if accuracy is None:
             return None
@@ -229,7 +253,7 @@ class SloNN(ElasticModel):
         if found is None:
             best = float(self.calibration.by_point[-1])
             raise InputError(f"{self.name}: an accuracy of {accuracy} cannot be met; the full network has {best:.4f}")
-        return found
+        return math.inf if self.all_int8 else found
 
     def _least(self, estimates: Sequence[float], threshold: float) -> OperatingPoint:
         ranked = zip(self.points, estimates, strict=False)
@@ -240,9 +264,10 @@ class SloNN(ElasticModel):
 
         None: it cannot be met, because not even the full network is that accurate.
         """
-        threshold = self.calibration.threshold(_number(accuracy, "accuracy target"))
-        if threshold is None:
+        if self.calibration.threshold(_number(accuracy, "accuracy target")) is None:
             return None
+        threshold = self.threshold(accuracy)
+        assert threshold is not None  # as it can be met
         return self._least(self.confidences(x).tolist(), threshold)
 
     @property
@@ -307,8 +332,14 @@ class SloNN(ElasticModel):
     def _compiled(self) -> Compiled:
         from slotool.elastic.activators.compiled import Compiled
 
-        rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 else None
+        rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 and not self.all_int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
+
+    @cached_property
+    def _rounded(self) -> RoundedMLP:
+        from slotool.elastic.activators.rounded import RoundedMLP
+
+        return RoundedMLP(self.mlp)
 
     @cached_property
     def _int8_rows(self) -> Int8Rows:

@@ -1,0 +1,54 @@
+"""Whether a model reads its rows as float32 or int8: as asked for, or as validation data tell."""
+
+from __future__ import annotations
+
+from slotool.elastic.activators.build import ALLOWED_LOSS, AnyData, right
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.errors import InputError
+
+# What int8 rows may cost on top of ``ALLOWED_LOSS``.
+ROUNDING_LOSS = 0.0003
+# A smaller network is not worth rounding in full: what it takes is the call.
+LEAST_WEIGHTS_TO_ROUND = 1 << 15
+# Of the bytes of float32 rows.
+INT8_BYTES_SHARE = 0.25
+
+
+def with_rows(model: SloNN, data: AnyData, rows: str = "auto") -> SloNN:
+    """``model`` with rows read as ``rows`` says: float32, int8, or auto.
+
+    auto: int8 where validation accuracy, with k chosen per input at the allowed loss, is not lower by more than
+    ``ROUNDING_LOSS``. Where the output layer has no activator int8 means all layers in full; then auto asks as well
+    that the network is not tiny, and that as many float32 rows as are chosen at the allowed loss are more to read.
+    Raises ``InputError`` for int8 where inputs are negative.
+    """
+    if rows == "float32":
+        return model
+    if len(model.mlp.layers) - 1 not in model.activators:
+        return _all_rounded(model, data, rows)
+    rounded = model.at_int8()
+    if rows == "int8":
+        return rounded
+    target = float(model.calibration.by_point[-1]) - ALLOWED_LOSS
+    split = data.validation
+    own, its = (right(m.top(split.x, accuracy=target)[0], split.y).mean() for m in (model, rounded))
+    return rounded if its >= own - ROUNDING_LOSS else model
+
+
+def _all_rounded(model: SloNN, data: AnyData, rows: str) -> SloNN:
+    """``with_rows`` where the output layer has no activator."""
+    split, size = data.validation, sum(layer.weights.size for layer in model.mlp.layers)
+    if rows == "auto" and (
+        model.sparse or size < LEAST_WEIGHTS_TO_ROUND or model.mean_k[model.measure] < INT8_BYTES_SHARE
+    ):
+        return model
+    rounded = model.at_int8()
+    if min(split.x.min(), data.train.x.min()) < 0:
+        if rows == "auto":
+            return model
+        raise InputError(f"{data.name}: int8 in all layers asks for inputs that are not negative, and some are")
+    own = float(model.calibration.by_point[-1])
+    its = float(right(rounded.forward(split.x, rounded.full).argmax(axis=1)[:, None], split.y).mean())
+    if rows == "auto" and its < own - ROUNDING_LOSS:
+        return model
+    return model.at_int8(calibration=model.calibration.with_full(its))
