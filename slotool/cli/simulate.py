@@ -11,7 +11,7 @@ from slotool.cli.options import Json, Seed, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
-    from slotool.simulation import Scenario
+    from slotool.simulation import Scenario, ServiceTimes
 
 ALL = "whole-queue,slackfit,maxbatch,maxacc,mincost,switching,fixed"
 
@@ -46,9 +46,9 @@ def simulate(
 ) -> None:
     """Run policies on the same arrivals and print what each of them makes of it.
 
-    SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. With
-    one worker that lives and --no-noise the best possible with all arrivals known is printed too, and each policy's
-    regret against it: effective accuracy lost.
+    SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret
+    is effective accuracy lost against the best possible with all arrivals known: with one worker that lives and
+    --no-noise the optimum, else a bound (calls made fluid, and as quick as ever measured).
 
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
     """
@@ -70,28 +70,31 @@ def simulate(
     sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
     times = sampled if noise else ServiceTimes.planned(known.grid)
     chosen = {name: make_policy(name.strip(), known.grid, deadline_ms * 1e3) for name in policies.split(",")}
-    best = None if noise else _best(known.grid, scenario, dying)
+    best, method = _best(known.grid, scenario, times, exact=not noise and workers == 1 and not dying)
     rows = []
     with output.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as progress:
         for name, policy in chosen.items():
             figures = {"policy": name, **run(policy, scenario, times).summary()}
-            figures["regret"] = None if best is None else best - figures["effective_accuracy"]
+            figures["regret"] = best - figures["effective_accuracy"]
             rows.append(figures)
             progress.advance()
     _report(output, rows, best, {"subject": known.subject, "points": len(known.grid.points), "workers": workers,
-            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "seed": seed})  # fmt: skip
+            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "seed": seed,
+            "best_by": method})  # fmt: skip
 
 
-def _best(grid: ControlGrid, scenario: Scenario, dying: tuple[float, ...]) -> float | None:
-    """Effective accuracy that nothing can surpass, where it is known how to find it."""
-    from slotool.simulation import optimum_of_one_worker
+def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, *, exact: bool) -> tuple[float, str]:
+    """Effective accuracy that nothing can surpass, and how it was found."""
+    from slotool.simulation import fluid_bound, optimum_of_one_worker
 
-    if len(scenario.death_us) > 1 or dying:
-        return None
-    return optimum_of_one_worker(grid, scenario).bound / len(scenario)
+    if exact:
+        optimum = optimum_of_one_worker(grid, scenario)
+        return optimum.bound / len(scenario), optimum.method
+    least_us = times.least_us.reshape(grid.latency_us.shape)
+    return fluid_bound(grid, scenario, least_us) / len(scenario), "fluid bound"
 
 
-def _report(output: Any, rows: list[dict[str, Any]], best: float | None, told: dict[str, Any]) -> None:
+def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str, Any]) -> None:
     from slotool.cli.output import table
 
     columns = ["policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation"]
@@ -101,7 +104,7 @@ def _report(output: Any, rows: list[dict[str, Any]], best: float | None, told: d
             f"{row['attainment']:.4%}",
             f"{row['accuracy']:.4f}",
             f"{row['effective_accuracy']:.4f}",
-            "–" if row["regret"] is None else f"{row['regret']:.4f}",
+            f"{row['regret']:.4f}",
             f"{row['drops']:,}",
             f"{row['late']:,}",
             f"{row['mean_batch']:.1f}",
@@ -110,7 +113,5 @@ def _report(output: Any, rows: list[dict[str, Any]], best: float | None, told: d
         for row in rows
     ]
     title = f"{rows[0]['queries']:,} queries of {told['deadline_ms']:g} ms to {told['subject']}"
-    shown: list[Any] = [table(title, columns, cells)]
-    if best is not None:
-        shown.append(f"best possible with all arrivals known: {best:.4f} effective accuracy")
-    output.result("simulate", {**told, "best_possible": best, "policies": rows}, *shown)
+    found = f"best possible with all arrivals known ({told['best_by']}): {best:.4f} effective accuracy"
+    output.result("simulate", {**told, "best_possible": best, "policies": rows}, table(title, columns, cells), found)

@@ -1,5 +1,6 @@
 """Policies on a virtual clock, and the best that could have been done with full knowledge."""
 
+from slotool.simulation.bound import fluid_bound
 from slotool.simulation.events import simulate
 from slotool.simulation.optimum import Optimum, optimum_of_one_worker
 from slotool.simulation.reference import simulate_plainly
@@ -7,4 +8,13 @@ from slotool.simulation.result import Outcome
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
 
-__all__ = ["Optimum", "Outcome", "Scenario", "ServiceTimes", "optimum_of_one_worker", "simulate", "simulate_plainly"]
+__all__ = [
+    "Optimum",
+    "Outcome",
+    "Scenario",
+    "ServiceTimes",
+    "fluid_bound",
+    "optimum_of_one_worker",
+    "simulate",
+    "simulate_plainly",
+]

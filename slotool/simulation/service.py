@@ -44,6 +44,11 @@ class ServiceTimes:
                 cells.append(np.asarray(samples_us[point, found], dtype=np.float64))
         return cls(np.concatenate(cells), np.cumsum([0, *map(len, cells)]), seed)
 
+    @property
+    def least_us(self) -> np.ndarray:
+        """float64 [cells]: the least that a call of each cell can take."""
+        return np.minimum.reduceat(self.values, self.starts[:-1])
+
     def draw(self, cell: int, call: int) -> float:
         """µs that call number ``call`` takes, when it is of ``cell``."""
         return float(draw_us(self.values, self.starts, cell, self.seed, call))

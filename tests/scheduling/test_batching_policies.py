@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.scheduling import CannotMeet, ControlSpace, Decision, Policy, Query
+from slotool.scheduling import CannotMeet, ControlSpace, Decision, EdfQueue, Policy, Query
 from slotool.scheduling.batching import (
     BatchingPolicy,
     ControlGrid,
@@ -188,4 +188,23 @@ def test_policies_have_names() -> None:
 
 def test_whole_queue_needs_positive_settings() -> None:
     with pytest.raises(InputError, match="must be positive"):
-        WholeQueue(three_versions(), headroom=0.0)
+        WholeQueue(three_versions(), stretch=0.0)
+    with pytest.raises(InputError, match="is negative"):
+        WholeQueue(three_versions(), reserve=-0.1)
+
+
+def test_a_burst_seen_before_is_reckoned_with() -> None:
+    """A lone query after 30 others that came at once, long answered, leaves time for as many to come again."""
+    space = three_versions()
+    query = Query("last", 1e6, 1e6 + 2_100.0)
+    chosen = {}
+    for reserve in (0.0, 1.0):
+        queue = EdfQueue()
+        for i in range(30):
+            queue.push(Query(str(i), 9e5 + i, 9.1e5))
+        for _ in range(30):
+            queue.pop()
+        queue.push(query)
+        chosen[reserve] = WholeQueue(space, reserve=reserve).decide(1e6, queue).point
+    assert chosen[0.0] == LARGE
+    assert space.latency_us(chosen[1.0], 1) <= 2_100.0 - 30 / 8 * 450.0

@@ -1,0 +1,134 @@
+"""What nothing can surpass, for any number of workers and any deadlines: calls made fluid."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
+
+from slotool.errors import RunError
+from slotool.scheduling.batching import ControlGrid
+from slotool.simulation.scenario import Scenario
+
+# Bins to the median deadline, and bins solved together: finer and more is tighter and slower.
+BINS = 8
+TOGETHER = 512
+
+
+def fluid_bound(grid: ControlGrid, scenario: Scenario, latency_us: np.ndarray | None = None) -> float:
+    """Upper bound on the sum of accuracies in time, also for policies that know all arrivals and deaths beforehand.
+
+    A query answered in a call of b takes at least 1/b of that call, and b is at most the number of queries that could
+    be in one call with it. What is left is a linear program: each query buys accuracy, on the concave hull of (worker
+    µs, accuracy), with worker time between its arrival and its deadline, and no bin of time sells more than its
+    workers have while they live. Stretches of ``TOGETHER`` bins are solved by themselves, each with all the time it
+    touches: a relaxation once more. ``latency_us``: float64 [P, B], least times of the calls where they vary; those
+    of the grid when left out. Raises ``RunError`` when the solver gives up.
+    """
+    if not len(scenario):
+        return 0.0
+    times_us = grid.latency_us if latency_us is None else latency_us
+    width_us = float(np.median(scenario.deadline_us - scenario.arrival_us)) / BINS
+    # Bins that the query's time touches, but for a millionth of a bin: rounding buys nobody another one.
+    first = np.floor(scenario.arrival_us / width_us + 1e-6).astype(np.int64)
+    last = np.maximum(np.ceil(scenario.deadline_us / width_us - 1e-6).astype(np.int64) - 1, first)
+    costs = _costs(grid, scenario, times_us)
+    total = 0.0
+    for of in np.split(np.arange(len(scenario)), np.flatnonzero(np.diff(first // TOGETHER)) + 1):
+        total += _stretch(grid.accuracy, scenario.death_us, width_us, first[of], last[of], costs[of])
+    return total
+
+
+def _costs(grid: ControlGrid, scenario: Scenario, times_us: np.ndarray) -> np.ndarray:
+    """float64 [n, P]: least worker µs that a query costs at each point, ``inf`` where it cannot be in time."""
+    counts = np.arange(1, int(grid.sizes[-1]) + 1)
+    calls_us = np.ascontiguousarray(times_us[:, np.searchsorted(grid.sizes, counts)])
+    lowest = np.zeros(len(scenario), dtype=np.int64)
+    if scenario.min_accuracy is not None:
+        lowest = np.searchsorted(grid.accuracy, scenario.min_accuracy)
+    ends_us = np.sort(scenario.deadline_us)
+    return _least_costs(scenario.arrival_us, scenario.deadline_us, ends_us, lowest, calls_us)
+
+
+@njit(cache=True)
+def _least_costs(arrival_us: Any, deadline_us: Any, ends_us: Any, lowest: Any, calls_us: Any) -> Any:
+    costs = np.full((len(arrival_us), len(calls_us)), np.inf)
+    for i in range(len(arrival_us)):
+        for row in range(lowest[i], len(calls_us)):
+            for count in range(1, calls_us.shape[1] + 1):
+                took_us = calls_us[row, count - 1]
+                # The call begins by then at the latest: its members have come; and none of them is due before it ends.
+                latest_us = deadline_us[i] - took_us + 1e-3
+                if latest_us < arrival_us[i] or took_us / count >= costs[i, row]:
+                    continue
+                gone_us = min(arrival_us[i] + took_us - 1e-3, latest_us)
+                there = np.searchsorted(arrival_us, latest_us, side="right") - np.searchsorted(ends_us, gone_us)
+                if there >= count:
+                    costs[i, row] = took_us / count
+    return costs
+
+
+def _stretch(
+    accuracy: np.ndarray, death_us: np.ndarray, width_us: float, first: np.ndarray, last: np.ndarray, costs: np.ndarray
+) -> float:
+    """The linear program of queries that arrive in one stretch of time; alike ones are one group."""
+    windows, group = np.unique(np.stack([first, last], axis=1), axis=0, return_inverse=True)
+    members = np.bincount(group.ravel())
+    cheapest = np.full((len(windows), costs.shape[1]), np.inf)
+    np.minimum.at(cheapest, group.ravel(), costs)
+    owner, slope, room = _segments(accuracy, cheapest, members)
+    if not len(owner):
+        return 0.0
+    begin, bins = windows[:, 0].min(), int(windows[:, 1].max() - windows[:, 0].min() + 1)
+    spans = windows[:, 1] - windows[:, 0] + 1
+    seller = np.repeat(np.arange(len(windows)), spans)
+    offset = np.arange(len(seller)) - np.repeat(np.cumsum(spans) - spans, spans)
+    bought_in = windows[seller, 0] - begin + offset
+    # Rows: per group "used ≤ bought", then per bin "sold ≤ there is". Columns: segments, then purchases.
+    rows = np.concatenate([owner, seller, len(windows) + bought_in])
+    purchases = len(owner) + np.arange(len(seller))
+    columns = np.concatenate([np.arange(len(owner)), purchases, purchases])
+    signs = np.concatenate([np.ones(len(owner)), -np.ones(len(seller)), np.ones(len(seller))])
+    matrix = coo_array((signs, (rows, columns)), shape=(len(windows) + bins, len(owner) + len(seller))).tocsr()
+    edges_us = (begin + np.arange(bins + 1)) * width_us
+    alive_us = np.minimum(death_us[:, None], edges_us[None, :])
+    there = np.diff(alive_us, axis=1).sum(axis=0) / width_us
+    solved = linprog(
+        np.concatenate([-slope * width_us, np.zeros(len(seller))]),
+        A_ub=matrix,
+        b_ub=np.concatenate([np.zeros(len(windows)), there]),
+        bounds=np.stack([np.zeros(matrix.shape[1]), np.r_[room / width_us, np.full(len(seller), np.inf)]], axis=1),
+        method="highs",
+    )
+    if solved.status != 0:
+        raise RunError(f"the bound on what is possible was not found: {solved.message}")
+    return float(-solved.fun)
+
+
+def _segments(accuracy: np.ndarray, cheapest: np.ndarray, members: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Concave hulls from (0, 0) of each group's (cost, accuracy): segments' groups, accuracy per µs, and µs of all."""
+    owner, slope, room = [], [], []
+    for at, prices in enumerate(cheapest):
+        hull = [(0.0, 0.0)]
+        for row in np.lexsort((-accuracy, prices)):
+            point = (float(prices[row]), float(accuracy[row]))
+            if not np.isfinite(point[0]):
+                break
+            if point[1] <= hull[-1][1]:
+                continue
+            while len(hull) > 1 and _steepness(hull[-2], hull[-1]) <= _steepness(hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        for left, right in pairwise(hull):
+            owner.append(at)
+            slope.append(_steepness(left, right))
+            room.append((right[0] - left[0]) * members[at])
+    return np.array(owner, dtype=np.int64), np.array(slope), np.array(room)
+
+
+def _steepness(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
