@@ -32,10 +32,12 @@ class ElasticModel(ABC):
 
     ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
     ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
-    come as CSR matrices; it takes arrays too.
+    come as CSR matrices; it takes arrays too. ``negative_inputs``: whether it answers
+    negative inputs as it does others.
     """
 
     sparse: bool = False
+    negative_inputs: bool = True
     name: str
     input_shape: tuple[int, ...]
     classes: int

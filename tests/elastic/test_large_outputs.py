@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scipy.sparse import csr_matrix, random_array
 from slotool.artifacts import open_artifact
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic import load_model
+from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import LEAST_PROBABILITY, MEASURES, closeness
@@ -128,6 +130,22 @@ def test_logits_agree_between_compiled_and_numpy(int8: bool) -> None:
     built, x = model().at_int8(int8), data().test.x[:20]
     for point in (built.points[0], built.points[5], FULL):
         np.testing.assert_allclose(built.forward(x, point), built.forward_numpy(x, point), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("ranker", ["clusters", "centred-freehash"])
+def test_more_queries_than_there_are_stamps_choose_the_nodes_that_numpy_chooses(ranker: str) -> None:
+    whole, x = model(ranker), data().test.x[:300]
+    # Half of each list is left out, so that the overall ranking goes on and may not name a node again.
+    lists = whole.activators[1].lists
+    cut = replace(lists, lists=np.ascontiguousarray(lists.lists[:, : lists.lists.shape[1] // 2]))
+    activators = {1: Activator(whole.activators[1].ranker, cut)}
+    built = SloNN(
+        "cut", whole.mlp, whole.shares, activators, whole.confidence, whole.calibration, {1: 1.0}, sparse=True
+    )
+    last = built.points[-2]
+    computed = np.isfinite(built.forward(x, last))
+    assert (computed.sum(axis=1) == computed[0].sum()).all()
+    np.testing.assert_array_equal(computed, np.isfinite(built.forward_numpy(x, last)))
 
 
 def test_the_full_point_is_exactly_the_network_even_with_int8_rows() -> None:

@@ -154,6 +154,8 @@ def test_accuracy_targets_are_met_in_full_and_what_is_expected_there_was_measure
 
 def test_negative_inputs_are_answered_in_float32_and_bad_ones_refused() -> None:
     model, x = built(), load_dataset("digits").test.x[:4].copy()
+    assert not model.negative_inputs
+    assert model.at_int8(False).negative_inputs
     x[2].flat[5] = -1.0
     logits, exact = model.forward(x, model.full), model.at_int8(False).forward(x, model.full)
     np.testing.assert_array_equal(logits[2], exact[2])

@@ -42,6 +42,8 @@ class RoundedMLP:
         room = [np.zeros(width, kind) for kind in (np.float32, np.uint8, np.int64, np.int32)]
         # Shape, weights, steps; then room for values, rounded inputs, the list of groups, and sums.
         self._state = (np.array(shape, dtype=np.int64).ravel(), np.concatenate(packed), np.concatenate(steps), *room)
+        # Made once: addresses take a while to ask for. Logits want no labels.
+        self._handle = self.handle(np.empty(0, np.int32), np.empty(0, np.float32))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """int64 for ``top_rounded``, good for as long as this object, ``labels`` int32 [p] and ``scores`` float32 [p]
@@ -58,7 +60,7 @@ class RoundedMLP:
         Returns bool [n]: rows that could not be answered so, because a value is negative, NaN or infinite.
         """
         refused = np.empty(len(x), dtype=np.bool_)
-        _logits(x, out, refused, self.handle(np.empty(1, np.int32), np.empty(1, np.float32)))
+        _logits(x, out, refused, self._handle)
         return refused
 
     def logits_numpy(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:

@@ -72,6 +72,7 @@ class SloNN(ElasticModel):
         self.int8, self.sparse = int8, sparse
         # Every layer, in full; an input that cannot be rounded (negative values) is answered in float32.
         self.all_int8 = int8 and len(mlp.layers) - 1 not in self.activators
+        self.negative_inputs = not self.all_int8
         if self.all_int8 and sparse:
             raise InputError(f"{name}: of sparse inputs int8 rows serve an output layer with an activator; it has none")
         self.input_shape = mlp.input_shape

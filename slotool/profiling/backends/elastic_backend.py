@@ -56,6 +56,8 @@ class ElasticBackend(Backend):
         if data:
             return _each_in_turn(model, point, data, batch_size)
         x = self.inputs(model.input_shape, batch_size)
+        if not model.negative_inputs:
+            x = np.abs(x)
         return lambda: model.forward(x, point)
 
     def array(self, output: np.ndarray) -> np.ndarray:
