@@ -192,7 +192,7 @@ def _choose(x: Any, layer: int, share: int, numbers: Any, ints: Any, ids: Any, b
         find_buckets(row, numbers, ints, ids, bytes_)
         for other in range(ints[SHARES]):
             total += confidence(row, other, numbers, ints)
-        pick(row, row[HASHED], ints[row[COUNTS_AT] + share], ints, ids)
+        pick(row, row[HASHED], ints[row[COUNTS_AT] + share], ints, ids, bytes_)
     return total
 
 

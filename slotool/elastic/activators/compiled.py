@@ -32,7 +32,8 @@ NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
 class Compiled:
     """``mlp`` with ``activators``, answering at the k grid ``shares`` or as ``confidence`` tells.
 
-    ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %.
+    ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %. ``in_full``: whether all nodes
+    are ever asked for, so that an activated output layer is worth a second copy of its weights.
     ``state``: numbers float32, ints int64, ids uint32, bytes int8, as ``layout`` describes them.
     """
 
@@ -43,8 +44,9 @@ class Compiled:
         shares: Sequence[float],
         confidence: ConfidenceTables = NO_MEANS,
         int8: Mapping[int, Int8Rows] | None = None,
+        in_full: bool = True,
     ):
-        self.mlp, self.shares = mlp, shares
+        self.mlp, self.shares, self._in_full = mlp, shares, in_full
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
         self._ids, self._ints = _Tape(np.uint32), _Tape(np.int64)
         header = np.zeros(k.HEADER, dtype=np.int64)
@@ -70,9 +72,11 @@ class Compiled:
         for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
             header[field] = self._numbers.add(np.zeros(width))
         header[k.BEST_AT] = self._numbers.add(np.zeros(k.MOST_ANSWERS))
-        for field in (k.ACTIVE_AT, k.CHOSEN_AT, k.STAMPS_AT):
+        for field in (k.ACTIVE_AT, k.CHOSEN_AT):
             header[field] = self._ints.add(np.zeros(width))
         header[k.STARTS_AT] = self._ints.add(np.zeros(max(1, int(rows[:, k.TABLES].max()))))
+        # The last of the bytes: what follows its beginning is cleared now and then.
+        header[k.STAMPS_AT] = self._bytes.add(np.zeros(width))
         header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
@@ -96,10 +100,10 @@ class Compiled:
         kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
-        """Columns for layers whose inputs may be mostly zeros, rows for those that are not read by columns alone."""
+        """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""
         layer, row, last = self.mlp.layers[at], rows[at], at == len(rows) - 1
         row[[k.INPUTS, k.UNITS]] = layer.inputs, layer.units
-        columns = not (activated and last)
+        columns = self._in_full or not (activated and last)
         row[k.COLUMNS_AT] = self._numbers.add(layer.weights.T) if columns else -1
         row[k.ROWS_AT] = self._numbers.add(layer.weights) if activated or not columns or layer.inputs <= 4096 else -1
         row[k.BIAS_AT] = self._numbers.add(layer.bias)

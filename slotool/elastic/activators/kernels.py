@@ -22,6 +22,7 @@ from slotool.elastic.activators.layer_kernels import (
     gather,
     hash_nodes,
     pick,
+    reads_columns,
     rectify,
 )
 from slotool.elastic.activators.layout import (
@@ -32,7 +33,6 @@ from slotool.elastic.activators.layout import (
     BIAS_AT,
     BYTES_AT,
     CHOSEN_AT,
-    COLUMNS_AT,
     COUNTS_AT,
     FIELDS,
     HASHED,
@@ -168,7 +168,7 @@ def ladder(
         find_buckets(row, numbers, ints, ids, bytes_)
         hashed = row[HASHED]
         count = ints[row[COUNTS_AT] + shares - 1]
-        pick(row, hashed, count, ints, ids)
+        pick(row, hashed, count, ints, ids, bytes_)
         gather(row, hashed, count, 0, numbers, ints, bytes_)
         done, at, highest = 0, 0, np.float32(-np.inf)
         mass, weighted = 0.0, 0.0
@@ -341,7 +341,8 @@ def _propagate(
         if layer == 0 and not finite(numbers[ints[OUTPUT_AT]]):
             return NOT_FINITE, 0
         if layer < layers - 1:
-            active = rectify(row[UNITS], chosen, ints[HEADER + (layer + 1) * FIELDS + COLUMNS_AT] >= 0, numbers, ints)
+            after = ints[HEADER + (layer + 1) * FIELDS : HEADER + (layer + 2) * FIELDS]
+            active = rectify(row[UNITS], chosen, reads_columns(after, point, ints), numbers, ints)
     return point, chosen
 
 

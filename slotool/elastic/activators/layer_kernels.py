@@ -39,6 +39,7 @@ from slotool.elastic.activators.layout import (
     LENGTH,
     LISTS_AT,
     MEANS_AT,
+    NONE,
     OUTPUT_AT,
     OVERALL_AT,
     POSITIONS_AT,
@@ -62,6 +63,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 # Rows fetched ahead of the one being read; measured: 8 to 16 are alike.
 AHEAD = 12
 FLOATS_PER_LINE, BYTES_PER_LINE = 16, 64
+LAST_STAMP = 127
+# One node in so many is few enough for rows, whatever the inputs.
+FEW_BY_ROWS = 8
 
 
 @njit(cache=True, forceinline=True)
@@ -81,10 +85,10 @@ def dot(weights: np.ndarray, x: np.ndarray) -> Any:
 
 @njit(cache=True, fastmath=FAST)
 def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
-    """w·x + b of every node: whole columns of the inputs that are not zero where there are columns, else rows."""
+    """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
     units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
     if row[COLUMNS_AT] >= 0:
-        _columns(row, active, output, numbers, ints)
+        _columns(row, active if active >= 0 else _list_active(inputs, numbers, ints), output, numbers, ints)
     else:
         x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
         weights = numbers[row[ROWS_AT] : row[ROWS_AT] + units * inputs].reshape(units, inputs)
@@ -124,7 +128,7 @@ def compute_some(
     units, inputs, hashed = row[UNITS], row[INPUTS], row[HASHED]
     # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
     least = ints[row[COUNTS_AT] + max(point, 0)]
-    by_columns = row[COLUMNS_AT] >= 0 and active * units <= least * inputs
+    by_columns = active >= 0 and reads_columns(row, point, ints) and active * units <= least * inputs
     if by_columns:
         _columns(row, active, ints[ALL_AT], numbers, ints)
     hash_nodes(row, by_columns, numbers, ints, ids)
@@ -136,7 +140,7 @@ def compute_some(
         if point == ints[SHARES]:
             return point, compute_all(row, active, keep, numbers, ints)
     count = ints[row[COUNTS_AT] + point]
-    pick(row, hashed, count, ints, ids)
+    pick(row, hashed, count, ints, ids, bytes_)
     output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
     if by_columns:
         everything = numbers[ints[ALL_AT] :]
@@ -225,9 +229,9 @@ def _gather_float32(row: np.ndarray, start: int, stop: int, keep: int, numbers: 
 
 @njit(cache=True, fastmath=FAST)
 def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, ints: np.ndarray) -> int:
-    """Turn computed outputs into the next layer's inputs; dropped nodes become 0. Returns how many are positive.
+    """Turn computed outputs into the next layer's inputs; dropped nodes become 0.
 
-    They are listed only where the next layer may read columns.
+    Returns how many are positive, if they are to be listed, or −1.
     """
     inputs, output = numbers[ints[INPUT_AT] : ints[INPUT_AT] + units], numbers[ints[OUTPUT_AT] :]
     if chosen == units:
@@ -239,14 +243,28 @@ def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, int
             inputs[i] = 0.0
         for i in range(chosen):
             inputs[picked[i]] = max(output[i], np.float32(0.0))
+    return _list_active(units, numbers, ints) if list_active else -1
+
+
+@njit(cache=True, fastmath=FAST)
+def _list_active(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
+    inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     active = 0
-    if list_active:
-        values, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
-        for i in range(units):
-            actives[active] = i
-            values[active] = inputs[i]
-            active += inputs[i] > 0.0
+    for i in range(width):
+        actives[active] = i
+        values[active] = inputs[i]
+        active += inputs[i] > 0.0
     return active
+
+
+@njit(cache=True, forceinline=True)
+def reads_columns(row: np.ndarray, point: int, ints: np.ndarray) -> bool:
+    """Whether the active inputs are worth a list. A small k is less to read by rows, unless hardly any is active."""
+    if row[COLUMNS_AT] < 0:
+        return False
+    if row[KIND] == NONE or point == ints[SHARES]:
+        return True
+    return row[BYTES_AT] < 0 and ints[row[COUNTS_AT] + max(point, 0)] * FEW_BY_ROWS >= row[UNITS]
 
 
 @njit(cache=True, fastmath=FAST)
@@ -371,32 +389,50 @@ def _nearer(value: Any, c: int, near: int, highest: Any) -> tuple[int, Any]:
 
 
 @njit(cache=True, fastmath=FAST)
-def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray) -> None:
+def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
-    stamps, picked, starts = ints[ints[STAMPS_AT] :], ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :]
+    picked, starts, stamps = ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :], bytes_[ints[STAMPS_AT] :]
     tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
-    if hashed == 0 and tables == 1 and count <= length:
-        own = ids[lists + starts[0] * length : lists + starts[0] * length + count]
-        for place in range(count):
+    chosen = hashed
+    if hashed == 0 and tables == 1:
+        # One list names no node twice.
+        own = ids[lists + starts[0] * length : lists + starts[0] * length + min(count, length)]
+        for place in range(len(own)):
             picked[place] = own[place]
-        return
-    ints[CLOCK] += 1
-    now, chosen = ints[CLOCK], hashed
-    for i in range(hashed):
-        stamps[picked[i]] = now
-    for place in range(length):
-        for table in range(tables):
-            if chosen >= count:
-                return
-            # Without a branch on what the list holds: written always, kept only when it is new.
-            node = np.int64(ids[lists + starts[table] * length + place])
+        if count <= length:
+            return
+        now, chosen = _next_stamp(ints, stamps), length
+        for place in range(length):
+            stamps[own[place]] = now
+    else:
+        now = _next_stamp(ints, stamps)
+        for i in range(hashed):
+            stamps[picked[i]] = now
+        for place in range(length):
+            for table in range(tables):
+                if chosen >= count:
+                    return
+                # Without a branch on what the list holds: written always, kept only when it is new.
+                node = np.int64(ids[lists + starts[table] * length + place])
+                picked[chosen] = node
+                chosen += stamps[node] != now
+                stamps[node] = now
+    place = 0
+    while chosen < count and place < row[UNITS]:
+        # So many more at least are looked at, without asking after each whether it was the last.
+        further = ids[overall + place : overall + min(place + count - chosen, row[UNITS])]
+        for i in range(len(further)):
+            node = np.int64(further[i])
             picked[chosen] = node
             chosen += stamps[node] != now
-            stamps[node] = now
-    for place in range(row[UNITS]):
-        if chosen >= count:
-            return
-        node = np.int64(ids[overall + place])
-        picked[chosen] = node
-        chosen += stamps[node] != now
-        stamps[node] = now
+        place += len(further)
+
+
+@njit(cache=True)
+def _next_stamp(ints: np.ndarray, stamps: np.ndarray) -> Any:
+    """A byte that no node bears yet. Bytes, because the stamps of 10^4 nodes then stay in the first cache."""
+    if ints[CLOCK] == LAST_STAMP:
+        stamps[:] = 0
+        ints[CLOCK] = 0
+    ints[CLOCK] += 1
+    return np.int8(ints[CLOCK])

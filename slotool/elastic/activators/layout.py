@@ -2,7 +2,7 @@
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
 - ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
-- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows and centroids.
+- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows, centroids, stamps.
 
 Fields ending in _AT are offsets.
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 # Fields of the header.
 LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
 INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
-ACTIVE_AT, CHOSEN_AT, STAMPS_AT, STARTS_AT, BEST_NODES_AT = range(9, 14)  # ints
+ACTIVE_AT, CHOSEN_AT = range(9, 11)  # ints
+STAMPS_AT = 11  # bytes
+STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
 HEADER = 16
 # Fields of a layer; KIND is NONE without an activator.
 INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)

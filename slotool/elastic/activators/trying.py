@@ -67,7 +67,7 @@ def _climb(
     from slotool.elastic.activators.compiled import Compiled
 
     last = MLP((mlp.layers[-1].inputs,), (mlp.layers[-1],), partial=True)
-    compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares)
+    compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares, in_full=False)
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
     near = np.empty((len(hidden), len(shares)), dtype=np.float32)
     kernels.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, *compiled.state)
