@@ -12,6 +12,7 @@ from slotool.cli.options import Json, Seed, parse_numbers
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
     from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation.dynamics import Dynamics
 
 ALL = "whole-queue,slackfit,maxbatch,maxacc,mincost,switching,fixed"
 
@@ -41,6 +42,10 @@ def simulate(
     noise: Annotated[
         bool, typer.Option("--noise/--no-noise", help="Calls take samples of the profile, else just what was planned.")
     ] = True,
+    plots: Annotated[
+        Path | None,
+        typer.Option("--plots", help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."),
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -51,11 +56,15 @@ def simulate(
     --no-noise the optimum, else a bound (calls made fluid, and as quick as ever measured).
 
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
+
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies whole-queue,slackfit
+    --plots plots
     """
     from slotool.cli.output import Output
     from slotool.scheduling.batching import make_policy, read_profile
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation import simulate as run
+    from slotool.simulation.dynamics import dynamics
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
@@ -71,16 +80,19 @@ def simulate(
     times = sampled if noise else ServiceTimes.planned(known.grid)
     chosen = {name: make_policy(name.strip(), known.grid, deadline_ms * 1e3) for name in policies.split(",")}
     best, method = _best(known.grid, scenario, times, exact=not noise and workers == 1 and not dying)
-    rows = []
+    rows, drawn = [], {}
     with output.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as progress:
         for name, policy in chosen.items():
-            figures = {"policy": name, **run(policy, scenario, times).summary()}
+            outcome = run(policy, scenario, times)
+            figures = {"policy": name, **outcome.summary()}
+            if plots is not None:
+                drawn[name] = dynamics(outcome)
             figures["regret"] = best - figures["effective_accuracy"]
             rows.append(figures)
             progress.advance()
     _report(output, rows, best, {"subject": known.subject, "points": len(known.grid.points), "workers": workers,
             "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "seed": seed,
-            "best_by": method})  # fmt: skip
+            "best_by": method}, [] if plots is None else _draw(known.subject, drawn, plots))  # fmt: skip
 
 
 def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, *, exact: bool) -> tuple[float, str]:
@@ -94,7 +106,19 @@ def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, *, exact: 
     return fluid_bound(grid, scenario, least_us) / len(scenario), "fluid bound"
 
 
-def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str, Any]) -> None:
+def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
+    from slotool.reports.plots import save_png
+    from slotool.reports.series.dynamics import dynamics_figures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for figure in dynamics_figures(subject, runs):
+        paths.append(folder / f"{figure.id}.png")
+        save_png(figure, paths[-1])
+    return paths
+
+
+def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str, Any], plots: list[Path]) -> None:
     from slotool.cli.output import table
 
     columns = ["policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation"]
@@ -114,4 +138,5 @@ def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str
     ]
     title = f"{rows[0]['queries']:,} queries of {told['deadline_ms']:g} ms to {told['subject']}"
     found = f"best possible with all arrivals known ({told['best_by']}): {best:.4f} effective accuracy"
-    output.result("simulate", {**told, "best_possible": best, "policies": rows}, table(title, columns, cells), found)
+    document = {**told, "best_possible": best, "policies": rows, "plots": [str(path) for path in plots]}
+    output.result("simulate", document, table(title, columns, cells), found, *(f"wrote {path}" for path in plots))

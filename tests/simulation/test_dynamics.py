@@ -1,0 +1,62 @@
+"""A simulation over time: what it counts is what was simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.errors import InputError
+from slotool.reports.plots import save_png
+from slotool.reports.series.dynamics import dynamics_figures
+from slotool.scheduling.batching import ControlGrid, MaxAccuracy, WholeQueue
+from slotool.simulation import Outcome, Scenario, simulate
+from slotool.simulation.dynamics import dynamics
+from slotool.testing.policies import three_versions
+
+GRID = ControlGrid(three_versions())
+
+
+def outcome(policy: type = WholeQueue, count: int = 400) -> Outcome:
+    times_s = np.cumsum(np.random.default_rng(0).exponential(3e-4, count))
+    return simulate(policy(GRID), Scenario.of(times_s, 0.003))
+
+
+@pytest.mark.parametrize("policy", [WholeQueue, MaxAccuracy])
+def test_sums_over_time_are_those_of_the_summary(policy: type) -> None:
+    run = outcome(policy)
+    seen, figures = dynamics(run, 37), run.summary()
+    assert (seen.arrived_per_s * seen.width_s).sum() == pytest.approx(figures["queries"])
+    in_time = (seen.in_time_per_s * seen.width_s).sum()
+    assert in_time == pytest.approx(figures["attainment"] * figures["queries"])
+    assert (seen.waiting >= 0).all()
+    one = dynamics(run, 1)
+    assert one.batch[0] == pytest.approx(figures["mean_batch"])
+    assert one.accuracy[0] == pytest.approx(GRID.accuracy[run.row[run.row >= 0]].mean())
+
+
+def test_who_waits_is_counted_as_one_would_by_hand() -> None:
+    run = outcome()
+    seen = dynamics(run, 11)
+    arrival_us, left_us = run.scenario.arrival_us, run.started_us
+    assert not np.isnan(left_us).any(), "everybody was served, so nobody's end has to be guessed"
+    for begin_s, waiting in zip(seen.begin_s, seen.waiting, strict=True):
+        assert waiting == ((arrival_us <= 1e6 * begin_s) & (left_us > 1e6 * begin_s)).sum()
+
+
+def test_four_plots_have_a_curve_per_policy(tmp_path: Path) -> None:
+    runs = {"whole-queue": dynamics(outcome()), "maxacc": dynamics(outcome(MaxAccuracy))}
+    figures = dynamics_figures("net", runs)
+    assert [figure.id for figure in figures] == [f"dynamics-{what}" for what in ("rate", "accuracy", "batch", "queue")]
+    for figure in figures:
+        assert set(runs) <= {curve.name for curve in figure.curves}
+        assert figure.y.low < figure.y.high
+    save_png(figures[0], tmp_path / "rate.png")
+    assert (tmp_path / "rate.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_queries_and_no_bins_are_refused() -> None:
+    for run, bins in ((outcome(), 0), (simulate(WholeQueue(GRID), Scenario.of(np.empty(0), 0.003)), 5)):
+        with pytest.raises(InputError, match="need bins and queries"):
+            dynamics(run, bins)
