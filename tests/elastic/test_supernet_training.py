@@ -191,8 +191,9 @@ def assert_served(model: ElasticModel, latency: LatencyTable, outcomes: OutcomeT
 
 def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "SCORED", 8)
-    data, module, norm = digits(), GraphModule(space().graph), SubnetNorm()
-    subnets = evenly(space(), 5)
+    torch.manual_seed(0)
+    data, module, norm = load_dataset("digits"), GraphModule(space().graph), SubnetNorm()
+    subnets = evenly(space(), 12)
     measure(space(), module, norm, subnets, data.train.x)
     model = Supernet("supernet", space(), module, norm, subnets)
     model.save(tmp_path / "supernet", config={"data": "digits"}, seed=0)

@@ -105,6 +105,7 @@ class _Convolution:
             x = x if stride == (1, 1) else x[:, :, :: stride[0], :: stride[1]]
             columns = x.flatten(2)
         else:
+            assert not isinstance(padding, str)  # layers of graphs state theirs in numbers
             columns = functional.unfold(x, self.kernel, dilation, padding, stride)
         matrix = self.weight.flatten(1)
         out = torch.empty(len(x), self.filters, columns.shape[2])

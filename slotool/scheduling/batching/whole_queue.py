@@ -14,9 +14,11 @@ from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 
 WINDOW_US = 200_000.0
-STRETCH = 2.0
+STRETCH = 2.5
 SHARE = 0.3
 RESERVE = 0.4
+# Loads, of what the fastest batches could serve, up to and from which the stretch holds in full and not at all.
+_FULL_EASE, _NO_EASE = 0.5, 0.9
 # A burst is what comes within this part of the time a newcomer has; it is looked for among so many arrivals.
 _BURST_SPAN = 0.125
 _REMEMBERED = 512
@@ -26,8 +28,13 @@ _WINDOW, _STRETCH, _SHARE, _RESERVE, _COLUMN, _TABLE = 0, 1, 2, 3, 4, 5
 
 
 @njit(cache=True)
-def _pace_us(now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, window_us: float, stretch: float) -> Any:
-    """Worker µs that one query may cost, so that all who wait and the recent rate of arrivals can be served."""
+def _pace_us(
+    now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, window_us: float, stretch: float, least_us: float
+) -> Any:
+    """Worker µs that one query may cost, so that all who wait and the recent rate of arrivals can be served.
+
+    ``least_us``: what it costs at least.
+    """
     pace_us: float = np.inf
     rank = 0
     while rank < len(deadlines_us):
@@ -35,7 +42,10 @@ def _pace_us(now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, wi
         pace_us = min(pace_us, (deadlines_us[rank] - now_us) * workers / after)
         rank = after
     recent = len(arrived_us) - int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
-    return min(pace_us, stretch * workers * window_us / max(recent, 1))
+    afforded_us = workers * window_us / max(recent, 1)
+    # Up to half load lulls make up for what bursts take; near full load nothing does.
+    eased = min(1.0, max(0.0, (_NO_EASE - least_us / afforded_us) / (_NO_EASE - _FULL_EASE)))
+    return min(pace_us, least_us + (1.0 + (stretch - 1.0) * eased) * (afforded_us - least_us))
 
 
 @njit(cache=True)
@@ -100,8 +110,9 @@ def choose_whole_queue(
     workers = 0
     for at_us in free_us:
         workers += at_us < np.inf
-    pace_us = _pace_us(now_us, deadlines_us, arrived_us, workers, plan[_WINDOW], plan[_STRETCH])
     fastest = int(plan[_COLUMN])
+    least_us = latency_us[0, fastest] / sizes[fastest]
+    pace_us = _pace_us(now_us, deadlines_us, arrived_us, workers, plan[_WINDOW], plan[_STRETCH], least_us)
     fresh_us, burst = np.inf, 0.0
     if len(arrived_us):
         fresh_us = max(0.0, deadlines_us[-1] - arrived_us[-1])
@@ -145,7 +156,8 @@ class WholeQueue(BatchingPolicy):
 
     A call of b queries must (1) end by the most urgent deadline, (2) leave time for the rest of the queue in the
     fastest batches there are, and (3) be at a point that keeps the pace: the least over all deadlines of time left
-    × workers ÷ queries due by then, and ``stretch`` × workers ÷ the arrival rate of the last ``window_us``. A point
+    × workers ÷ queries due by then, and the time per arrival at the rate of the last ``window_us``: workers ÷ rate, of
+    which the part beyond the least a query costs counts ``stretch`` times up to half load, and once near full. A point
     keeps it when in some batch, of at most ``share`` of the time a newcomer has, or by itself, a query costs no more.
     And it must (4) leave time for ``reserve`` of the largest burst among the recent arrivals, should it come again
     just now. Of the calls that hold to all four the most accurate is made, of these the largest; when none does, the
