@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import MOST_LISTS, Ranker
+from slotool.elastic.activators.ranker import Ranker, check_tables
 from slotool.errors import InputError
 
 
@@ -40,8 +40,7 @@ class FreeHash(Ranker):
         bits: int,
         rng: np.random.Generator,
     ) -> Self:
-        if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
-            raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
+        check_tables(tables, bits)
         nodes = _sample(_variance(activations), tables, bits, rng)
         return cls(nodes, cls._thresholds(layer.pre_activations(inputs, nodes.ravel())).reshape(nodes.shape))
 

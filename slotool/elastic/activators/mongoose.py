@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import MOST_LISTS, Ranker
-from slotool.errors import InputError
+from slotool.elastic.activators.ranker import Ranker, check_tables
 
 # Besides the nodes whose weights share a bucket with the input, training computes this share of all, drawn at random.
 DRAWN_SHARE = 0.05
@@ -45,8 +44,7 @@ class Mongoose(Ranker):
         bits: int,
         rng: np.random.Generator,
     ) -> Self:
-        if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
-            raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
+        check_tables(tables, bits)
         mean = np.asarray(inputs.mean(axis=0), dtype=np.float32).ravel()
         start = rng.normal(size=(tables * bits, layer.inputs)).astype(np.float32)
         learnt = _learn(start, layer, inputs, mean, rng)

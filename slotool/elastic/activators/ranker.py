@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
+from slotool.errors import InputError
 
 # A list's row number must fit 16 bits.
 MOST_LISTS = 2**16 - 1
@@ -84,6 +85,12 @@ class Ranker(ABC):
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.tensors().values())
+
+
+def check_tables(tables: int, bits: int) -> None:
+    """Raises ``InputError`` when tables of so many bits are none, or have more buckets than there can be lists."""
+    if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
+        raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
 
 
 def bucket_entropy(keys: np.ndarray, buckets: int) -> float:
