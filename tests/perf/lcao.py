@@ -1,6 +1,6 @@
 """LCAO beside a busy copy of the model on the same core: the deadline is the uninterfered full network's p95.
 
-``python -m tests.perf lcao`` reads networks from the folders in ``$SLOTOOL_XMC_NETWORKS`` (see ``slo_nn``; a 112-112
+``python -m tests.perf lcao`` reads networks from the folders in ``$SLOTOOL_NETWORKS`` (see ``slo_nn``; a 112-112
 network of Fashion-MNIST may lie there too, in ``fashion-mnist``) and sets from ``$SLOTOOL_DATA_DIR``; what is missing
 is left out with its reason. T(k, β) is measured on validation examples, deadlines are kept or missed on test examples.
 The floor is the cheapest point's share: what it misses in the same minute, no choice of k could have saved; the peer is
@@ -30,7 +30,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = {}
     for name, allowed in SETS.items():
-        folder = Path(os.environ.get("SLOTOOL_XMC_NETWORKS", "networks")) / name
+        folder = Path(os.environ.get("SLOTOOL_NETWORKS", "networks")) / name
         if "SLOTOOL_DATA_DIR" not in os.environ or not (folder / "manifest.json").is_file():
             print(f"{name}: left out, no network {folder} or no $SLOTOOL_DATA_DIR")
             continue
