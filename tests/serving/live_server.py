@@ -14,7 +14,7 @@ import uvicorn
 from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
-from slotool.serving import InlineEngine, Limits, ServedModel, create_app
+from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.server import bind, url_of
 from slotool.tables import OperatingPoint
 
@@ -74,11 +74,11 @@ def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | N
 
 @dataclass
 class LiveServer:
-    """``url`` of a server in a thread of this process, and the engine behind it."""
+    """``url`` of a server in a thread of this process, and the router behind it."""
 
     url: str
     models: dict[str, ElasticModel]
-    engine: InlineEngine
+    router: Router
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -88,23 +88,23 @@ class LiveServer:
 
     def count(self, name: str, **labels: str) -> float:
         """A metric's value, 0 when it was never counted."""
-        return self.engine.metrics.registry.get_sample_value(name, labels) or 0.0
+        return self.router.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @contextmanager
 def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
-    engine = InlineEngine(by_name, max_queue=limits.queue)
+    router = Router(by_name, max_queue=limits.queue)
     listener = bind("127.0.0.1", 0)
-    app = create_app(by_name, limits=limits, engine=engine)
+    app = create_app(by_name, limits=limits, router=router)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.005)
     try:
-        yield LiveServer(url_of(listener), {name: entry.model for name, entry in by_name.items()}, engine, limits)
+        yield LiveServer(url_of(listener), {name: entry.model for name, entry in by_name.items()}, router, limits)
     finally:
         server.should_exit = True
         thread.join(timeout=10)

@@ -70,6 +70,14 @@ class BatchingPolicy(Policy):
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
         return Decision(grid.points[row], int(grid.sizes[column]), reason)
 
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return self.grid.space.latency_us(point, examples) or 0.0
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        if query.tolerance is not None:
+            return False
+        return query.min_accuracy is None or query.min_accuracy <= self.grid.accuracy[self.grid.index(point)]
+
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
         """A query of more examples than any profiled batch: the most accurate point that fits it, by itself."""
         for point in reversed(points):
