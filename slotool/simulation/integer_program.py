@@ -97,7 +97,7 @@ def _solved(
 def _calls(
     grid: ControlGrid, slots: np.ndarray, arrival: np.ndarray, deadline: np.ndarray, lowest: np.ndarray
 ) -> _Calls:
-    """Every (point, size, start) that may be worth making: somebody could be in it for whom a smaller one is too small."""
+    """Every (point, size, start) that may be worth making: more could be in it than in the next smaller size."""
     found = []
     starts = np.arange(arrival.min(), deadline.max() + 1)
     for row in range(len(grid.points)):
