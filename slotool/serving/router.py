@@ -196,8 +196,8 @@ class Router:
         for the loop has to read what arrives meanwhile."""
         self._scheduled = False
         calls, now_us = 0, self.now_us()
-        for lane in self._lanes.values():
-            lane.expire(now_us)
+        for each in self._lanes.values():
+            each.expire(now_us)
         while self._idle and not (calls and self.engine.in_loop):
             lane = min((lane for lane in self._lanes.values() if lane.queue), key=_urgency, default=None)
             if lane is None:

@@ -14,8 +14,8 @@ from slotool.scheduling import Policy
 class ServedModel:
     """A model and the policy that turns its dial.
 
-    ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that load
-    it anew in processes of their own.
+    ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
+    load it anew in processes of their own.
     """
 
     name: str
