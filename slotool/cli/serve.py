@@ -10,10 +10,16 @@ import typer
 from slotool.cli.options import Json, cores_given
 
 if TYPE_CHECKING:
+    import socket
+    from contextlib import AbstractContextManager
+
+    from starlette.applications import Starlette
+
     from slotool.cli.output import Output
     from slotool.elastic import ElasticModel
     from slotool.rules.ruleset import RuleSet
     from slotool.serving import ServedModel
+    from slotool.serving.server import Companion
     from slotool.tables import LatencyTable, OutcomeTable
 
 
@@ -38,6 +44,12 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            "--grpc-port", min=0, max=65535, help="Serve gRPC too, on this port (Triton's is 8001); 0 takes any."
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads per model call.")] = 1,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most examples in one request.")] = 1_024,
     max_queue: Annotated[
@@ -46,16 +58,17 @@ def serve(
     drain: Annotated[float, typer.Option("--drain", min=1, help="Seconds to finish requests when told to end.")] = 10.0,
     json: Json = False,
 ) -> None:
-    """Serve artifacts over HTTP, each answer at the operating point that its request asks for.
+    """Serve artifacts over HTTP and gRPC, each answer at the operating point that its request asks for.
 
-    Open Inference Protocol V2 under /v2, one example per POST /compute, Prometheus at /metrics. A request may carry a
-    deadline (timeout in µs, or Deadline-Ms), a tolerance and objective, a minimum accuracy and a priority; the answer
-    says which operating point served it and why. Prints one line once it is ready; ends on SIGTERM (exit code 0) or
-    Ctrl-C (130) after answering what is in flight.
+    Open Inference Protocol V2 under /v2 and, with --grpc-port (pip install 'slotool[grpc]'), over gRPC; one example per
+    POST /compute; Prometheus at /metrics. A request may carry a deadline (timeout in µs, or Deadline-Ms), a tolerance
+    and objective, a minimum accuracy and a priority; the answer says which operating point served it and why. Prints
+    one line once it is ready; ends on SIGTERM (exit code 0) or Ctrl-C (130) after answering what is in flight.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
     import signal
+    from functools import partial
 
     import torch
 
@@ -66,23 +79,50 @@ def serve(
     torch.set_num_threads(cores_given(threads))
     output = Output(as_json=json)
     # Before the models are loaded: a port in use should be known at once.
-    with bind(host, port) as listener:
+    with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener:
         models = _served_models(output, artifacts, name or [], rules, latency, outcomes or [], threads)
         app = create_app(models, limits=Limits(batch=max_batch, queue=max_queue))
         if not is_loopback(listener):
             output.warn(f"listening on {host}: everyone who can reach this machine can use the server")
-        ended_by = serve_until_told(app, listener, lambda: _ready(output, url_of(listener), models), drain_s=drain)
+        beside, grpc_address = _grpc_front(app, grpc_listener)
+        ready = partial(_ready, output, url_of(listener), grpc_address, models)
+        ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-def _ready(output: Output, url: str, models: dict[str, ServedModel]) -> None:
+def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:
+    """Keeps the port for gRPC, which can only be told a number; nobody can listen on it meanwhile."""
+    from contextlib import nullcontext
+
+    from slotool.serving.server import bind
+
+    return nullcontext() if port is None else bind(host, port)
+
+
+def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Companion | None, str | None]:
+    """The front end for ``listener``'s address, and that address."""
+    if listener is None:
+        return None, None
+    from slotool.errors import InputError
+    from slotool.serving.server import address_of
+
+    try:
+        from slotool.serving.grpc_frontend import GrpcFrontEnd
+    except ImportError as error:
+        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
+    address = address_of(listener)
+    return GrpcFrontEnd(app.state.front, address), address
+
+
+def _ready(output: Output, url: str, grpc_address: str | None, models: dict[str, ServedModel]) -> None:
     import sys
     from urllib.parse import urlsplit
 
     points = {served.name: [point.key for point in served.model.points] for served in models.values()}
-    document = {"url": url, "port": urlsplit(url).port, "models": points}
-    output.result("serve", document, f"serving {', '.join(models)} at {url}")
+    document = {"url": url, "port": urlsplit(url).port, "grpc": grpc_address, "models": points}
+    and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
+    output.result("serve", document, f"serving {', '.join(models)} at {url}{and_grpc}")
     sys.stdout.flush()
 
 

@@ -27,7 +27,8 @@ def create_app(
     """The ASGI application that serves ``models`` by name.
 
     Every model is run once at every point before this returns, so that an application that exists is warm.
-    ``engine``: by default an ``InlineEngine`` with metrics of its own.
+    ``engine``: by default an ``InlineEngine`` with metrics of its own. ``app.state.front`` is the ``FrontEnd`` that
+    other protocols may share.
     Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
     """
     if not models:
@@ -43,11 +44,13 @@ def create_app(
         yield
         engine.close()
 
-    return Starlette(
+    app = Starlette(
         routes=[*OpenInference(front).routes, *Compute(front).routes, *pages.routes],
         exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
         lifespan=lifespan,
     )
+    app.state.front = front
+    return app
 
 
 class _Pages:
@@ -78,7 +81,7 @@ class _Pages:
         models = self._front.models
         only = next(iter(models)) if len(models) == 1 else ""
         name = request.path_params.get("model") or request.headers.get("model", only)
-        self._front.engine.metrics.dropped(name if name in models else "", error.cause)
+        self._front.dropped(name, error.cause)
         return json_response({"error": str(error)}, error.status)
 
     async def not_served(self, request: Request, error: Exception) -> Response:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool.serving import demands, refusals
 from slotool.serving.engine import ServedModel
-from slotool.serving.frontend import FrontEnd, explanation, json_response
+from slotool.serving.frontend import FrontEnd, explanation, has_left, json_response
 from slotool.serving.payloads import parse_example
 
 
@@ -26,7 +28,7 @@ class Compute:
         served = self._model(request.headers.get("model"))
         demanded = demands.from_headers(request.headers)
         x = parse_example(await front.body(request), served.model.input_shape)
-        answer = await front.infer(served, x, demanded, arrival_us, request.receive)
+        answer = await front.infer(served, x, demanded, arrival_us, partial(has_left, request.receive))
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {"label": int(answer.labels[0]), "model": served.name, "latency_us": latency_us}
         return json_response({**document, **explanation(answer)})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from slotool.serving import refusals
 from slotool.serving.demands import Demands
 from slotool.serving.engine import Answer, InlineEngine, ServedModel
 from slotool.serving.refusals import Refusal
+from slotool.serving.statistics import Statistics
 
 VERSION = "1"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
@@ -42,6 +43,10 @@ class FrontEnd:
     models: Mapping[str, ServedModel]
     engine: InlineEngine
     limits: Limits
+    statistics: dict[str, Statistics] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
 
     def model(self, name: str, version: str = VERSION) -> ServedModel:
         """Raises ``Refusal`` (404) for a model or version that is not served."""
@@ -52,16 +57,25 @@ class FrontEnd:
         return self.models[name]
 
     async def infer(
-        self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, receive: Receive
+        self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
     ) -> Answer:
         """Have the engine answer, and count it. Raises ``Refusal``."""
         if demands.tolerance is not None and served.rules is None:
             raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
-        answer = await self.engine.answer(served.name, x, demands, arrival_us, lambda: has_left(receive))
+        try:
+            answer = await self.engine.answer(served.name, x, demands, arrival_us, is_gone)
+        except Refusal:
+            self.statistics[served.name].refused(self.engine.now_us() - arrival_us)
+            raise
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.engine.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
+        self.statistics[served.name].answered(answer)
         return answer
+
+    def dropped(self, model: str, cause: str) -> None:
+        """Count a request that ends without an answer, whatever model it names."""
+        self.engine.metrics.dropped(model if model in self.models else "", cause)
 
     async def body(self, request: Request) -> bytes:
         """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
@@ -72,7 +86,7 @@ class FrontEnd:
             async with asyncio.timeout(self.limits.body_s):
                 body = await self._read(request)
         except TimeoutError:
-            raise Refusal(408, "too-slow", f"the body did not arrive within {self.limits.body_s:g} s") from None
+            raise refusals.too_slow(f"the body did not arrive within {self.limits.body_s:g} s") from None
         except ClientDisconnect:
             raise refusals.client_gone() from None
         encoding = request.headers.get("content-encoding", "identity").strip().lower()

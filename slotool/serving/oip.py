@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,7 +11,7 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import demands, tensors
-from slotool.serving.frontend import VERSION, FrontEnd, explanation, json_response
+from slotool.serving.frontend import VERSION, FrontEnd, explanation, has_left, json_response
 
 EXTENSIONS = ["binary_tensor_data"]
 
@@ -55,7 +57,7 @@ class OpenInference:
         header_length = request.headers.get(tensors.HEADER_LENGTH)
         asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=front.limits.batch)
         demanded = demands.from_parameters(asked.parameters)
-        answer = await front.infer(served, asked.x, demanded, arrival_us, request.receive)
+        answer = await front.infer(served, asked.x, demanded, arrival_us, partial(has_left, request.receive))
         outputs = {
             "logits": answer.scored.logits,
             "label": answer.labels,

@@ -24,6 +24,11 @@ def not_found(sentence: str) -> Refusal:
     return Refusal(404, "not-found", sentence)
 
 
+def too_slow(sentence: str) -> Refusal:
+    """408: the client did not send what it announced."""
+    return Refusal(408, "too-slow", sentence)
+
+
 def too_large(sentence: str) -> Refusal:
     """413: the body is larger than the server reads."""
     return Refusal(413, "too-large", sentence)

@@ -7,8 +7,10 @@ import gc
 import ipaddress
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 from starlette.applications import Starlette
@@ -42,10 +44,15 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def address_of(listener: socket.socket) -> str:
+    """``host:port``, an IPv6 host in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def url_of(listener: socket.socket) -> str:
     """What a client on this machine, or of the bound network, calls."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{address_of(listener)}"
 
 
 def is_loopback(listener: socket.socket) -> bool:
@@ -53,23 +60,29 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-def serve_until_told(app: Starlette, listener: socket.socket, on_ready: Callable[[], None], *, drain_s: float) -> int:
+class Companion(Protocol):
+    """Another front end on the same event loop."""
+
+    async def start(self) -> None:
+        """Accept requests."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more, and answer what is in flight for at most ``grace_s`` seconds."""
+
+
+def serve_until_told(
+    app: Starlette,
+    listener: socket.socket,
+    on_ready: Callable[[], None],
+    *,
+    drain_s: float,
+    beside: Companion | None = None,
+) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds.
 
-    ``on_ready`` is called once requests are accepted. Returns the number of the signal that ended it.
+    ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
     """
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        lifespan="on",
-        ws="none",
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(drain_s)),
-    )
-    server = _Server(config, on_ready)
+    server = Server(app, on_ready, drain_s=drain_s, beside=beside)
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
     gc.freeze()
@@ -77,17 +90,45 @@ def serve_until_told(app: Starlette, listener: socket.socket, on_ready: Callable
     return server.ended_by
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it is ready and leaves the exit code to its caller."""
+class Server(uvicorn.Server):
+    """uvicorn's server, which says when it is ready, runs a companion, and leaves the exit code to its caller."""
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]):
+    def __init__(
+        self, app: Starlette, on_ready: Callable[[], None], *, drain_s: float, beside: Companion | None = None
+    ):
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(drain_s)),
+        )
         super().__init__(config)
         self._on_ready = on_ready
+        self._beside = beside
+        self._drain_s = drain_s
         self.ended_by = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        if self._beside is not None and not self.should_exit:
+            await self._beside.start()
         self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Both fronts stop accepting at once; the engine, which uvicorn's shutdown ends, outlives the companion.
+        if self._beside is not None:
+            for server in self.servers:
+                server.close()
+            began_s = time.monotonic()
+            await self._beside.stop(self._drain_s)
+            left_s = self._drain_s - (time.monotonic() - began_s)
+            self.config.timeout_graceful_shutdown = max(1, round(left_s))
+        await super().shutdown(sockets=sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # A second Ctrl-C means: now. uvicorn would raise the signal again after draining, which ends in another code.

@@ -49,12 +49,11 @@ def parse_request(
     if not isinstance(request_id, str):
         raise bad_request("id: text is expected")
     parameters = _parameters(document, "the request")
-    tensor = _only_input(document)
-    shape = _shape(tensor, tuple(input_shape), max_batch)
+    tensor = only_input(document)
+    shape = shape_of(tensor, tuple(input_shape), max_batch)
     x = _tensor_data(tensor, shape, raw)
-    if not np.isfinite(x).all():
-        raise bad_request(f"input {INPUT}: it holds NaN or infinity")
-    return InferRequest(x, _wanted(document, parameters), request_id, parameters)
+    require_finite(x)
+    return InferRequest(x, wanted(document, parameters), request_id, parameters)
 
 
 def format_response(
@@ -99,6 +98,23 @@ def model_metadata(name: str, version: str, input_shape: Sequence[int], classes:
     }
 
 
+def model_config(name: str, input_shape: Sequence[int], classes: int, max_batch: int) -> dict[str, Any]:
+    """Triton's model configuration document; its shapes leave the batch out."""
+    scalar = {"dims": [1], "reshape": {"shape": []}}
+    return {
+        "name": name,
+        "platform": "slotool",
+        "backend": "slotool",
+        "max_batch_size": max_batch,
+        "input": [{"name": INPUT, "data_type": "TYPE_FP32", "dims": list(input_shape)}],
+        "output": [
+            {"name": "logits", "data_type": "TYPE_FP32", "dims": [classes]},
+            {"name": "label", "data_type": "TYPE_INT64", **scalar},
+            {"name": "confidence", "data_type": "TYPE_FP32", **scalar},
+        ],
+    }
+
+
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
     if header_length is None:
         return body, b""
@@ -136,7 +152,14 @@ def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
     return parameters
 
 
-def _only_input(document: Mapping[str, Any]) -> dict[str, Any]:
+def require_finite(x: np.ndarray) -> None:
+    """Raises ``Refusal`` (400) when a value is not a number."""
+    if not np.isfinite(x).all():
+        raise bad_request(f"input {INPUT}: it holds NaN or infinity")
+
+
+def only_input(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The one FP32 tensor of a request's ``inputs``. Raises ``Refusal`` (400)."""
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad_request(f"inputs: a list of one tensor named {INPUT} is expected")
@@ -147,7 +170,8 @@ def _only_input(document: Mapping[str, Any]) -> dict[str, Any]:
     return inputs[0]
 
 
-def _shape(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
+def shape_of(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
+    """A tensor's shape, [batch, *input_shape]. Raises ``Refusal`` (400)."""
     shape = tensor.get("shape")
     whole = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in shape)
     if not whole or not isinstance(shape, list) or tuple(shape[1:]) != input_shape or not shape or shape[0] < 1:
@@ -195,7 +219,8 @@ def _json_data(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
         return values.reshape(shape).astype(np.float32)
 
 
-def _wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
+def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
+    """Names of the outputs asked for, with whether in binary form. Raises ``Refusal`` (400)."""
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
         raise bad_request("binary_data_output: true or false is expected")

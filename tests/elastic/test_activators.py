@@ -1,94 +1,28 @@
-"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, ACLO, and what is refused."""
+"""Node Activators: Algorithm 1, FreeHash, the forward pass in NumPy and compiled, and ACLO."""
 
 from __future__ import annotations
-
-from dataclasses import replace
-from functools import lru_cache
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from activator_subjects import SHARES, digits, digits_model, mlp_of, random_model, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from slotool.artifacts import create_artifact, open_artifact
-from slotool.data import Dataset, load_dataset
-from slotool.data.dataset import Split
-from slotool.elastic import load_model
 from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import Answers, by_point
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.choosing import Candidate, choose, plan, steps
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
 from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
-from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.ranker import bucket_entropy
-from slotool.elastic.activators.registry import CANDIDATES, RANKERS
-from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE, SloNN
-from slotool.elastic.family import Version
-from slotool.elastic.training import mlp as mlp_graph
-from slotool.elastic.training import small_cnn, train_version
-from slotool.errors import ArtifactError, InputError
-from slotool.graphs import GraphBuilder
-from slotool.graphs.torch_module import GraphModule
+from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
 from slotool.testing.elastic import ElasticModelConformance
-
-SHARES = (0.1, 0.3, 0.5, 0.75)
-
-
-def mlp_of(version: Version) -> MLP:
-    return MLP.from_graph(version.graph, {name: t.numpy() for name, t in version.module.state_dict().items()})
-
-
-@lru_cache(maxsize=1)
-def digits() -> Dataset:
-    return load_dataset("digits")
-
-
-@lru_cache(maxsize=1)
-def trained() -> Version:
-    """The 112-112 network on digits, really trained; so small that a second thread only waits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return train_version("mlp", mlp_graph(digits()), digits(), epochs=20)
-    finally:
-        torch.set_num_threads(threads)
-
-
-@lru_cache(maxsize=len(RANKERS))
-def digits_model(ranker: str = "centred-freehash") -> SloNN:
-    return build("digits", Subject(mlp_of(trained()), digits()), ranker, Settings(SHARES))
-
-
-@lru_cache(maxsize=8)
-def random_model(units: tuple[int, ...] = (24, 40, 16), classes: int = 5, tables: int = 3, bits: int = 3) -> SloNN:
-    """A network of random weights with tables of random inputs: exercises shapes that digits does not have."""
-    network, data = random_mlp(units, classes), random_data(units, classes)
-    return build("random", Subject(network, data), "centred-freehash", Settings(SHARES, tables, bits))
-
-
-def random_mlp(units: tuple[int, ...], classes: int) -> MLP:
-    rng = np.random.default_rng(len(units) + classes)
-    widths = (12, *units, classes)
-    layers = [
-        DenseLayer(f"dense_{i}", rng.normal(size=(n, m)).astype(np.float32), rng.normal(size=n).astype(np.float32))
-        for i, (m, n) in enumerate(pairwise(widths))
-    ]
-    return MLP((3, 2, 2), tuple(layers))
-
-
-def random_data(units: tuple[int, ...], classes: int) -> Dataset:
-    """Random inputs, of the classes that ``random_mlp`` gives them."""
-    x = np.random.default_rng(len(units) + classes).normal(size=(600, 3, 2, 2)).astype(np.float32)
-    y = random_mlp(units, classes).logits(x.reshape(len(x), -1)).argmax(axis=1)
-    parts = [Split(x[part], y[part]) for part in (slice(0, 400), slice(400, 500), slice(500, 600))]
-    return Dataset("random", *parts, classes=classes, labels=tuple(map(str, range(classes))))
 
 
 class TestDigitsModel(ElasticModelConformance):
@@ -307,47 +241,6 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
     assert nodes[0] == nodes[1] != nodes[2]
 
 
-def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
-    calls: list[None] = []
-    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5, 0.9))
-    model, candidates = choose("m", subject, CANDIDATES, chosen)
-    assert [candidate.ranker for candidate in candidates] == list(CANDIDATES)
-    by_name = {candidate.ranker: candidate for candidate in candidates}
-    assert by_name[model.ranker].read_bytes == min(candidate.read_bytes for candidate in candidates)
-    assert by_name[model.ranker] == Candidate.of(model, len(digits().train))
-    for candidate in candidates:
-        assert candidate.accuracy >= candidate.full_accuracy - 0.002
-    assert len(calls) == steps(subject, CANDIDATES, chosen)
-
-
-def test_many_data_are_compared_on_a_sample_and_the_best_is_built_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotool.elastic.activators.choosing.SAMPLE_TRAINING", 400)
-    calls: list[None] = []
-    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5))
-    model, candidates = choose("m", subject, ("freehash", "clusters"), chosen)
-    assert len(calls) == steps(subject, ("freehash", "clusters"), chosen)
-    assert [candidate.examples for candidate in candidates] == [400, 400]
-    again = build("m", subject, model.ranker, chosen)
-    np.testing.assert_array_equal(model.activators[0].lists.lists, again.activators[0].lists.lists)
-
-
-def test_a_sample_has_the_full_answers_of_its_own_examples() -> None:
-    many = Subject(random_mlp((32,), 300), random_data((32,), 300))
-    part, alone = (many.sampled(150, 60, seed=0, alone=alone) for alone in (False, True))
-    assert (len(part.data.train), len(part.data.validation)) == (150, 60)
-    np.testing.assert_array_equal(part.data.train.x, alone.data.train.x)
-    np.testing.assert_array_equal(part.full.first, alone.full.first)
-    np.testing.assert_allclose(part.full.log_partition, alone.full.log_partition, rtol=1e-5)
-
-
-def test_a_plan_says_what_would_be_done() -> None:
-    subject = Subject(mlp_of(trained()), digits())
-    made = plan(subject, ("freehash",), Settings((0.3, 0.5)))
-    assert made.layers == {layer.name: 112 for layer in subject.mlp.layers[:2]}
-    assert (made.k, made.rankers, made.examples) == ((0.3, 0.5), ("freehash",), len(digits().train))
-    assert 0 < made.predicted_s < 3600
-
-
 # --- Choosing k ----------------------------------------------------------------------------------------------------
 
 
@@ -406,145 +299,3 @@ def test_accuracy_above_the_full_network_cannot_be_met() -> None:
     assert model.aclo(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6) is None
     with pytest.raises(InputError, match="accuracy target is not a number"):
         model.aclo(digits().test.x[:1], float("nan"))
-
-
-# --- What is refused -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_value_that_is_not_finite_is_named_by_row(bad: float) -> None:
-    for model in (random_model(), digits_model()):
-        x = np.ones((3, *model.input_shape), dtype=np.float32)
-        x[2, 0, 0, 1] = bad
-        for point in model.points:
-            for forward in (model.forward, model.forward_numpy):
-                with pytest.raises(InputError, match="input 2 cannot be answered: it holds NaN or infinite"):
-                    forward(x, point)
-        with pytest.raises(InputError, match="NaN or infinite"):
-            model.confidences(x[2:])
-        assert np.isfinite(model.forward(x[:2], model.full)).all(), "a bad query leaves nothing behind"
-
-
-def test_a_wrong_shape_is_refused() -> None:
-    with pytest.raises(InputError, match=r"random takes inputs \[batch, 3, 2, 2\], not \[1, 12\]"):
-        random_model().forward(np.zeros((1, 12), dtype=np.float32), FULL)
-    with pytest.raises(InputError, match="one input at a time, not for 2"):
-        random_model().aclo(np.zeros((2, 3, 2, 2), dtype=np.float32), 0.5)
-
-
-def chain(*layers: tuple[str, dict[str, object]]) -> GraphModule:
-    builder = GraphBuilder()
-    last = builder.add("InputLayer", name="input", shape=[1, 4, 4])
-    for op, attributes in layers:
-        last = builder.add(op, last, **attributes)  # type: ignore[arg-type]
-    return GraphModule(builder.graph())
-
-
-def parameters(module: GraphModule) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
-
-
-@pytest.mark.parametrize(
-    ("layers", "sentence"),
-    [
-        ([("Flatten", {}), ("Dense", {"units": 3})], "no ReLU layer"),
-        (
-            [("Flatten", {}), ("Dense", {"units": 4, "activation": "tanh", "name": "first"}), ("Dense", {"units": 3})],
-            "operator 'first' has the activation tanh",
-        ),
-        (
-            [
-                ("Flatten", {}),
-                ("Dense", {"units": 4, "activation": "relu"}),
-                ("Dense", {"units": 3}),
-                ("Softmax", {"name": "probabilities"}),
-            ],
-            "operator 'probabilities' is Softmax",
-        ),
-        (
-            [("Conv2D", {"filters": 2, "kernel": 3, "name": "conv"}), ("Flatten", {}), ("Dense", {"units": 3})],
-            "operator 'conv' is Conv2D",
-        ),
-        (
-            [("Dense", {"units": 4, "activation": "relu", "name": "unflattened"}), ("Dense", {"units": 3})],
-            "operator 'unflattened' takes inputs of shape",
-        ),
-    ],
-)
-def test_a_network_that_is_no_relu_chain_is_refused_by_operator(
-    layers: list[tuple[str, dict[str, object]]], sentence: str
-) -> None:
-    module = chain(*layers)
-    with pytest.raises(InputError, match=sentence):
-        MLP.from_graph(module.graph, parameters(module))
-
-
-def test_a_branch_is_refused() -> None:
-    builder = GraphBuilder()
-    start = builder.add("Flatten", builder.add("InputLayer", shape=[1, 4, 4]))
-    first = builder.add("Dense", start, units=3, activation="relu")
-    builder.add("Dense", start, units=3, name="shortcut")
-    assert first
-    module = GraphModule(builder.graph())
-    with pytest.raises(InputError, match="operator 'shortcut' does not follow the operator before it"):
-        MLP.from_graph(module.graph, parameters(module))
-
-
-def test_relu_may_be_an_operator_of_its_own_and_bias_may_lack() -> None:
-    module = chain(("Flatten", {}), ("Dense", {"units": 4, "bias": False}), ("ReLU", {}), ("Dense", {"units": 3}))
-    x = np.random.default_rng(0).normal(size=(6, 1, 4, 4)).astype(np.float32)
-    network = MLP.from_graph(module.graph, parameters(module))
-    with torch.inference_mode():
-        plain = module(torch.from_numpy(x)).numpy()
-    np.testing.assert_allclose(network.logits(x.reshape(6, -1)), plain, rtol=1e-4, atol=1e-5)
-
-
-def test_weights_that_are_not_finite_are_refused_by_operator() -> None:
-    layers = mlp_of(trained()).layers
-    broken = replace(layers[1], weights=np.where(np.arange(112) == 3, np.nan, layers[1].weights).astype(np.float32))
-    with pytest.raises(InputError, match=f"operator '{layers[1].name}': a weight is NaN"):
-        MLP((1, 8, 8), (layers[0], broken, layers[2]))
-
-
-def test_too_little_data_other_data_and_bad_data_are_refused() -> None:
-    data, network = digits(), mlp_of(trained())
-    few = replace(data, train=Split(data.train.x[:20], data.train.y[:20]))
-    with pytest.raises(InputError, match="20 train examples are too few"):
-        Subject(network, few)
-    poisoned = data.validation.x.copy()
-    poisoned[0, 0, 0, 0] = np.nan
-    with pytest.raises(InputError, match="the validation examples hold NaN"):
-        Subject(network, replace(data, validation=Split(poisoned, data.validation.y)))
-    with pytest.raises(InputError, match=r"the network takes inputs \(3, 2, 2\)"):
-        Subject(random_model().mlp, data)
-
-
-@pytest.mark.parametrize("shares", [(), (0.0,), (1.0,), (1.5,), (0.5, 0.1), (0.5, 0.5), (float("nan"),)])
-def test_a_k_grid_must_be_ascending_fractions(shares: tuple[float, ...]) -> None:
-    with pytest.raises(InputError, match="k must be fractions above 0 and below 1"):
-        Settings(shares)
-
-
-def test_tables_built_for_other_weights_are_refused(tmp_path: Path) -> None:
-    model = random_model()
-    model.save(tmp_path / "good", config={}, seed=0)
-    good = open_artifact(tmp_path / "good")
-    weights = good.tensors(WEIGHTS_FILE)
-    weights["dense_1.weight"] = weights["dense_1.weight"] + np.float32(1e-3)
-    for name, tensors, description in (
-        ("altered", weights, good.json(DESCRIPTION_FILE)),
-        ("torn", {}, good.json(DESCRIPTION_FILE)),
-        ("foreign", good.tensors(WEIGHTS_FILE), {**good.json(DESCRIPTION_FILE), "ranker": "astrology"}),
-    ):
-        with create_artifact(tmp_path / name, "slo-nn", config={}) as bundle:
-            bundle.write_json(DESCRIPTION_FILE, description)
-            bundle.write_tensors(WEIGHTS_FILE, tensors)
-            bundle.write_tensors(TABLES_FILE, good.tensors(TABLES_FILE))
-        with pytest.raises(ArtifactError, match="other weights" if name == "altered" else "do not belong together"):
-            load_model(open_artifact(tmp_path / name))
-
-
-def test_a_network_with_convolutions_is_refused() -> None:
-    graph = small_cnn(digits())
-    with pytest.raises(InputError, match="is Conv2D; Node Activators take Dense layers with ReLU"):
-        MLP.from_graph(graph, {})

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-import uvicorn
 
 from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import InlineEngine, Limits, ServedModel, create_app
-from slotool.serving.server import bind, url_of
+from slotool.serving.grpc_frontend import GrpcFrontEnd
+from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
 POINTS = tuple(OperatingPoint.of(version=name) for name in ("small", "medium", "large"))
@@ -74,9 +74,10 @@ def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | N
 
 @dataclass
 class LiveServer:
-    """``url`` of a server in a thread of this process, and the engine behind it."""
+    """``url`` of a server in a thread of this process, where it speaks gRPC, and the engine behind it."""
 
     url: str
+    grpc_address: str
     models: dict[str, ElasticModel]
     engine: InlineEngine
     limits: Limits = field(default_factory=Limits)
@@ -96,15 +97,16 @@ def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iter
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     engine = InlineEngine(by_name, max_queue=limits.queue)
-    listener = bind("127.0.0.1", 0)
     app = create_app(by_name, limits=limits, engine=engine)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.005)
-    try:
-        yield LiveServer(url_of(listener), {name: entry.model for name, entry in by_name.items()}, engine, limits)
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
+    ready = threading.Event()
+    with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
+        url, grpc_address = url_of(listener), address_of(grpc_listener)
+        server = Server(app, ready.set, drain_s=10, beside=GrpcFrontEnd(app.state.front, grpc_address))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        assert ready.wait(60)
+        try:
+            yield LiveServer(url, grpc_address, {name: entry.model for name, entry in by_name.items()}, engine, limits)
+        finally:
+            server.should_exit = True
+            thread.join(timeout=10)

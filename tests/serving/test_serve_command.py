@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import tritonclient.grpc as triton
 from live_server import tier_rules
 
 from slotool.data import load_dataset
@@ -104,6 +105,28 @@ def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> Non
         assert process.stderr is not None
         assert process.stdout.read() == ""
         assert "no rows of mlp" in process.stderr.read()
+
+
+def test_grpc_is_served_beside_http_and_drained(folder: Path) -> None:
+    with serving(folder, "mlp", "--grpc-port", "0") as (process, ready):
+        assert ready["grpc"].startswith("127.0.0.1:")
+        assert ready["grpc"] != f"127.0.0.1:{ready['port']}"
+        with triton.InferenceServerClient(ready["grpc"]) as client:
+            tensor = triton.InferInput("input", [1, *EXAMPLE.shape], "FP32")
+            tensor.set_data_from_numpy(EXAMPLE[None])
+            assert client.infer("mlp", [tensor]).as_numpy("label").shape == (1,)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finished = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", port)
+    assert finished.exit_code == 2
+    assert f"127.0.0.1:{port}: the address is in use" in finished.stderr
 
 
 def refused_within(port: int) -> None:

@@ -1,0 +1,189 @@
+"""The Open Inference Protocol V2 over gRPC, as an unmodified ``tritonclient[grpc]`` speaks it, beside HTTP on its loop.
+
+Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too. A deadline is the nearer of gRPC's
+own and the ``timeout`` parameter (µs). Messages and stubs are those of the ``tritonclient`` package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2 as v2
+
+from slotool import __version__
+from slotool.serving import demands, grpc_messages, refusals, tensors
+from slotool.serving.engine import ServedModel
+from slotool.serving.frontend import VERSION, FrontEnd, explanation
+from slotool.serving.refusals import Refusal
+
+SERVICE = "inference.GRPCInferenceService"
+EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
+MAX_METADATA_BYTES = 16 * 2**10
+# google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    415: grpc.StatusCode.INVALID_ARGUMENT,
+    431: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    500: grpc.StatusCode.INTERNAL,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class GrpcFrontEnd:
+    """A gRPC server over one ``FrontEnd``, to be started and stopped inside the running event loop.
+
+    ``address``: ``host:port``, IPv6 in brackets.
+    """
+
+    def __init__(self, front: FrontEnd, address: str):
+        self._front = front
+        self._address = address
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises ``OSError`` when the address has been taken."""
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", self._front.limits.body_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ]
+        self._server = grpc.aio.server(options=options)
+        methods = {name: self._method(*served) for name, served in self._methods().items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+        try:
+            self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {self._address}: {error}") from None
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def _methods(self) -> dict[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]]:
+        return {
+            "ServerLive": (self._live, v2.ServerLiveRequest),
+            "ServerReady": (self._ready, v2.ServerReadyRequest),
+            "ServerMetadata": (self._server_metadata, v2.ServerMetadataRequest),
+            "ModelReady": (self._model_ready, v2.ModelReadyRequest),
+            "ModelMetadata": (self._model_metadata, v2.ModelMetadataRequest),
+            "ModelConfig": (self._model_config, v2.ModelConfigRequest),
+            "ModelStatistics": (self._model_statistics, v2.ModelStatisticsRequest),
+            "RepositoryIndex": (self._repository_index, v2.RepositoryIndexRequest),
+            "ModelInfer": (self._infer, v2.ModelInferRequest),
+        }
+
+    def _method(self, handle: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> grpc.RpcMethodHandler:
+        """``handle`` behind what all methods share: bytes in and out, refusals as status codes, every drop counted."""
+
+        async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            model = ""
+            try:
+                request = grpc_messages.parse(await self._message(messages), kind)
+                model = getattr(request, "model_name", "")
+                response = await handle(request, context)
+                return response.SerializeToString()
+            except Refusal as error:
+                refusal = error
+            except asyncio.CancelledError:
+                # gRPC calls a handler off when the client leaves, and also when the client's deadline has come.
+                left_s = context.time_remaining()
+                self._front.dropped(model, "client-gone" if left_s is None or left_s > 0 else "expired")
+                raise
+            self._front.dropped(model, refusal.cause)
+            await context.abort(CODES[refusal.status], str(refusal), (("cause", refusal.cause),))
+            raise AssertionError("abort raises")
+
+        # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and
+        # one that is cancelled before it is read is counted.
+        return grpc.stream_unary_rpc_method_handler(serve)
+
+    async def _message(self, messages: AsyncIterator[bytes]) -> bytes:
+        """The request's only message. Raises ``Refusal``."""
+        seconds = self._front.limits.body_s
+        try:
+            async with asyncio.timeout(seconds):
+                return await anext(messages)
+        except TimeoutError:
+            raise refusals.too_slow(f"the message did not arrive within {seconds:g} s") from None
+        except StopAsyncIteration:
+            raise refusals.bad_request("the request has no message") from None
+
+    def _named(self, request: Any) -> ServedModel:
+        name = request.model_name if hasattr(request, "model_name") else request.name
+        version = getattr(request, "model_version", "") or getattr(request, "version", "") or VERSION
+        return self._front.model(name, version)
+
+    async def _live(self, request: Any, context: Any) -> Any:
+        return v2.ServerLiveResponse(live=True)
+
+    async def _ready(self, request: Any, context: Any) -> Any:
+        """Live and ready are one: the port opens only when every model has run at every point."""
+        return v2.ServerReadyResponse(ready=True)
+
+    async def _server_metadata(self, request: Any, context: Any) -> Any:
+        return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=EXTENSIONS)
+
+    async def _model_ready(self, request: Any, context: Any) -> Any:
+        """False and no error for a model that is not served, as Triton has it."""
+        try:
+            self._named(request)
+        except Refusal:
+            return v2.ModelReadyResponse(ready=False)
+        return v2.ModelReadyResponse(ready=True)
+
+    async def _model_metadata(self, request: Any, context: Any) -> Any:
+        served = self._named(request)
+        shape, classes = served.model.input_shape, served.model.classes
+        return grpc_messages.metadata_message(tensors.model_metadata(served.name, VERSION, shape, classes))
+
+    async def _model_config(self, request: Any, context: Any) -> Any:
+        served = self._named(request)
+        shape, classes, batch = served.model.input_shape, served.model.classes, self._front.limits.batch
+        return grpc_messages.config_message(tensors.model_config(served.name, shape, classes, batch))
+
+    async def _model_statistics(self, request: Any, context: Any) -> Any:
+        """Of one model, or of all when none is named."""
+        names = [self._named(request).name] if request.name else list(self._front.models)
+        return grpc_messages.statistics_message(self._front.statistics[n].document(n, VERSION) for n in names)
+
+    async def _repository_index(self, request: Any, context: Any) -> Any:
+        models = [{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models]
+        return v2.RepositoryIndexResponse(models=[v2.RepositoryIndexResponse.ModelIndex(**model) for model in models])
+
+    async def _infer(self, request: Any, context: Any) -> Any:
+        front = self._front
+        arrival_us = front.engine.now_us()
+        served = self._named(request)
+        asked = grpc_messages.parse_infer(request, tuple(served.model.input_shape), max_batch=front.limits.batch)
+        demanded = _nearer(demands.from_parameters(asked.parameters), context.time_remaining())
+        answer = await front.infer(served, asked.x, demanded, arrival_us, context.cancelled)
+        outputs = {
+            "logits": answer.scored.logits,
+            "label": answer.labels,
+            "confidence": answer.scored.confidence.astype(np.float32),
+        }
+        return grpc_messages.format_infer(served.name, VERSION, asked, outputs, explanation(answer))
+
+
+def _nearer(asked: demands.Demands, left_s: float | None) -> demands.Demands:
+    """The demands with gRPC's own deadline, where that is nearer."""
+    if left_s is None:
+        return asked
+    if left_s <= 0:
+        raise refusals.expired(0.0)
+    return replace(asked, timeout_us=min(asked.timeout_us, left_s * 1e6))

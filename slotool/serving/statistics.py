@@ -1,0 +1,64 @@
+"""Counts and durations per model in the form of Triton's statistics extension, which its load tester reads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from slotool.serving.engine import Answer
+
+
+@dataclass
+class _Total:
+    """How often something happened, and the µs it took in all."""
+
+    count: int = 0
+    spent_us: float = 0.0
+
+    def add(self, spent_us: float) -> None:
+        self.count += 1
+        self.spent_us += spent_us
+
+    def document(self) -> dict[str, int]:
+        return {"count": self.count, "ns": round(self.spent_us * 1e3)}
+
+
+@dataclass
+class Statistics:
+    """What happened to the requests of one model that reached the engine: bad requests are not the model's.
+
+    Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``queue`` from arrival to dispatch,
+    ``compute`` in the model.
+    """
+
+    success: _Total = field(default_factory=_Total)
+    fail: _Total = field(default_factory=_Total)
+    queue: _Total = field(default_factory=_Total)
+    compute: _Total = field(default_factory=_Total)
+    examples: int = 0
+    last_ms: int = 0
+
+    def answered(self, answer: Answer) -> None:
+        """Count an answer."""
+        self.success.add(answer.queue_us + answer.compute_us)
+        self.queue.add(answer.queue_us)
+        self.compute.add(answer.compute_us)
+        self.examples += len(answer.scored.logits)
+        self.last_ms = time.time_ns() // 1_000_000
+
+    def refused(self, after_us: float) -> None:
+        """Count a request refused that long after it arrived."""
+        self.fail.add(after_us)
+
+    def document(self, model: str, version: str) -> dict[str, Any]:
+        """Triton's ``ModelStatistics`` object: ``inference_count`` in examples, ``execution_count`` in model runs."""
+        stats = {"success": self.success, "fail": self.fail, "queue": self.queue, "compute_infer": self.compute}
+        return {
+            "name": model,
+            "version": version,
+            "last_inference": self.last_ms,
+            "inference_count": self.examples,
+            "execution_count": self.compute.count,
+            "inference_stats": {name: total.document() for name, total in stats.items()},
+        }

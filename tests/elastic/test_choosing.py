@@ -1,0 +1,48 @@
+"""Which ranker ``--ranker auto`` takes, and the plan of a build."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
+
+from slotool.elastic.activators.build import Settings, Subject, build, learn
+from slotool.elastic.activators.choosing import Candidate, choose, plan, steps
+from slotool.elastic.activators.registry import CANDIDATES
+
+
+def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
+    calls: list[None] = []
+    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5, 0.9))
+    model, candidates = choose("m", subject, CANDIDATES, chosen)
+    assert len(calls) == steps(subject, CANDIDATES, chosen)
+    assert [candidate.ranker for candidate in candidates] == list(CANDIDATES)
+    by_name = {candidate.ranker: candidate for candidate in candidates}
+    assert by_name[model.ranker].read_bytes == min(candidate.read_bytes for candidate in candidates)
+    assert by_name[model.ranker] == Candidate.of(subject, learn(subject, model.ranker, chosen))
+    for candidate in candidates:
+        assert candidate.accuracy >= candidate.full_accuracy - 0.002
+
+
+def test_every_candidate_learns_from_all_examples_and_the_best_is_what_build_makes() -> None:
+    """A sample would judge rankers of many buckets by a part of their buckets."""
+    data, chosen = random_data((32,), 300), Settings(SHARES, bits=4)
+    subject = Subject(random_mlp((32,), 300), data)
+    model, candidates = choose("m", subject, ("freehash", "clusters"), chosen)
+    assert [candidate.examples for candidate in candidates] == [len(data.train)] * 2
+    built = {c.ranker: build("m", subject, c.ranker, chosen) for c in candidates}
+    for candidate in candidates:
+        by_point = built[candidate.ranker].calibration.by_point
+        assert candidate.full_accuracy == by_point[-1]
+        assert candidate.mean_accuracy == pytest.approx(by_point[:-1].mean())
+    for at, activator in built[model.ranker].activators.items():
+        np.testing.assert_array_equal(model.activators[at].lists.lists, activator.lists.lists)
+    np.testing.assert_array_equal(model.confidence.means, built[model.ranker].confidence.means)
+
+
+def test_a_plan_says_what_would_be_done() -> None:
+    subject = Subject(mlp_of(trained()), digits())
+    made = plan(subject, ("freehash",), Settings((0.3, 0.5)))
+    assert made.layers == {layer.name: 112 for layer in subject.mlp.layers[:2]}
+    assert (made.k, made.rankers, made.examples) == ((0.3, 0.5), ("freehash",), len(digits().train))
+    assert 0 < made.predicted_s < 3600
