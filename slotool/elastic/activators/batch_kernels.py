@@ -67,7 +67,7 @@ def rows_rounded(
     threshold: float,
     point: int,
 ) -> int:
-    """As ``rows_dense``, by ``top_rounded`` where it can, at ``point``; ``rounded``: its handle, of the same buffers."""
+    """As ``rows_dense``, but at ``point`` by ``top_rounded`` where it can; ``rounded``: its handle of those buffers."""
     for row in range(len(x)):
         taken[row] = point
         if top_rounded(x[row], rounded) != 0:
@@ -103,7 +103,7 @@ def first_layer(
 
 @njit(cache=True, fastmath=FAST)
 def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """The best of each row of ``values`` float32 [n, classes]: ``labels`` int32, ``scores`` float32 [n, p], best first."""
+    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p]."""
     wanted = labels.shape[1]
     for query in range(len(values)):
         row, nodes, best = values[query], labels[query], scores[query]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -68,9 +68,13 @@ def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_s
     queries = Queries(model, _data(model, data).validation)
     if batch_size > 1:
         batches = cycle(queries.batches(batch_size, point)[: max(1, MOST_EXAMPLES // batch_size)])
-        return lambda: next(batches)()
+        return lambda: _next(batches)
     label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MOST_EXAMPLES)))
     return lambda: np.array([label(next(numbers))])
+
+
+def _next(calls: Iterator[Callable[[], Any]]) -> Any:
+    return next(calls)()
 
 
 # So many different examples: enough to keep caches as cold as in service.
