@@ -21,9 +21,10 @@ class EdfQueue:
     """Queries by deadline, then priority, then arrival, then order of pushing.
 
     Besides the queries the queue says what a policy may want to know of its surroundings:
-    ``deadlines_us``: float64 [examples waiting], one deadline per example, ascending. ``levels``: float64, likewise, their
-    priorities, ``inf`` for none. ``arrived_us``: float64, instants of the last ``RECENT`` arrivals, ascending. ``free_us``: float64 [workers], for each worker that serves this queue
-    the instant at which it comes free (in the past: it is idle); the dispatcher sets it, one idle worker unless told.
+    ``deadlines_us``: float64 [examples waiting], one deadline per example, ascending. ``levels``: float64, likewise,
+    their priorities, ``inf`` for none. ``arrived_us``: float64, instants of the last ``RECENT`` arrivals, ascending.
+    ``free_us``: float64 [workers], for each worker that serves this queue the instant at which it comes free (in the
+    past: it is idle); the dispatcher sets it, one idle worker unless told.
 
     A push that comes last in the order, as with equal times allowed, costs O(1); any other moves what lies behind.
     Source: superserve, §5 (the router's queue).

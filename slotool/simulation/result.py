@@ -19,7 +19,8 @@ class Outcome:
     grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
 
     ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REFUSED``: the policy had no way to meet
-    it. ``SHED``: it gave way to more important ones. All three are drops. ``busy_us``: worker time spent, ``calls``: on how many calls.
+    it. ``SHED``: it gave way to more important ones. All three are drops. ``busy_us``: worker time spent, ``calls``:
+    on how many calls.
     """
 
     grid: ControlGrid

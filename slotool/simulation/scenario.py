@@ -14,7 +14,8 @@ class Scenario:
     """n queries of one example each, in order of arrival, and the workers that serve them.
 
     ``arrival_us``, ``deadline_us``: float64 [n], instants. ``min_accuracy``: float64 [n], 0 for none; ``priority``:
-    int64 [n], 1 the most important, 0 the least; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for one that lives.
+    int64 [n], 1 the most important, 0 the least; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for
+    one that lives.
     Raises ``InputError`` for arrivals that descend, are negative or not finite, a deadline not after its arrival,
     arrays of unequal length, or no worker.
     """

@@ -76,16 +76,21 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     for i in range(12):
         state.arrive(Query(str(i), 0.0, 2_000.0))
     first, second = state.turn(0.0)[0], state.turn(0.0)[0]
-    assert first and second and state.turn(0.0) == (None, [])
+    assert first
+    assert second
+    assert state.turn(0.0) == (None, [])
     assert (len(first.queries), len(second.queries)) == (8, 4)
     assert state.queue.free_us.tolist() == [
         GRID.space.latency_us(b.decision.point, len(b.queries)) for b in (first, second)
     ]
     lost = state.died(first.worker)
-    assert lost is first and len(state.queue) == 8
+    assert lost is first
+    assert len(state.queue) == 8
     state.finished(second.worker, 900.0)
     again = state.turn(900.0)[0]
-    assert again and again.worker == second.worker and again.queries == first.queries
+    assert again
+    assert again.worker == second.worker
+    assert again.queries == first.queries
     assert state.joined(950.0) == first.worker, "the place of the dead"
     assert state.joined(950.0) == 2
     state.finished(again.worker, 2_100.0)
@@ -116,7 +121,8 @@ def test_a_policy_that_knows_no_latencies_will_do() -> None:
     for i in range(3):
         state.arrive(Query(str(i), 0.0, priority=i))
     batch, _ = state.turn(0.0)
-    assert batch and [query.id for query in batch.queries] == ["1"]
+    assert batch
+    assert [query.id for query in batch.queries] == ["1"]
 
 
 def quickest_us(count: int, workers: int) -> np.ndarray:
