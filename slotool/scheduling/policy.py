@@ -49,13 +49,20 @@ class Policy(ABC):
         by the deadline if it is acted on at once.
         """
 
+    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+        """Whom to drop, since not all who wait can be in time and some are more important; None: nobody.
+
+        Asked again after each that was dropped. A policy that does not know latencies drops nobody.
+        """
+        return None
+
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
         """µs that a call is expected to take; 0 when this policy does not know."""
         return 0.0
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
-        """Whether ``query``, further back in the queue, may join a batch at ``point``; the first is not asked for."""
-        return query.min_accuracy is None and query.tolerance is None
+        """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
+        return False
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
         """Told by whoever serves that a call took so long; by default there is nothing to learn from it."""

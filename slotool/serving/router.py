@@ -6,12 +6,12 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slotool.elastic import ElasticModel
-from slotool.scheduling import Decision, EdfQueue, Policy, Query
+from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, Workers
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
@@ -55,48 +55,39 @@ class Answer:
 
 @dataclass(slots=True)
 class _Ticket:
-    """A request that waits. ``attempts``: calls it has been in; ``alone``: a call it shared failed, so it shares no
-    other."""
+    """A request on its way; ``attempts``: calls it has been in."""
 
     query: Query
     x: np.ndarray
     future: asyncio.Future[Answer]
     is_gone: Callable[[], bool]
     attempts: int = 0
-    alone: bool = False
 
     @property
     def unwanted(self) -> bool:
         return self.future.cancelled() or self.is_gone()
 
+    def refuse(self, refusal: Refusal) -> None:
+        # A cancelled future has nobody behind it.
+        if not self.future.done():
+            self.future.set_exception(refusal)
+
 
 class _Lane:
-    """A served model with its queue, and the tickets of the queries waiting in it."""
+    """A served model, the state of its queue, and the tickets of the queries in it or at work."""
 
-    def __init__(self, served: ServedModel, free_us: np.ndarray):
+    def __init__(self, served: ServedModel, workers: Workers):
         self.served = served
-        self.queue = EdfQueue()
-        self.queue.free_us = free_us
+        self.state = Dispatcher(served.policy, workers)
         self.tickets: dict[str, _Ticket] = {}
 
-    def put(self, ticket: _Ticket, *, returning: bool = False) -> None:
-        self.tickets[ticket.query.id] = ticket
-        self.queue.push(ticket.query, returning=returning)
+    def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
+        for drop in drops:
+            self.tickets.pop(drop.query.id).refuse(_refusal(drop, now_us))
 
-    def take(self, decision: Decision) -> list[_Ticket]:
-        """The most urgent and those that may share its call."""
-        policy, tickets = self.served.policy, self.tickets
-        first = self.queue.peek()
-        assert first is not None
-        room = 0 if tickets[first.id].alone else decision.batch_size
-        batch = self.queue.take(
-            room, lambda query: not tickets[query.id].alone and policy.serves(decision.point, query)
-        )
-        return [tickets.pop(query.id) for query in batch]
-
-    def expire(self, now_us: float) -> None:
-        for late in self.queue.expire(now_us):
-            _refuse(self.tickets.pop(late.id), refusals.expired(now_us - late.arrival_us))
+    def withdraw(self, query: Query) -> None:
+        self.state.withdraw(query)
+        self.tickets.pop(query.id).refuse(refusals.client_gone())
 
 
 class Router:
@@ -120,10 +111,8 @@ class Router:
         self.metrics = metrics or Metrics()
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
-        # By worker the instant at which it comes free, as far as that can be told; infinite once it is lost.
-        self._free_us = np.zeros(self.engine.workers)
-        self._idle = set(range(self.engine.workers))
-        self._lanes = {name: _Lane(served, self._free_us) for name, served in models.items()}
+        self._workers = Workers(self.engine.workers)
+        self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
         self._max_queue = max_queue
         self._numbered = 0
         self._scheduled = False
@@ -134,11 +123,11 @@ class Router:
 
     def waiting(self) -> int:
         """Requests in all queues."""
-        return sum(len(lane.queue) for lane in self._lanes.values())
+        return sum(len(lane.state.queue) for lane in self._lanes.values())
 
     def alive(self) -> int:
         """Workers that are there, busy or not."""
-        return int(np.isfinite(self._free_us).sum())
+        return int(np.isfinite(self._workers.free_us).sum())
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -152,7 +141,8 @@ class Router:
         Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
         """
         self.engine.prepare(served.name, served.policy.points)
-        self._lanes[served.name].served = served
+        lane = self._lanes[served.name]
+        lane.served, lane.state.policy = served, served.policy
 
     async def answer(
         self, name: str, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
@@ -177,8 +167,8 @@ class Router:
             len(x),
             None if demands.min_accuracy is None else _expected(lane.served.model, x),
         )
-        ticket = _Ticket(query, x, asyncio.get_running_loop().create_future(), is_gone)
-        lane.put(ticket)
+        ticket = lane.tickets[query.id] = _Ticket(query, x, asyncio.get_running_loop().create_future(), is_gone)
+        lane.state.arrive(query)
         self._wake()
         return await ticket.future
 
@@ -195,140 +185,128 @@ class Router:
         """Serve the most urgent queries of all lanes while a worker is idle; in the loop itself one call at a time,
         for the loop has to read what arrives meanwhile."""
         self._scheduled = False
-        calls, now_us = 0, self.now_us()
-        for each in self._lanes.values():
-            each.expire(now_us)
-        while self._idle and not (calls and self.engine.in_loop):
-            lane = min((lane for lane in self._lanes.values() if lane.queue), key=_urgency, default=None)
+        now_us, calls = self.now_us(), 0
+        while self._workers.idle() is not None and not (calls and self.engine.in_loop):
+            lane = min((lane for lane in self._lanes.values() if lane.state.queue), key=_urgency, default=None)
             if lane is None:
-                break
-            calls += self._dispatch_from(lane, now_us)
-        if self.waiting():
-            if self._idle:
-                self._wake(READING_TURNS)
-            else:
-                self._set_alarm()
+                return
+            calls += self._turn(lane, now_us)
+        if self._workers.idle() is not None:
+            self._wake(READING_TURNS)
+        elif self.waiting():
+            for lane in self._lanes.values():
+                lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
+            self._set_alarm()
 
-    def _dispatch_from(self, lane: _Lane, now_us: float) -> bool:
-        """Whether the most urgent query led to a call; if not, it is refused and gone."""
-        query = lane.queue.peek()
-        assert query is not None
-        if lane.tickets[query.id].unwanted:
-            refusal: Decision | Refusal = refusals.client_gone()
-        else:
-            refusal = _decide(lane.served.policy, now_us, lane.queue)
-        if isinstance(refusal, Refusal):
-            lane.queue.pop()
-            _refuse(lane.tickets.pop(query.id), refusal)
+    def _turn(self, lane: _Lane, now_us: float) -> bool:
+        """Whether a call has been made."""
+        while (query := lane.state.queue.peek()) is not None and lane.tickets[query.id].unwanted:
+            lane.withdraw(query)
+        batch, drops = lane.state.turn(now_us)
+        lane.refuse(drops, now_us)
+        if batch is None:
             return False
-        batch = lane.take(refusal)
-        for ticket in batch[1:]:
+        tickets = [lane.tickets[query.id] for query in batch.queries]
+        for ticket in tickets[1:]:
             if ticket.unwanted:
-                _refuse(ticket, refusals.client_gone())
-        self._call(lane, refusal, [ticket for ticket in batch if not ticket.future.done()], now_us)
+                ticket.refuse(refusals.client_gone())
+        self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
         return True
 
-    def _call(self, lane: _Lane, decision: Decision, batch: list[_Ticket], now_us: float) -> None:
-        served, worker = lane.served, min(self._idle)
-        x = batch[0].x if len(batch) == 1 else np.concatenate([ticket.x for ticket in batch])
-        self._idle.discard(worker)
-        self._free_us[worker] = now_us + served.policy.planned_us(decision.point, len(x))
+    def _call(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket]) -> None:
+        x = wanted[0].x if len(wanted) == 1 else np.concatenate([ticket.x for ticket in wanted])
 
         def done(result: Scored | Exception) -> None:
             done_us = self.now_us()
-            if not isinstance(result, WorkerLost):
-                self._free_us[worker] = done_us
-                self._idle.add(worker)
             self._wake(READING_TURNS)
-            if isinstance(result, Scored):
-                self._finish(lane, decision, batch, result, now_us, done_us)
-            else:
+            if isinstance(result, WorkerLost):
+                lane.state.died(batch.worker)
                 self._again_or_never(lane, batch, result)
+                return
+            lane.state.finished(batch.worker, done_us)
+            if isinstance(result, Scored):
+                self._finish(lane, batch, wanted, result, done_us)
+            else:
+                self._take_apart(lane, batch, result)
 
         try:
-            self.engine.begin(worker, served.name, decision.point, x, done)
+            self.engine.begin(batch.worker, lane.served.name, batch.decision.point, x, done)
         except Exception as error:
             done(error)
 
-    def _worker_changed(self, worker: int, alive: bool) -> None:
-        """The engine's word on a worker that is not in a call, or comes back."""
-        self._free_us[worker] = self.now_us() if alive else math.inf
-        if alive:
-            self._idle.add(worker)
-            self.metrics.worker_restarted()
-            self._wake()
-        else:
-            self._idle.discard(worker)
-
-    def _finish(
-        self,
-        lane: _Lane,
-        decision: Decision,
-        batch: Sequence[_Ticket],
-        scored: Scored,
-        dispatched_us: float,
-        done_us: float,
-    ) -> None:
-        took_us = done_us - dispatched_us
-        examples = len(scored.logits)
-        lane.served.policy.observe(decision.point, examples, took_us)
+    def _finish(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], scored: Scored, done_us: float) -> None:
+        took_us, examples = done_us - batch.begun_us, len(scored.logits)
+        lane.served.policy.observe(batch.decision.point, examples, took_us)
         self.metrics.computed(lane.served.name, examples)
+        for query in batch.queries:
+            del lane.tickets[query.id]
         first = 0
-        for ticket in batch:
+        for ticket in wanted:
             query, last = ticket.query, first + len(ticket.x)
-            part = scored if len(batch) == 1 else Scored(scored.logits[first:last], scored.confidence[first:last])
+            part = scored if len(wanted) == 1 else Scored(scored.logits[first:last], scored.confidence[first:last])
             first = last
             if np.isnan(part.confidence).any():
                 overflow = "the model's scores overflow on this input: its values are too large"
-                _refuse(ticket, refusals.bad_request(overflow))
+                ticket.refuse(refusals.bad_request(overflow))
             elif not ticket.future.done():
-                timing = dispatched_us - query.arrival_us, took_us, query.slack_us(done_us)
-                ticket.future.set_result(Answer(part, decision, *timing, examples))
+                timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us)
+                ticket.future.set_result(Answer(part, batch.decision, *timing, examples))
 
-    def _again_or_never(self, lane: _Lane, batch: Sequence[_Ticket], error: Exception) -> None:
-        """A lost worker's batch is tried on another one; of a batch that failed each request by itself, so that one
-        does not take the others with it."""
-        lost = isinstance(error, WorkerLost)
-        for ticket in batch:
+    def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:
+        """The batch of a lost worker waits again, but for those who have been in too many such calls."""
+        for query in batch.queries:
+            ticket = lane.tickets[query.id]
             ticket.attempts += 1
-            if ticket.attempts < MOST_ATTEMPTS and (lost or len(batch) > 1):
-                ticket.alone = not lost or ticket.attempts > 1
-                lane.put(ticket, returning=True)
+            if ticket.attempts >= MOST_ATTEMPTS:
+                lane.state.withdraw(query)
+                del lane.tickets[query.id]
+                ticket.refuse(refusals.failed(error))
+            else:
+                self.metrics.retried(lane.served.name)
+
+    def _take_apart(self, lane: _Lane, batch: Batch, error: Exception) -> None:
+        """Of a batch that failed each request is tried by itself, so that one does not take the others with it."""
+        for query in batch.queries:
+            ticket = lane.tickets.pop(query.id)
+            if len(batch.queries) > 1 and not ticket.future.done():
+                ticket.query = replace(query, alone=True)
+                lane.tickets[query.id] = ticket
+                lane.state.arrive(ticket.query, returning=True)
                 self.metrics.retried(lane.served.name)
             else:
-                _refuse(ticket, refusals.failed(error))
+                ticket.refuse(refusals.failed(error))
+
+    def _worker_changed(self, worker: int, alive: bool) -> None:
+        """The engine's word on a worker that is not in a call, or is there again."""
+        if alive:
+            self._workers.joins(self.now_us(), worker)
+            self.metrics.worker_restarted()
+            self._wake()
+        else:
+            self._workers.free_us[worker] = math.inf
 
     def _set_alarm(self) -> None:
         """All workers are busy: come back when the first deadline passes, so that nobody is left without a word."""
         if self._alarm is not None:
             self._alarm.cancel()
-        heads = (lane.queue.peek() for lane in self._lanes.values())
-        soonest_us = min((query.deadline_us for query in heads if query is not None), default=math.inf)
+        soonest_us = min(lane.state.next_expiry_us for lane in self._lanes.values())
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
 
 def _urgency(lane: _Lane) -> tuple[float, float, float]:
-    query = lane.queue.peek()
+    query = lane.state.queue.peek()
     assert query is not None
     return query.urgency
 
 
-def _decide(policy: Policy, now_us: float, queue: EdfQueue) -> Decision | Refusal:
-    try:
-        answer = policy.decide(now_us, queue)
-    except Exception as error:
-        return refusals.failed(error)
-    if isinstance(answer, Decision):
-        return answer
-    return refusals.cannot_meet(answer.reason if answer else "no policy of this server applies to the request")
-
-
-def _refuse(ticket: _Ticket, refusal: Refusal) -> None:
-    # A cancelled future has nobody behind it.
-    if not ticket.future.done():
-        ticket.future.set_exception(refusal)
+def _refusal(drop: Drop, now_us: float) -> Refusal:
+    if drop.fate is Fate.EXPIRED:
+        return refusals.expired(now_us - drop.query.arrival_us)
+    if drop.fate is Fate.FAILED:
+        return Refusal(500, "failed", drop.reason)
+    return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)
 
 
 def _expected(model: ElasticModel, x: np.ndarray) -> dict[OperatingPoint, float] | None:
