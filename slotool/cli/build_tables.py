@@ -244,12 +244,12 @@ def _plan(output: Output, plan: Plan, data: str) -> None:
     from slotool.cli.output import duration
 
     layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
-    compared = f"compared on {plan.compared_on:,}" if len(plan.rankers) > 1 else "built at once"
     output.result(
         "build-tables-plan",
         {**asdict(plan), "data": data},
         f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
-        f"rankers {', '.join(plan.rankers)}: {compared} of {plan.examples:,} training examples of {data}",
+        f"{'rankers' if len(plan.rankers) > 1 else 'ranker'} {', '.join(plan.rankers)}: learnt from "
+        f"{plan.examples:,} training examples of {data}",
         f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small builds",
     )
 

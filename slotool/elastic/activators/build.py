@@ -87,8 +87,6 @@ class Subject:
     mlp: MLP
     data: AnyData
     progress: Progress = lambda: None
-    # The subject that this one is a sample of, and which of its training examples it has.
-    part_of: tuple[Subject, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         _check(self.mlp, self.data)
@@ -125,17 +123,15 @@ class Subject:
         """The same, calling ``progress``."""
         return replace(self, progress=progress)
 
-    def sampled(self, training: int, validation: int, seed: int, *, alone: bool = False) -> Subject:
-        """A random part, in its old order, that takes from this one what it has computed, unless ``alone``."""
+    def sampled(self, training: int, validation: int, seed: int) -> Subject:
+        """A random part, in its old order; it shares nothing that was computed."""
         rng = np.random.default_rng(seed)
         data: Any = self.data
-        chosen = [
-            np.sort(rng.permutation(len(split))[:most])
+        train, held_out = (
+            split.take(np.sort(rng.permutation(len(split))[:most]))
             for split, most in ((data.train, training), (data.validation, validation))
-        ]
-        train, held_out = (split.take(rows) for split, rows in zip((data.train, data.validation), chosen, strict=True))
-        part = replace(data, train=train, validation=held_out)
-        return Subject(self.mlp, part, self.progress, None if alone else (self, chosen[0]))
+        )
+        return Subject(self.mlp, replace(data, train=train, validation=held_out), self.progress)
 
     @property
     def train(self) -> Any:
@@ -145,15 +141,11 @@ class Subject:
     @cached_property
     def last_inputs(self) -> np.ndarray:
         """float32 [n, inputs of the output layer], of training examples."""
-        if self.part_of:
-            return self.part_of[0].last_inputs[self.part_of[1]]
         last = len(self.mlp.layers) - 1
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
 
     @cached_property
     def full(self) -> FullAnswers:
-        if self.part_of:
-            return self.part_of[0].full.take(self.part_of[1])
         return FullAnswers.of(self.mlp.layers[-1], self.last_inputs, self.progress)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
@@ -183,23 +175,47 @@ def flat(x: Any) -> Any:
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
+def learning_steps(subject: Subject, settings: Settings) -> int:
+    """How often ``learn`` calls progress, besides the ``steps`` of its subject."""
+    shares = subject.shares(settings)
+    return sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+
+
 def build_steps(subject: Subject, settings: Settings) -> int:
     """How often ``build`` calls progress, besides the ``steps`` of its subject."""
-    shares = subject.shares(settings)
-    seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
-    return seen + len(shares)
+    return learning_steps(subject, settings) + len(subject.shares(settings))
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What one ranker makes of a subject's layers, before anything is known of single inputs.
+
+    ``entropy``: by layer, bits of its bucket occupancy.
+    """
+
+    ranker: str
+    shares: tuple[float, ...]
+    activators: dict[int, Activator]
+    entropy: dict[int, float]
 
 
 def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN:
     """An SLO-aware network: lists learnt on the training split, calibrated on the validation split.
 
+    Same seed, same tables. Raises ``InputError`` for settings the network cannot carry.
+    """
+    return with_confidence(name, subject, learn(subject, ranker, settings), settings.seed)
+
+
+def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
+    """Algorithm 1 by the ranker called ``ranker``.
+
     Layers are learnt front to back: the keys of each see inputs thinned by the activators before it, at every k of
-    the grid, while nodes are scored by full activations of full inputs. Same seed, same tables.
-    Raises ``InputError`` for settings the network cannot carry.
+    the grid, while nodes are scored by full activations of full inputs. Errors as in ``build``.
     """
     if ranker not in RANKERS:
         raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
-    kind, mlp, shares = RANKERS[ranker], subject.mlp, subject.shares(settings)
+    kind, shares = RANKERS[ranker], subject.shares(settings)
     tables = min(settings.tables, kind.most_tables)
     bits = settings.bits or _fitting_bits(subject, kind, shares, tables)
     activators: dict[int, Activator] = {}
@@ -208,21 +224,14 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
         rng = np.random.default_rng([settings.seed, layer])
         learner = _Layer(subject, activators, layer, shares, settings.seed)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
-    activators = _cut_to_budget(mlp, activators, shares)
-    return _with_confidence(name, subject, shares, activators, entropy, settings.seed)
+    return Learnt(ranker, shares, _cut_to_budget(subject.mlp, activators, shares), entropy)
 
 
-def _with_confidence(
-    name: str,
-    subject: Subject,
-    shares: tuple[float, ...],
-    activators: dict[int, Activator],
-    entropy: dict[int, float],
-    seed: int,
-) -> SloNN:
+def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> SloNN:
     """Try every k; learn confidence by each measure and keep the one that spares most validation work at the allowed
     loss."""
-    mlp, rows = subject.mlp, activators[min(activators)].lists.rows
+    mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
+    rows = activators[min(activators)].lists.rows
     full = subject.full if only_output(mlp, activators) else None
     trained = _lessons(subject, activators, shares, "train", full, subject.progress)
     held_out = _lessons(subject, activators, shares, "validation")
@@ -238,7 +247,16 @@ def _with_confidence(
     _, confidence, calibration = measured[best]
     sparse = not isinstance(subject.data.train.x, np.ndarray)
     return SloNN(
-        name, mlp, shares, activators, confidence, calibration, entropy, measure=best, mean_k=mean_k, sparse=sparse
+        name,
+        mlp,
+        shares,
+        activators,
+        confidence,
+        calibration,
+        learnt.entropy,
+        measure=best,
+        mean_k=mean_k,
+        sparse=sparse,
     )
 
 
