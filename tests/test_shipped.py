@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from slotool.graphs.store import read_graphs
 from slotool.tables import LatencyTable, OutcomeTable
 
 ROOT = Path(__file__).parent.parent
-MODELS = ["mlp", "family", "slo-nn"]
+MODELS = ["mlp", "family", "slo-nn", "supernet"]
 
 
 @pytest.mark.parametrize("name", [*MODELS, "predictor", "predictor-torch"])
@@ -98,6 +98,16 @@ def test_the_shipped_company_is_complete() -> None:
     assert rows["degradation_ratio"].median() > 1.2
     alone = LatencyTable.load(ROOT / "datasets" / "keras-applications-latency.parquet").rows
     assert set(rows["subject"]) <= set(alone.loc[alone["status"] == "ok", "subject"])
+
+
+def test_a_supernets_tables_are_of_the_shipped_one() -> None:
+    folder, model = ROOT / "datasets", load_model(str(ROOT / "models" / "supernet"))
+    points = {point.key for point in model.points}
+    latency = LatencyTable.load(folder / "digits-supernet-latency.parquet").rows
+    assert set(zip(latency["point"], latency["batch_size"], strict=True)) == set(product(points, (1, 2, 4, 8, 16)))
+    assert (latency["status"] == "ok").all()
+    outcomes = OutcomeTable.load(folder / "digits-supernet-outcomes.parquet")
+    assert set(outcomes.versions) == points
 
 
 def test_the_shipped_tables_are_small_enough_to_clone() -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.query import Query
 from slotool.tables import OperatingPoint
 
 
@@ -46,3 +47,18 @@ class Policy(ABC):
         is about. ``CannotMeet``: it has, and no point will do. Where latencies are known, a ``Decision`` finishes
         by the deadline if it is acted on at once.
         """
+
+    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+        """Whom to drop, since not all who wait can be in time and some are more important; None: nobody.
+
+        Asked again after each that was dropped. A policy that does not know latencies drops nobody.
+        """
+        return None
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        """µs that a call is expected to take; 0 when this policy does not know."""
+        return 0.0
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
+        return False

@@ -2,6 +2,7 @@
 
 from slotool.simulation.bound import fluid_bound
 from slotool.simulation.events import simulate
+from slotool.simulation.integer_program import optimum_by_integer_program
 from slotool.simulation.optimum import Optimum, optimum_of_one_worker
 from slotool.simulation.reference import simulate_plainly
 from slotool.simulation.result import Outcome
@@ -14,6 +15,7 @@ __all__ = [
     "Scenario",
     "ServiceTimes",
     "fluid_bound",
+    "optimum_by_integer_program",
     "optimum_of_one_worker",
     "simulate",
     "simulate_plainly",

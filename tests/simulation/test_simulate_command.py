@@ -39,6 +39,24 @@ def test_policies_stand_side_by_side_and_none_beats_the_best(
     assert "fixed@depth=1" in capsys.readouterr().out
 
 
+def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, arrivals = tmp_path / "profile.csv", tmp_path / "arrivals.parquet"
+    profile.write_text(HEAD + ROWS)
+    generate_arrivals.generate_arrivals(arrivals, kind="poisson", rate=300.0, duration="0.04s")
+    capsys.readouterr()
+    chosen: dict[str, Any] = {"policies": "whole-queue", "workers": 2, "deaths": "0.02", "noise": False, "json": True}
+    best = {}
+    for optimum in ("milp", "bound"):
+        simulate.simulate(profile, arrivals, 12.0, optimum=optimum, **chosen)
+        document = json.loads(capsys.readouterr().out)
+        assert optimum == "bound" or document["best_by"].startswith("integer program, within 0.0")
+        best[optimum] = document["best_possible"]
+        assert document["policies"][0]["regret"] > -1e-9
+    assert best["milp"] <= best["bound"] + 1e-9
+    with pytest.raises(InputError, match="no optimum 'best'; there are auto, milp, bound"):
+        simulate.simulate(profile, arrivals, 12.0, optimum="best", **chosen)
+
+
 def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
     profile, bursts = tmp_path / "profile.csv", tmp_path / "bursts.parquet"
     profile.write_text(HEAD + ROWS)

