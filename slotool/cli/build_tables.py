@@ -292,8 +292,8 @@ def _human(document: dict[str, Any]) -> list[Any]:
 
     candidates = [
         f"  {c['ranker']}: {c['nodes']:,} nodes ({c['point']}) and {c['lookup_bytes']:,} bytes of look-up, "
-        f"{c['read_bytes']:,} bytes read; validation accuracy {c['accuracy']:.4f} of {c['full_accuracy']:.4f}, "
-        f"{c['mean_accuracy']:.4f} over all k ({c['examples']:,} training examples)"
+        f"{c['read_bytes']:,} bytes read{_chosen(c)}; validation accuracy {c['accuracy']:.4f} of "
+        f"{c['full_accuracy']:.4f}, {c['mean_accuracy']:.4f} over all k ({c['examples']:,} training examples)"
         for c in document["candidates"]
     ]
     why = "reads least of those tried" if len(candidates) > 1 else "as asked for; this is what it reads"
@@ -351,6 +351,11 @@ def _human(document: dict[str, Any]) -> list[Any]:
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
         f"wrote {document['artifact']}",
     ]
+
+
+def _chosen(candidate: dict[str, Any]) -> str:
+    chosen = candidate["chosen_bytes"]
+    return "" if chosen is None else f", {chosen:,.0f} with k chosen per input"
 
 
 def _of_pruning(pruned: dict[str, Any]) -> str:

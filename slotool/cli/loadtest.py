@@ -1,7 +1,8 @@
-"""``slotool loadtest``: real requests at Poisson instants against a running server, and what became of them."""
+"""``slotool loadtest``: real requests at drawn or recorded instants against a server, and what became of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.data import Dataset
     from slotool.workloads import ArrivalProcess
-    from slotool.workloads.client import LoadRun
-    from slotool.workloads.endpoint import Endpoint
+    from slotool.workloads.channels import Target
+    from slotool.workloads.client import LoadPlan, LoadRun
     from slotool.workloads.requests import RequestLog
 
 # A client later than this share of the deadline (or of the median latency) measures itself.
 NOTICEABLE_LATENESS = 0.1
+# A client that sends less than this share of what was asked for could not keep the rate.
+ACHIEVED = 0.98
 
 
 def register(app: typer.Typer) -> None:
@@ -38,9 +41,13 @@ def loadtest(
         typer.Option("--arrivals", help="Replay the arrivals of this file (see generate arrivals); else Poisson."),
     ] = None,
     data: DataName = "auto",
+    protocol: Annotated[str, typer.Option("--protocol", help="http or grpc.")] = "http",
     endpoint: Annotated[
         str, typer.Option("--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).")
     ] = "infer",
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, max=256, help="Client processes that share the sending.")
+    ] = 1,
     deadline_ms: Annotated[
         float | None, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")
     ] = None,
@@ -68,25 +75,27 @@ def loadtest(
     """Send real test examples at Poisson instants, or a file's, open loop, and write what became of each request.
 
     Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
-    Effective accuracy is the share of all requests sent that were answered correctly and in time.
+    Effective accuracy is the share of all requests sent that were answered correctly and in time. A client that is
+    late itself is warned about; an SLO missed for that reason alone is no verdict but a failed run (exit 3).
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10 --deadline-ms 20
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --endpoint compute --tolerance 0.05
+
+    Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --rate 1000 --processes 2
     """
-    _check_terms(endpoint, deadline_ms, tolerance, objective, min_accuracy, slo)
+    form = _form(protocol, endpoint)
+    _check_terms(deadline_ms, tolerance, objective, min_accuracy, slo)
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.data import load_dataset
-    from slotool.errors import PromiseBroken
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
-    from slotool.workloads.client import LoadPlan, LoadRun, ask_first_model
-    from slotool.workloads.compute import ComputeEndpoint
+    from slotool.workloads.channels import Target, ask_first_model
+    from slotool.workloads.client import LoadPlan
     from slotool.workloads.endpoint import Terms
-    from slotool.workloads.infer import InferEndpoint
     from slotool.workloads.target import server_address
 
-    address = server_address(url, allow_remote=allow_remote)
+    address = server_address(url, scheme=protocol, allow_remote=allow_remote)
     refuse_existing(out, force)
     arrivals: ArrivalProcess = Poisson(rate)
     if arrivals_file is not None:
@@ -95,27 +104,56 @@ def loadtest(
     dataset = load_dataset(data)
     plan = LoadPlan.draw(arrivals, duration, dataset.test, seed)
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
-    protocol = {"infer": InferEndpoint, "compute": ComputeEndpoint}[endpoint](model or ask_first_model(address), terms)
-    provenance = _provenance(protocol, dataset, address, arrivals.name, rate, duration, seed)
+    target = Target(address, form, model or ask_first_model(address, form), terms, timeout)
+    provenance = _provenance(target, dataset, arrivals.name, rate, duration, seed) | {"processes": processes}
     output = Output(as_json=json)
     with output.progress(f"{address}: {rate:g} requests/s for {duration:g} s", total=len(plan)) as progress:
-        log = _drive(LoadRun(plan, protocol, address, timeout, progress.advance), out, provenance)
+        log = _drive(_run(plan, target, processes, progress.advance), out, provenance)
     _report(output, log, out, slo)
-    met = log.summary()["deadline_meet_rate"]
-    if slo is not None and met < slo:
-        raise PromiseBroken(f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the SLO is {slo:.2%}")
+    if slo is not None and deadline_ms is not None:
+        _judge(log.summary(), slo, deadline_ms)
+
+
+def _form(protocol: str, endpoint: str) -> str:
+    if protocol not in ("http", "grpc"):
+        raise typer.BadParameter(f"{protocol!r} is neither http nor grpc", param_hint="--protocol")
+    if endpoint not in ("infer", "compute"):
+        raise typer.BadParameter(f"{endpoint!r} is neither infer nor compute", param_hint="--endpoint")
+    if protocol == "grpc" and endpoint != "infer":
+        raise typer.BadParameter("gRPC has the Open Inference Protocol only", param_hint="--endpoint")
+    return "grpc" if protocol == "grpc" else endpoint
+
+
+def _run(plan: LoadPlan, target: Target, processes: int, advance: Callable[..., None]) -> LoadRun:
+    from slotool.workloads.client import LocalRun
+    from slotool.workloads.many_processes import ManyProcesses
+
+    return LocalRun(plan, target, advance) if processes == 1 else ManyProcesses(plan, target, processes, advance)
+
+
+def _judge(summary: dict[str, Any], slo: float, deadline_ms: float) -> None:
+    """Raises ``PromiseBroken`` when the server missed the SLO, ``RunError`` when that may be the client's own fault."""
+    from slotool.errors import PromiseBroken, RunError
+
+    met, met_of_sending = summary["deadline_meet_rate"], summary["deadline_meet_rate_from_sending"]
+    sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the SLO is {slo:.2%}"
+    if met >= slo:
+        return
+    if met_of_sending >= slo:
+        raise RunError(
+            f"{sentence}; but {met_of_sending:.2%} did so from when they left the client, which was late itself: "
+            "no verdict; use more --processes or a lower --rate"
+        )
+    raise PromiseBroken(sentence)
 
 
 def _check_terms(
-    endpoint: str,
     deadline_ms: float | None,
     tolerance: float | None,
     objective: str | None,
     min_accuracy: float | None,
     slo: float | None,
 ) -> None:
-    if endpoint not in ("infer", "compute"):
-        raise typer.BadParameter(f"{endpoint!r} is neither infer nor compute", param_hint="--endpoint")
     if objective not in (None, "response-time", "cost"):
         raise typer.BadParameter(f"{objective!r} is neither response-time nor cost", param_hint="--objective")
     if tolerance is not None and min_accuracy is not None:
@@ -138,17 +176,17 @@ def _drive(run: LoadRun, out: Path, provenance: dict[str, Any]) -> RequestLog:
 
 
 def _provenance(
-    protocol: Endpoint, dataset: Dataset, address: str, arrivals: str, rate: float, duration: float, seed: int
+    target: Target, dataset: Dataset, arrivals: str, rate: float, duration: float, seed: int
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
     from slotool.machine import machine_id
 
     return {
-        "subject": protocol.model,
-        "server": address,
-        "endpoint": protocol.name,
-        "terms": asdict(protocol.terms),
+        "subject": target.model,
+        "server": target.address,
+        "endpoint": target.form,
+        "terms": asdict(target.terms),
         "arrivals": arrivals,
         "rate_per_s": rate,
         "duration_s": duration,
@@ -212,8 +250,11 @@ def _warn_of_lateness(output: Output, summary: dict[str, Any]) -> None:
     p99_s, worst_s = summary["lateness_p99_s"], summary["lateness_worst_s"]
     lateness_s, who = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
     measure_s = summary["deadline_s"] or summary["p50_s"]
+    asked, sent = summary["asked_rate_per_s"], summary["sent_rate_per_s"]
+    if sent < ACHIEVED * asked:
+        output.warn(f"the client sent {sent:.1f}/s where {asked:.1f}/s were asked for: it could not keep this rate")
     if lateness_s > NOTICEABLE_LATENESS * measure_s:
         output.warn(
             f"{who} left the client {duration(lateness_s)} late or more, which counts in the latencies above; "
-            "use a lower --rate, or leave the client a core of its own"
+            "use more --processes or a lower --rate, or leave the client a core of its own"
         )

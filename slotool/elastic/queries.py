@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.elastic.activators.answering import Answerer
 
 
 class Answer(NamedTuple):
@@ -35,7 +39,7 @@ class Queries:
             raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {x.shape[1:]}")
         if self._csr and not model.sparse:
             raise InputError(f"{model.name} takes arrays, the data set holds sparse examples")
-        self.model, self.y = model, split.y
+        self.model, self.y, self._x = model, split.y, x
         self._rows = self._split_up(x)
 
     def __len__(self) -> int:
@@ -60,6 +64,23 @@ class Queries:
         model.require(chosen)
         return Answer(lambda i: int(model.forward(rows[i], chosen)[0].argmax()), lambda: chosen)
 
+    def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
+        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out.
+
+        Raises ``InputError`` for a point the model does not have, and when there are fewer examples than ``size``.
+        """
+        from slotool.elastic.activators.slo_nn import SloNN
+
+        if size > len(self):
+            raise InputError(f"there are {len(self)} examples, too few for batches of {size}")
+        model, chosen = self.model, point or self.model.full
+        model.require(chosen)
+        parts = [self._x[start : start + size] for start in range(0, len(self) - size + 1, size)]
+        if isinstance(model, SloNN):
+            answerer = model.answerer(1, point=chosen)
+            return [partial(_first_labels, answerer, model.flat(part)) for part in parts]
+        return [partial(_best_labels, model, chosen, part) for part in parts]
+
     def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Whether ``labels`` int [n] are the class, or one of the labels, of ``examples`` int [n]: bool [n]."""
         if isinstance(self.y, np.ndarray):
@@ -78,6 +99,14 @@ class Queries:
         flat = isinstance(self.model, SloNN)
         rows = np.ascontiguousarray(x, dtype=np.float32)
         return list(rows.reshape(len(rows), -1)) if flat else [rows[i : i + 1] for i in range(len(rows))]
+
+
+def _first_labels(answerer: Answerer, x: Any) -> np.ndarray:
+    return answerer.many(x).labels[:, 0]
+
+
+def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
+    return model.forward(x, point).argmax(axis=1)
 
 
 def dataset_of(model: ElasticModel, name: str) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -19,9 +21,10 @@ class EdfQueue:
     """Queries by deadline, then priority, then arrival, then order of pushing.
 
     Besides the queries the queue says what a policy may want to know of its surroundings:
-    ``deadlines_us``: float64 [examples waiting], one deadline per example, ascending. ``arrived_us``: float64, instants
-    of the last ``RECENT`` arrivals, ascending. ``free_us``: float64 [workers], for each worker that serves this queue
-    the instant at which it comes free (in the past: it is idle); the dispatcher sets it, one idle worker unless told.
+    ``deadlines_us``: float64 [examples waiting], one deadline per example, ascending. ``levels``: float64, likewise,
+    their priorities, ``inf`` for none. ``arrived_us``: float64, instants of the last ``RECENT`` arrivals, ascending.
+    ``free_us``: float64 [workers], for each worker that serves this queue the instant at which it comes free (in the
+    past: it is idle); the dispatcher sets it, one idle worker unless told.
 
     A push that comes last in the order, as with equal times allowed, costs O(1); any other moves what lies behind.
     Source: superserve, §5 (the router's queue).
@@ -31,7 +34,8 @@ class EdfQueue:
         self._entries: list[tuple[tuple[float, float, float], int, Query]] = []
         self._first = 0
         self._pushed = 0
-        self._deadlines = np.empty(_FIRST_ROOM)
+        self._deadlines, self._levels = np.empty(_FIRST_ROOM), np.empty(_FIRST_ROOM)
+        self._of_level: Counter[float] = Counter()
         self._head = self._tail = 0
         self._arrivals = np.empty(2 * RECENT)
         self._arrived = 0
@@ -40,6 +44,15 @@ class EdfQueue:
     @property
     def deadlines_us(self) -> np.ndarray:
         return self._deadlines[self._head : self._tail]
+
+    @property
+    def levels(self) -> np.ndarray:
+        return self._levels[self._head : self._tail]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether queries of more than one priority wait."""
+        return len(self._of_level) > 1
 
     @property
     def arrived_us(self) -> np.ndarray:
@@ -53,7 +66,8 @@ class EdfQueue:
             insort(self._entries, entry, lo=self._first)
         else:
             self._entries.append(entry)
-        self._insert_deadline(query.deadline_us, query.examples)
+        self._insert_examples(query)
+        self._of_level[query.level] += 1
         if not returning:
             self._note_arrival(query.arrival_us)
 
@@ -68,10 +82,40 @@ class EdfQueue:
         query = self._entries[self._first][2]
         self._first += 1
         self._head += query.examples
+        self._forget_level(query)
         if 2 * self._first > len(self._entries) + _FIRST_ROOM:
             del self._entries[: self._first]
             self._first = 0
         return query
+
+    def at(self, example: int) -> Query:
+        """The query that the example at this place of ``deadlines_us`` belongs to."""
+        for query in self:
+            example -= query.examples
+            if example < 0:
+                return query
+        raise IndexError("fewer examples wait")
+
+    def remove(self, query: Query) -> bool:
+        """Take ``query`` from wherever it lies; whether it was there."""
+        key = (query.urgency, -1)
+        at = bisect_left(self._entries, key, lo=self._first, key=lambda entry: entry[:2])
+        while at < len(self._entries) and self._entries[at][0] == query.urgency:
+            if self._entries[at][2] is query:
+                break
+            at += 1
+        else:
+            return False
+        if at == self._first:
+            self.pop()
+            return True
+        del self._entries[at]
+        self._forget_level(query)
+        place, tail = self._place(query, "left"), self._tail
+        for kept in (self._deadlines, self._levels):
+            kept[place : tail - query.examples] = kept[place + query.examples : tail].copy()
+        self._tail = tail - query.examples
+        return True
 
     def take(self, most_examples: int, serves: Callable[[Query], bool] = lambda query: True) -> list[Query]:
         """Pop a batch: the most urgent query, then those that follow while they fit and ``serves`` holds for them.
@@ -99,23 +143,41 @@ class EdfQueue:
         """Every query, most urgent first; the queue stays as it is."""
         return (self._entries[i][2] for i in range(self._first, len(self._entries)))
 
-    def _insert_deadline(self, deadline_us: float, examples: int) -> None:
-        if self._tail + examples > len(self._deadlines):
-            self._make_room(examples)
-        kept, tail = self._deadlines, self._tail
-        at = tail
-        if tail > self._head and deadline_us < kept[tail - 1]:
-            at = self._head + int(np.searchsorted(self.deadlines_us, deadline_us, side="right"))
-            kept[at + examples : tail + examples] = kept[at:tail].copy()
-        kept[at : at + examples] = deadline_us
-        self._tail = tail + examples
+    def _insert_examples(self, query: Query) -> None:
+        count = query.examples
+        if self._tail + count > len(self._deadlines):
+            self._make_room(count)
+        tail = at = self._tail
+        if tail > self._head and (query.deadline_us, query.level) < (self._deadlines[tail - 1], self._levels[tail - 1]):
+            at = self._place(query, "right")
+            for kept in (self._deadlines, self._levels):
+                kept[at + count : tail + count] = kept[at:tail].copy()
+        self._deadlines[at : at + count] = query.deadline_us
+        self._levels[at : at + count] = query.level
+        self._tail = tail + count
+
+    def _place(self, query: Query, side: Literal["left", "right"]) -> int:
+        """Before (left) or behind (right) the examples of equal deadline and priority."""
+        waiting = self.deadlines_us
+        low = self._head + int(np.searchsorted(waiting, query.deadline_us, side="left"))
+        high = self._head + int(np.searchsorted(waiting, query.deadline_us, side="right"))
+        return low + int(np.searchsorted(self._levels[low:high], query.level, side=side))
+
+    def _forget_level(self, query: Query) -> None:
+        self._of_level[query.level] -= 1
+        if not self._of_level[query.level]:
+            del self._of_level[query.level]
 
     def _make_room(self, examples: int) -> None:
-        waiting = self.deadlines_us
-        if len(waiting) + examples > len(self._deadlines) // 2:
-            self._deadlines = np.empty(2 ** math.ceil(math.log2(2 * (len(waiting) + examples))))
-        self._deadlines[: len(waiting)] = waiting.copy()
-        self._head, self._tail = 0, len(waiting)
+        count, size = self._tail - self._head, len(self._deadlines)
+        if count + examples > size // 2:
+            size = 2 ** math.ceil(math.log2(2 * (count + examples)))
+        for name in ("_deadlines", "_levels"):
+            kept = getattr(self, name)
+            moved = np.empty(size) if size > len(kept) else kept
+            moved[:count] = kept[self._head : self._tail].copy()
+            setattr(self, name, moved)
+        self._head, self._tail = 0, count
 
     def _note_arrival(self, arrival_us: float) -> None:
         if self._arrived == len(self._arrivals):

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.query import Query
 from slotool.tables import OperatingPoint
 
 
@@ -32,8 +33,9 @@ class CannotMeet:
 class Policy(ABC):
     """Chooses how the most urgent query is served.
 
-    ``points``: every operating point a decision may name. A policy reads no clock and changes nothing: the same
-    instant and queue give the same answer (superserve, §5: pluggable policies over the EDF queue and the profile).
+    ``points``: every operating point a decision may name. A policy reads no clock and decides by what it is
+    told: the same instant and queue give the same answer, until it has observed more (superserve, §5: pluggable
+    policies over the EDF queue and the profile).
     """
 
     points: tuple[OperatingPoint, ...]
@@ -46,3 +48,22 @@ class Policy(ABC):
         is about. ``CannotMeet``: it has, and no point will do. Where latencies are known, a ``Decision`` finishes
         by the deadline if it is acted on at once.
         """
+
+    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+        """Whom to drop, since not all who wait can be in time and some are more important; None: nobody.
+
+        Asked again after each that was dropped. A policy that does not know latencies drops nobody.
+        """
+        return None
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        """µs that a call is expected to take; 0 when this policy does not know."""
+        return 0.0
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
+        return False
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        """Told by whoever serves that a call took so long; by default there is nothing to learn from it."""
+        return

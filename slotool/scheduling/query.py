@@ -18,9 +18,10 @@ class Query:
     ``arrival_us`` and ``deadline_us`` are instants of one clock (any origin), in µs; no deadline is ``inf``.
     ``tolerance``: error degradation accepted against the best version (tolerance-tiers, IV-A), ``objective``: what
     to save at that tolerance. ``min_accuracy``: accuracy the answer may be expected to have (slo-aware, §2.2).
-    ``priority``: 1 first, then 2 …; 0, the default, after all of these (as in the Open Inference Protocol's servers).
+    ``priority``: 1 is the most important, then 2 …; 0, the default, comes after all of these (as in the Open Inference
+    Protocol's servers). It decides between equal deadlines, and who gives way when not everybody can be in time.
     ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
-    expect of each point; None when points differ only on average.
+    expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Query:
     priority: int = 0
     examples: int = 1
     expected_accuracy: Mapping[OperatingPoint, float] | None = None
+    alone: bool = False
 
     def slack_us(self, now_us: float) -> float:
         """µs left until the deadline; negative once it has passed, ``inf`` without one."""
@@ -40,4 +42,9 @@ class Query:
     @property
     def urgency(self) -> tuple[float, float, float]:
         """What the queue sorts by, smallest first: deadline, then priority, then arrival."""
-        return self.deadline_us, self.priority or math.inf, self.arrival_us
+        return self.deadline_us, self.level, self.arrival_us
+
+    @property
+    def level(self) -> float:
+        """``priority`` as a number that grows as importance falls: ``inf`` for none."""
+        return self.priority or math.inf

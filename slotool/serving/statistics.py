@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotool.serving.engine import Answer
+from slotool.serving.router import Answer
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Total:
 
 @dataclass
 class Statistics:
-    """What happened to the requests of one model that reached the engine: bad requests are not the model's.
+    """What happened to the requests of one model that reached the router: bad requests are not the model's.
 
     Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``queue`` from arrival to dispatch,
     ``compute`` in the model.

@@ -9,8 +9,9 @@ from numba import njit, types
 
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
+from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, WAITING, Outcome
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, Outcome
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, draw_us
 
@@ -32,6 +33,9 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
     least: np.ndarray = np.zeros(0, dtype=np.int16)
     if scenario.min_accuracy is not None:
         least = np.searchsorted(grid.accuracy, scenario.min_accuracy).astype(np.int16)
+    levels = np.zeros(0)
+    if scenario.priority is not None and len(np.unique(scenario.priority)) > 1:
+        levels = scenario.levels
     status: np.ndarray = np.zeros(count, dtype=np.int8)
     started_us, done_us = np.full(count, np.nan), np.full(count, np.nan)
     row: np.ndarray = np.full(count, -1, dtype=np.int16)
@@ -47,6 +51,8 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
         np.ascontiguousarray(scenario.deadline_us),
         scenario.order,
         least,
+        levels,
+        grid.quickest_us,
         np.ascontiguousarray(scenario.death_us),
         times.values,
         times.starts,
@@ -65,7 +71,7 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
 _F, _I = types.float64[::1], types.int64[::1]
 _RUN = types.Tuple((types.float64, types.int64))(
     types.FunctionType(CHOOSE), types.float64[:, ::1], _F, _I, _F,
-    _F, _F, _I, types.int16[::1], _F,
+    _F, _F, _I, types.int16[::1], _F, _F, _F,
     _F, _I, types.int64,
     _F, types.int32[::1], types.int8[::1], _F, _F, types.int16[::1], types.int16[::1],
 )  # fmt: skip
@@ -112,6 +118,25 @@ def _take_back(now: float, lost: Any, waiting: Any, head: int, tail: int) -> Any
 
 
 @njit(cache=True)
+def _shed(
+    now: float, quickest_us: Any, sizes: Any, waiting: Any, levels: Any, head: int, tail: int, free_us: Any, status: Any
+) -> int:
+    """Drop who has to give way to somebody more important; what is left is moved up behind ``tail``: the new head."""
+    queued_us, queued, _ = waiting
+    workers = 0
+    for at_us in free_us:
+        workers += at_us < np.inf
+    while True:
+        at = to_shed(quickest_us, sizes, now, queued_us[head:tail], levels[queued[head:tail]], workers)
+        if at < 0:
+            return head
+        status[queued[head + at]] = SHED
+        for place in range(head + at, head, -1):
+            queued[place], queued_us[place] = queued[place - 1], queued_us[place - 1]
+        head += 1
+
+
+@njit(cache=True)
 def _batch(queued: Any, head: int, most: int, least: Any, row: int) -> int:
     """How many of the first ``most`` go together: those the point of ``row`` is accurate enough for."""
     size = 1
@@ -123,7 +148,7 @@ def _batch(queued: Any, head: int, most: int, least: Any, row: int) -> int:
 @njit(_RUN, cache=True)
 def _run(  # noqa: PLR0912
     choose: Any, latency_us: Any, accuracy: Any, sizes: Any, plan: Any,
-    arrival_us: Any, deadline_us: Any, order: Any, least: Any, death_us: Any,
+    arrival_us: Any, deadline_us: Any, order: Any, least: Any, levels: Any, quickest_us: Any, death_us: Any,
     values: Any, starts: Any, seed: int,
     queued_us: Any, queued: Any, status: Any, started_us: Any, done_us: Any, row_of: Any, batch_of: Any,
 ) -> tuple[float, int]:  # fmt: skip
@@ -150,6 +175,8 @@ def _run(  # noqa: PLR0912
             head += 1
         if head == tail:
             continue
+        if len(levels):
+            head = _shed(now, quickest_us, sizes, waiting, levels, head, tail, free_us, status)
         lowest, cell = least[queued[head]] if len(least) else 0, -1
         if lowest < len(accuracy):
             cell = choose(latency_us, accuracy, sizes, plan, now, queued_us[head:tail], lowest, 0,

@@ -1,4 +1,4 @@
-"""The event loop once more, in plain Python, around the queue and the ``decide`` that the server calls.
+"""The event loop once more, in plain Python, around the ``Dispatcher`` that a server has.
 
 Slow, and open to every policy; the compiled loop is held against it.
 """
@@ -9,12 +9,14 @@ import math
 
 import numpy as np
 
-from slotool.scheduling import Decision, EdfQueue, Policy, Query
+from slotool.scheduling import Batch, Dispatcher, Fate, Policy, Query
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, WAITING, Outcome
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, Outcome
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
+
+_STATUS = {Fate.EXPIRED: EXPIRED, Fate.REFUSED: REFUSED, Fate.SHED: SHED}
 
 
 def simulate_plainly(
@@ -26,11 +28,10 @@ def simulate_plainly(
 
 class _Loop:
     def __init__(self, policy: Policy, grid: ControlGrid, scenario: Scenario, times: ServiceTimes):
-        self._policy, self._grid, self._scenario, self._times = policy, grid, scenario, times
+        self._grid, self._scenario, self._times = grid, scenario, times
         count, workers = len(scenario), len(scenario.death_us)
-        self._queue = EdfQueue()
-        self._queue.free_us = np.zeros(workers)
-        self._given_back: list[tuple[float, list[Query]]] = []
+        self._state = Dispatcher(policy, workers)
+        self._done_us: dict[int, float] = {}
         self._out = Outcome(
             grid, scenario, np.zeros(count, dtype=np.int8), np.full(count, np.nan), np.full(count, np.nan),
             np.full(count, -1, dtype=np.int16), np.zeros(count, dtype=np.int16), 0.0, 0,
@@ -38,34 +39,49 @@ class _Loop:
         self._arrived, self._calls, self._busy_us = 0, 0, 0.0
 
     def run(self) -> Outcome:
-        queue, free_us, death_us = self._queue, self._queue.free_us, self._scenario.death_us
+        state, free_us, death_us = self._state, self._state.queue.free_us, self._scenario.death_us
         now_us = 0.0
         while True:
             worker = int(np.argmin(free_us))
             if math.isinf(free_us[worker]):
                 break
             now_us = max(now_us, float(free_us[worker]))
-            if not queue:
+            if not state.queue:
                 soonest_us = self._soonest_us()
                 if math.isinf(soonest_us):
                     break
                 now_us = max(now_us, soonest_us)
+            self._let_work_end(now_us)
             if death_us[worker] <= now_us:
-                free_us[worker] = math.inf
+                state.died(worker)
                 continue
             self._let_in(now_us)
-            for late in queue.expire(now_us):
-                self._out.status[int(late.id)] = EXPIRED
-            if queue:
-                self._dispatch(worker, now_us)
+            batch, dropped = state.turn(now_us)
+            for drop in dropped:
+                self._out.status[int(drop.query.id)] = _STATUS[drop.fate]
+            if batch is not None:
+                self._begin(batch, now_us)
+        self._let_work_end(math.inf)
         status = np.where(self._out.status == WAITING, EXPIRED, self._out.status)
         arrays = (status, self._out.started_us, self._out.done_us, self._out.row, self._out.batch)
         return Outcome(self._grid, self._scenario, *arrays, self._busy_us, self._calls)
 
     def _soonest_us(self) -> float:
-        arrivals = self._scenario.arrival_us
+        arrivals, deaths = self._scenario.arrival_us, self._scenario.death_us
         ahead = float(arrivals[self._arrived]) if self._arrived < len(arrivals) else math.inf
-        return min([ahead, *(time for time, _ in self._given_back)])
+        return min([ahead, *(deaths[worker] for worker, done in self._done_us.items() if deaths[worker] < done)])
+
+    def _let_work_end(self, now_us: float) -> None:
+        """Batches whose answers are there by ``now_us``, and those whose workers have died."""
+        for worker, done_us in sorted(self._done_us.items(), key=lambda item: item[1]):
+            death_us = float(self._scenario.death_us[worker])
+            if death_us < done_us and death_us <= now_us:
+                self._state.died(worker)
+            elif death_us >= done_us and done_us <= now_us:
+                self._state.finished(worker, done_us)
+            else:
+                continue
+            del self._done_us[worker]
 
     def _let_in(self, now_us: float) -> None:
         asked = self._scenario
@@ -74,33 +90,22 @@ class _Loop:
             least = None if asked.min_accuracy is None else float(asked.min_accuracy[i])
             priority = 0 if asked.priority is None else int(asked.priority[i])
             times = float(asked.arrival_us[i]), float(asked.deadline_us[i])
-            self._queue.push(Query(str(i), *times, min_accuracy=least, priority=priority))
+            self._state.arrive(Query(str(i), *times, min_accuracy=least, priority=priority))
             self._arrived += 1
-        for time_us, batch in self._given_back:
-            if time_us <= now_us:
-                for query in batch:
-                    self._queue.push(query, returning=True)
-        self._given_back = [entry for entry in self._given_back if entry[0] > now_us]
 
-    def _dispatch(self, worker: int, now_us: float) -> None:
-        decision = self._policy.decide(now_us, self._queue)
-        if not isinstance(decision, Decision):
-            self._out.status[int(self._queue.pop().id)] = REFUSED
-            return
-        row = self._grid.index(decision.point)
-        accuracy = float(self._grid.accuracy[row])
-        batch = self._queue.take(decision.batch_size, lambda query: (query.min_accuracy or 0.0) <= accuracy)
-        cell = row * len(self._grid.sizes) + self._grid.columns_for(len(batch))
+    def _begin(self, batch: Batch, now_us: float) -> None:
+        row, size = self._grid.index(batch.decision.point), len(batch.queries)
+        cell = row * len(self._grid.sizes) + self._grid.columns_for(size)
         done_us = now_us + self._times.draw(cell, self._calls)
         self._calls += 1
-        death_us = float(self._scenario.death_us[worker])
-        self._queue.free_us[worker] = done_us if death_us >= done_us else math.inf
+        death_us = float(self._scenario.death_us[batch.worker])
+        self._state.expects(batch.worker, done_us if death_us >= done_us else math.inf)
+        self._done_us[batch.worker] = done_us
         self._busy_us += min(done_us, death_us) - now_us
         if death_us < done_us:
-            self._given_back.append((death_us, batch))
             return
-        for query in batch:
+        for query in batch.queries:
             i = int(query.id)
             self._out.status[i] = IN_TIME if done_us <= query.deadline_us + ROUNDING_US else LATE
             self._out.started_us[i], self._out.done_us[i] = now_us, done_us
-            self._out.row[i], self._out.batch[i] = row, len(batch)
+            self._out.row[i], self._out.batch[i] = row, size

@@ -10,7 +10,7 @@ import numpy as np
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.scenario import Scenario
 
-WAITING, IN_TIME, LATE, EXPIRED, REFUSED = 0, 1, 2, 3, 4
+WAITING, IN_TIME, LATE, EXPIRED, REFUSED, SHED = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Outcome:
     grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
 
     ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REFUSED``: the policy had no way to meet
-    it. Both are drops. ``busy_us``: worker time spent, ``calls``: on how many calls.
+    it. ``SHED``: it gave way to more important ones. All three are drops. ``busy_us``: worker time spent, ``calls``:
+    on how many calls.
     """
 
     grid: ControlGrid
@@ -49,7 +50,7 @@ class Outcome:
             "accuracy": self.utility / in_time if in_time else float("nan"),
             "effective_accuracy": self.utility / count,
             **tally,
-            "drops": tally["expired"] + tally["refused"],
+            "drops": tally["expired"] + tally["refused"] + tally["shed"],
             "mean_batch": float((self.status != 0)[self.batch > 0].sum() / self.calls) if self.calls else 0.0,
             "utilisation": self.busy_us / self._alive_us(),
             "calls": self.calls,
@@ -67,4 +68,4 @@ class Outcome:
         return float(np.minimum(deaths, ended_us).sum())
 
 
-_NAMES = {"late": LATE, "expired": EXPIRED, "refused": REFUSED}
+_NAMES = {"late": LATE, "expired": EXPIRED, "refused": REFUSED, "shed": SHED}

@@ -14,7 +14,8 @@ class Scenario:
     """n queries of one example each, in order of arrival, and the workers that serve them.
 
     ``arrival_us``, ``deadline_us``: float64 [n], instants. ``min_accuracy``: float64 [n], 0 for none; ``priority``:
-    int64 [n], 1 first, 0 last; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for one that lives.
+    int64 [n], 1 the most important, 0 the least; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for
+    one that lives.
     Raises ``InputError`` for arrivals that descend, are negative or not finite, a deadline not after its arrival,
     arrays of unequal length, or no worker.
     """
@@ -59,12 +60,16 @@ class Scenario:
         return len(self.arrival_us)
 
     @property
+    def levels(self) -> np.ndarray:
+        """float64 [n]: priorities as numbers that grow as importance falls, ``inf`` for none."""
+        priority = np.zeros(len(self)) if self.priority is None else self.priority
+        return np.where(priority == 0, np.inf, priority)
+
+    @property
     def order(self) -> np.ndarray:
         """int64 [n]: each query's place when all are sorted as the queue sorts; empty when that is their order."""
         if self.priority is None and not (np.diff(self.deadline_us) < 0).any():
             return np.empty(0, dtype=np.int64)
-        priority = np.zeros(len(self)) if self.priority is None else self.priority
-        last = np.where(priority == 0, np.inf, priority)
         places: np.ndarray = np.empty(len(self), dtype=np.int64)
-        places[np.lexsort((self.arrival_us, last, self.deadline_us))] = np.arange(len(self))
+        places[np.lexsort((self.arrival_us, self.levels, self.deadline_us))] = np.arange(len(self))
         return places

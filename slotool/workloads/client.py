@@ -8,31 +8,31 @@ import resource
 import select
 import selectors
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import aiohttp
 import numpy as np
 
 from slotool.data.dataset import Split
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError
 from slotool.workloads.arrivals import ArrivalProcess
-from slotool.workloads.endpoint import Endpoint
+from slotool.workloads.channels import Target
+from slotool.workloads.endpoint import Channel
 from slotool.workloads.requests import RequestLog
-from slotool.workloads.target import ANSWER_WITHIN_S, first_model, reason, unreachable
 
 WARM_UP_REQUESTS = 5
 # Time between the decision to start and the first intended instant.
 LEAD_S = 0.05
 # Statuses that tell a request was understood by nobody: no later one would fare better.
-_MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422})
+_MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What one client process sends: plain arrays, so that a plan can be cut into parts and sent elsewhere.
+    """What is sent: plain arrays, so that a plan can be cut into parts and sent by several processes.
 
     ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``.
     """
@@ -58,122 +58,101 @@ class LoadPlan:
     def __len__(self) -> int:
         return len(self.times_s)
 
+    def part(self, number: int, parts: int) -> LoadPlan:
+        """Every ``parts``-th request from ``number`` on, at its own instant."""
+        return LoadPlan(self.times_s[number::parts], self.examples[number::parts], self.split)
 
-@dataclass
-class LoadRun:
-    """One process's run of a plan against ``address``; ``log`` may be asked for whatever has finished, at any time.
 
-    ``answer_within_s``: after that long a request is given up and recorded with status 0.
-    ``progress`` is called once per finished request.
-    """
+class LoadRun(ABC):
+    """A run of a plan; ``log`` may be asked for whatever has finished, at any time."""
 
-    plan: LoadPlan
-    endpoint: Endpoint
-    address: str
-    answer_within_s: float = ANSWER_WITHIN_S
-    progress: Callable[[], None] = lambda: None
-    _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
-    _start: float = field(default=0.0, init=False)
-
+    @abstractmethod
     def drive(self) -> None:
         """Send everything and wait for the answers. Requests that fail are recorded like all others.
 
         Raises ``RunError`` when there is no server, ``InputError`` when it does not understand the requests; both
         before anything is counted: the first requests are a warm-up, sent one by one and not recorded.
         """
+
+    @property
+    @abstractmethod
+    def finished(self) -> int:
+        """Requests answered or failed so far."""
+
+    @abstractmethod
+    def log(self, provenance: Mapping[str, Any] | None = None) -> RequestLog:
+        """The requests finished so far. Raises ``TableError`` when there are none."""
+
+
+@dataclass
+class LocalRun(LoadRun):
+    """This process's run of a plan against ``target``.
+
+    ``progress`` is called once per finished request. ``begin`` is called when all is ready and returns the reading of
+    ``time.perf_counter`` from which the plan's seconds count.
+    """
+
+    plan: LoadPlan
+    target: Target
+    progress: Callable[[], None] = lambda: None
+    begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
+    _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
+    _start: float = field(default=0.0, init=False)
+
+    def drive(self) -> None:
         _allow_connections(len(self.plan))
         with _collector_resting():
             run_precisely(self._drive())
 
     @property
     def finished(self) -> int:
-        """Requests answered or failed so far."""
         return len(self._rows)
 
     def log(self, provenance: Mapping[str, Any] | None = None) -> RequestLog:
-        """The requests finished so far. Raises ``TableError`` when there are none."""
         return RequestLog.of(self._rows, provenance)
 
     async def _drive(self) -> None:
-        async with client_session(self.answer_within_s) as session:
-            await self._warm_up(session)
-            self._start = time.perf_counter() + LEAD_S
+        channel = self.target.connect()
+        try:
+            await self._warm_up(channel)
+            self._start = self.begin()
             async with asyncio.TaskGroup() as outstanding:
                 for number, intended_s in enumerate(self.plan.times_s.tolist()):
                     await asyncio.sleep(max(0.0, intended_s - self._now_s()))
-                    outstanding.create_task(self._send(session, number, intended_s))
+                    outstanding.create_task(self._send(channel, number, intended_s))
+        finally:
+            await channel.close()
 
-    async def _warm_up(self, session: aiohttp.ClientSession) -> None:
-        url = self.address + self.endpoint.path
+    async def _warm_up(self, channel: Channel) -> None:
         for number in range(min(WARM_UP_REQUESTS, len(self.plan))):
-            headers, body = self._request(number)
-            try:
-                async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                    raw = await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise unreachable(self.address, error) from error
-            if response.status in _MISUNDERSTOOD:
-                raise InputError(f"{url} refuses the request ({response.status}): {self.endpoint.refusal(raw)}")
+            reply = await channel.ask(self._example(number), number)
+            if reply.status == 0:
+                raise RunError(f"no server answers at {self.target.address} ({reply.error})")
+            if reply.status in _MISUNDERSTOOD:
+                raise InputError(f"{channel.where} refuses the request ({reply.status}): {reply.error}")
 
-    async def _send(self, session: aiohttp.ClientSession, number: int, intended_s: float) -> None:
-        headers, body = self._request(number)
-        url = self.address + self.endpoint.path
+    async def _send(self, channel: Channel, number: int, intended_s: float) -> None:
         row: dict[str, Any] = {
             "intended_s": intended_s,
-            "deadline_s": self.endpoint.terms.deadline_s,
+            "deadline_s": self.target.terms.deadline_s,
             "example": int(self.plan.examples[number]),
             "label": int(self.plan.split.y[self.plan.examples[number]]),
-            "status": 0,
             # A timer may fire a nanosecond early.
             "sent_s": max(intended_s, self._now_s()),
         }
-        try:
-            async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                raw = await response.read()
-            row["done_s"] = self._now_s()
-            row |= {"status": response.status} | self._answer(response, raw)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            row |= {"done_s": self._now_s(), "error": reason(error)}
+        reply = await channel.ask(self._example(number), number)
+        row |= {"status": reply.status, "done_s": reply.at_s - self._start, "error": reply.error}
+        if reply.answer is not None:
+            answer = asdict(reply.answer)
+            row |= {"answer": answer.pop("label"), **answer}
         self._rows.append(row)
         self.progress()
 
-    def _answer(self, response: aiohttp.ClientResponse, raw: bytes) -> dict[str, Any]:
-        if not 200 <= response.status < 300:
-            return {"error": self.endpoint.refusal(raw)}
-        try:
-            answer = self.endpoint.answer(response.headers, raw)
-        except ValueError as error:
-            return {"error": str(error)}
-        return {
-            "answer": answer.label,
-            "confidence": answer.confidence,
-            "point": answer.point,
-            "queue_s": answer.queue_s,
-            "compute_s": answer.compute_s,
-        }
-
-    def _request(self, number: int) -> tuple[dict[str, str], bytes]:
-        return self.endpoint.request(self.plan.split.x[self.plan.examples[number]], number)
+    def _example(self, number: int) -> np.ndarray:
+        return self.plan.split.x[self.plan.examples[number]]
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._start
-
-
-def ask_first_model(address: str) -> str:
-    """``first_model`` of a server, for a caller without an event loop."""
-
-    async def ask() -> str:
-        async with client_session(ANSWER_WITHIN_S) as session:
-            return await first_model(session, address)
-
-    return asyncio.run(ask())
-
-
-def client_session(answer_within_s: float) -> aiohttp.ClientSession:
-    """As many connections as there are outstanding requests: a limit would close the loop."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=answer_within_s)
-    )
 
 
 class PreciseSelector(selectors.EpollSelector):

@@ -23,6 +23,16 @@ class Terms:
     objective: str | None = None
     min_accuracy: float | None = None
 
+    def parameters(self) -> dict[str, int | float | str]:
+        """As parameters of the Open Inference Protocol; ``timeout`` is in µs."""
+        asked = {
+            "timeout": None if self.deadline_s is None else round(self.deadline_s * 1e6),
+            "tolerance": self.tolerance,
+            "objective": self.objective,
+            "min_accuracy": self.min_accuracy,
+        }
+        return {name: value for name, value in asked.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -35,8 +45,34 @@ class Answer:
     compute_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of one request. ``status``: of HTTP, or what a gRPC code stands for; 0 when nothing came back.
+
+    ``at_s``: reading of ``time.perf_counter`` when it was there. ``error``: why there is no ``answer``.
+    """
+
+    status: int
+    at_s: float
+    answer: Answer | None = None
+    error: str = ""
+
+
+class Channel(ABC):
+    """Connections to one model of one server, made and used inside one event loop. ``where`` names it to people."""
+
+    where: str
+
+    @abstractmethod
+    async def ask(self, x: np.ndarray, number: int) -> Reply:
+        """Ask about one example, float32 [*input_shape]. Whatever goes wrong is told in the reply."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
 class Endpoint(ABC):
-    """A way of asking a model. ``path`` is where requests are posted, relative to the server's address."""
+    """A form of request over HTTP. ``path`` is where requests are posted, relative to the server's address."""
 
     name: ClassVar[str]
 

@@ -28,7 +28,7 @@ class InferEndpoint(Endpoint):
         tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
         document = {
             "id": str(number),
-            "parameters": self._parameters(),
+            "parameters": self.terms.parameters(),
             "inputs": [
                 {
                     "name": "input",
@@ -61,16 +61,6 @@ class InferEndpoint(Endpoint):
             queue_s=seconds_of(said, "queue_us"),
             compute_s=seconds_of(said, "compute_us"),
         )
-
-    def _parameters(self) -> dict[str, Any]:
-        terms = self.terms
-        asked = {
-            "timeout": None if terms.deadline_s is None else round(terms.deadline_s * 1e6),
-            "tolerance": terms.tolerance,
-            "objective": terms.objective,
-            "min_accuracy": terms.min_accuracy,
-        }
-        return {name: value for name, value in asked.items() if value is not None}
 
 
 def _outputs(document: Mapping[str, Any], tensors: bytes) -> dict[str, float]:

@@ -71,6 +71,12 @@ class RequestLog(Table):
         return self.answered & (self.latency_s <= deadline_s)
 
     @cached_property
+    def in_time_of_sending(self) -> np.ndarray:
+        """bool [n]: what ``in_time`` would be had the client kept its schedule: the deadline counts from sending."""
+        deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
+        return self.answered & (self.latency_s - self.lateness_s <= deadline_s)
+
+    @cached_property
     def correct(self) -> np.ndarray:
         """bool [n]: answered with the true class."""
         return self.answered & (self.rows["answer"] == self.rows["label"]).to_numpy()
@@ -108,6 +114,7 @@ class RequestLog(Table):
             "worst_s": float(self.latency_s[self.answered].max()) if answered else float("nan"),
             "deadline_s": self.deadline_s,
             "deadline_meet_rate": float(self.in_time.mean()),
+            "deadline_meet_rate_from_sending": float(self.in_time_of_sending.mean()),
             "effective_accuracy": self.effective_accuracy,
             "accuracy_of_answered": float(self.correct.sum() / answered) if answered else float("nan"),
             "lateness_p99_s": tail_quantile(self.lateness_s, 0.99),

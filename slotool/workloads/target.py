@@ -13,22 +13,29 @@ import aiohttp
 from slotool.errors import InputError, RunError
 
 ANSWER_WITHIN_S = 10.0
+_SCHEMES = {
+    "http": (("http", "https"), "http://127.0.0.1:8000"),
+    "grpc": (("grpc", "http"), "127.0.0.1:8001"),
+}
 
 
-def server_address(url: str, *, allow_remote: bool = False) -> str:
-    """``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; http when it names no scheme.
+def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False) -> str:
+    """``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; ``scheme`` when it names none.
+
+    ``scheme``: http (https is taken too) or grpc.
 
     Raises ``InputError`` when it is no HTTP address, or not this machine's loopback and ``allow_remote`` is not set:
     a load test against somebody else's server is an attack.
     """
     try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
         host = parts.hostname
         _ = parts.port
     except ValueError as error:
         raise InputError(f"{url!r} is not a server's address ({error})") from error
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise InputError(f"{url!r} is not a server's address; expected one like http://127.0.0.1:8000")
+    known, example = _SCHEMES[scheme]
+    if parts.scheme not in known or not host or parts.query or parts.fragment:
+        raise InputError(f"{url!r} is not a server's address; expected one like {example}")
     if not (allow_remote or is_loopback(host)):
         raise InputError(f"{host} is not this machine; --allow-remote says that its owner expects this load")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
@@ -72,12 +79,7 @@ async def _document(session: aiohttp.ClientSession, method: str, address: str, p
     except ValueError:
         return None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise unreachable(address, error) from error
-
-
-def unreachable(address: str, error: BaseException) -> RunError:
-    """The sentence for a server that does not answer."""
-    return RunError(f"no server answers at {address} ({reason(error)})")
+        raise RunError(f"no server answers at {address} ({reason(error)})") from error
 
 
 def reason(error: BaseException) -> str:

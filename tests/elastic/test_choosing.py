@@ -7,7 +7,7 @@ import pytest
 from activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
 
 from slotool.elastic.activators.build import Settings, Subject, build, learn
-from slotool.elastic.activators.choosing import Candidate, choose, plan, steps
+from slotool.elastic.activators.choosing import CLOSE, Candidate, choose, plan, steps
 from slotool.elastic.activators.registry import CANDIDATES
 
 
@@ -18,8 +18,13 @@ def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
     assert len(calls) == steps(subject, CANDIDATES, chosen)
     assert [candidate.ranker for candidate in candidates] == list(CANDIDATES)
     by_name = {candidate.ranker: candidate for candidate in candidates}
-    assert by_name[model.ranker].read_bytes == min(candidate.read_bytes for candidate in candidates)
-    assert by_name[model.ranker] == Candidate.of(subject, learn(subject, model.ranker, chosen))
+    tried = [candidate for candidate in candidates if candidate.chosen_bytes is not None]
+    assert {c.ranker for c in tried} == {
+        c.ranker for c in candidates if c.read_bytes <= CLOSE * min(other.read_bytes for other in candidates)
+    }
+    assert by_name[model.ranker].chosen_bytes == min(candidate.chosen_bytes for candidate in tried)
+    alone = Candidate.of(subject, learn(subject, model.ranker, chosen)).calibrated(model)
+    assert by_name[model.ranker] == alone
     for candidate in candidates:
         assert candidate.accuracy >= candidate.full_accuracy - 0.002
 

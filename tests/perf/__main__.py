@@ -15,6 +15,7 @@ BENCHMARKS = (
     "served_request",
     "slo_nn",
     "scheduling",
+    "batches",
     "lcao",
     "supernets",
     "rules",

@@ -1,13 +1,15 @@
-"""What a served request costs beyond the bare model call: HTTP on loopback, one connection kept alive.
+"""What a served request costs beyond the bare model call: HTTP and gRPC on loopback, one connection kept alive.
 
-The floor is the same request against a server of the same libraries that does nothing: parse no tensor, run no model.
+The floors are the same requests against servers of the same libraries that do nothing: parse no tensor, run no model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
+import queue
 import socket
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import numpy as np
 import torch
 import uvicorn
@@ -24,6 +27,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.data import load_dataset
 from slotool.elastic import load_model
@@ -41,17 +45,25 @@ def main() -> None:
         subprocess.run([*slotool, "train", "mlp", "--data", "digits", "--epochs", "5", "-o", str(mlp)], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
         model, x = load_model(str(mlp)), load_dataset("digits").test.x[:1]
-        with _slotool_server(mlp) as port, _bare_server() as bare_port:
-            served, bare = _caller(port, "/v2/models/mlp/infer", x), _caller(bare_port, "/", x)
-            direct = lambda: model.forward(x, model.full)  # noqa: E731
-            medians = _interleaved({"model call": direct, "bare server": bare, "slotool serve": served})
-    overhead = medians["slotool serve"] - medians["model call"]
-    floor = medians["bare server"]
+        with _slotool_server(mlp) as (port, address), _bare_server() as bare_port, _bare_grpc_server() as bare_address:
+            calls = {
+                "model call": lambda: model.forward(x, model.full),
+                "bare server": _caller(bare_port, "/", x),
+                "slotool serve": _caller(port, "/v2/models/mlp/infer", x),
+                "bare gRPC": _grpc_caller(bare_address, x),
+                "slotool gRPC": _grpc_caller(address, x),
+            }
+            medians = _interleaved(calls)
     for name, value in medians.items():
         print(f"{name:14} p50 {value * 1e6:8.1f} µs")
-    print(f"overhead of a served request over the bare model call: {overhead * 1e6:.1f} µs, "
-          f"{overhead / floor:.2f} x the floor (the same libraries answering nothing)")  # fmt: skip
-    print(json.dumps({"benchmark": "served_request", "medians_s": medians, "overhead_s": overhead}))
+    overheads = {}
+    for protocol, served, bare in (("HTTP", "slotool serve", "bare server"), ("gRPC", "slotool gRPC", "bare gRPC")):
+        overheads[protocol] = medians[served] - medians["model call"]
+        relative = overheads[protocol] / medians[bare]
+        print(f"overhead of a request over {protocol} over the bare model call: {overheads[protocol] * 1e6:.1f} µs, "
+              f"{relative:.2f} x the floor (the same libraries answering nothing)")  # fmt: skip
+    print(json.dumps({"benchmark": "served_request", "medians_s": medians, "overhead_s": overheads["HTTP"],
+                      "grpc_overhead_s": overheads["gRPC"]}))  # fmt: skip
 
 
 def _interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -84,13 +96,23 @@ def _caller(port: int, path: str, x: np.ndarray) -> Callable[[], object]:
     return call
 
 
+def _grpc_caller(address: str, x: np.ndarray) -> Callable[[], object]:
+    """The same over one gRPC channel, by tritonclient's stub."""
+    request = service_pb2.ModelInferRequest(model_name="mlp", raw_input_contents=[x.tobytes()])
+    request.inputs.add(name="input", datatype="FP32", shape=x.shape)
+    request.outputs.add(name="label")
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(address))
+    return lambda: stub.ModelInfer(request)
+
+
 @contextlib.contextmanager
-def _slotool_server(artifact: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--port", "0", "--json"]
+def _slotool_server(artifact: Path) -> Iterator[tuple[int, str]]:
+    command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--port", "0", "--grpc-port", "0", "--json"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
-        yield int(json.loads(server.stdout.readline())["port"])
+        ready = json.loads(server.stdout.readline())
+        yield int(ready["port"]), ready["grpc"]
     finally:
         server.terminate()
         server.wait(timeout=30)
@@ -113,4 +135,30 @@ def _bare_server() -> Iterator[int]:
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
+        thread.join(timeout=10)
+
+
+@contextlib.contextmanager
+def _bare_grpc_server() -> Iterator[str]:
+    async def answer(request: bytes, context: object) -> bytes:
+        return b""
+
+    async def serve() -> None:
+        server = grpc.aio.server()
+        methods = {"ModelInfer": grpc.unary_unary_rpc_method_handler(answer)}
+        service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", methods)
+        server.add_generic_rpc_handlers((service,))
+        ports.put(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        await asyncio.to_thread(ended.wait)
+        await server.stop(None)
+
+    ports: queue.Queue[int] = queue.Queue()
+    ended = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{ports.get(timeout=30)}"
+    finally:
+        ended.set()
         thread.join(timeout=10)

@@ -8,9 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.scheduling.batching import BatchingPolicy, ControlGrid, FixedBatching, MaxBatch, ModelSwitching, SlackFit
+from slotool.scheduling.batching import (
+    BatchingPolicy,
+    ControlGrid,
+    FixedBatching,
+    MaxBatch,
+    ModelSwitching,
+    SlackFit,
+    WholeQueue,
+)
 from slotool.simulation import Scenario, ServiceTimes, simulate, simulate_plainly
-from slotool.simulation.result import EXPIRED, IN_TIME, REFUSED
+from slotool.simulation.result import EXPIRED, IN_TIME, REFUSED, SHED
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
@@ -100,6 +108,21 @@ def test_the_more_urgent_query_goes_first_and_of_equals_the_one_of_higher_priori
     single = ControlGrid(three_versions())
     started = simulate(FixedBatching(single), scenario).started_us
     assert started[0] < started[3] <= started[2] <= started[1]
+
+
+def test_under_overload_the_important_are_served_and_the_others_give_way() -> None:
+    """Arrivals at twice the rate of the fastest batches, a fifth of them important."""
+    generator = np.random.default_rng(1)
+    arrival_us = np.cumsum(generator.exponential(450.0 / 8 / 2, 4_000))
+    important = generator.random(4_000) < 0.2
+    for make in (WholeQueue, MaxBatch, SlackFit):
+        in_time = {}
+        for priority in (None, important.astype(np.int64)):
+            scenario = Scenario(arrival_us, arrival_us + 3_000.0, priority=priority)
+            outcome = simulate(make(GRID), scenario)
+            in_time[priority is None] = (outcome.status[important] == IN_TIME).mean()
+        assert in_time[False] > max(0.95, in_time[True] + 0.2), make
+        assert outcome.summary()["shed"] == (outcome.status == SHED).sum() > 0
 
 
 @pytest.mark.parametrize(

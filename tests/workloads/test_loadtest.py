@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from slotool.data import load_dataset
+from slotool.elastic import load_model
+from slotool.elastic.family import Family, Version
+from slotool.elastic.training import family_graphs
+from slotool.graphs.torch_module import GraphModule
 from slotool.workloads import Poisson, RequestLog
-from slotool.workloads.client import LoadPlan, LoadRun
+from slotool.workloads.channels import Target
+from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
-from slotool.workloads.infer import InferEndpoint
 
 WARM_UP = 5
 
@@ -130,6 +139,16 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
         (["http://127.0.0.1:9", "--slo", "0.9"], 2, "give --deadline-ms too"),
         (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
         (["http://127.0.0.1:9", "--endpoint", "grpc"], 2, "neither infer nor compute"),
+        (["127.0.0.1:9", "--protocol", "udp"], 2, "neither http nor grpc"),
+        (["127.0.0.1:9", "--protocol", "grpc", "--endpoint", "compute"], 2, "Open Inference Protocol only"),
+        (["127.0.0.1:9", "--protocol", "grpc"], 3, "no server answers at grpc://127.0.0.1:9 over gRPC"),
+        (["127.0.0.1:9", "--protocol", "grpc", "--model", "m"], 3, "no server answers at grpc://127.0.0.1:9"),
+        (["127.0.0.1:9", "--processes", "2", "--model", "m"], 3, "no server answers at http://127.0.0.1:9"),
+        (
+            ["http://127.0.0.1:9", "--processes", "9", "--model", "m", "--rate", "5", "--duration", "0.5"],
+            2,
+            "cannot be sent by 9 processes",
+        ),
         (["http://127.0.0.1:9", "--rate", "1e9"], 2, "are more than 5,000,000 requests"),
         (["http://127.0.0.1:9", "--rate", "0.001", "--duration", "0.001"], 2, "nothing arrives"),
         (["http://127.0.0.1:9", "--data", "nothing"], 2, "no data set called 'nothing'"),
@@ -184,7 +203,7 @@ def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
     """While the server sits on a few requests all others leave on time, and nothing that the stall cost is hidden."""
     server.stalls, server.stall_s = range(WARM_UP + 10, WARM_UP + 15), 0.5
     plan = LoadPlan.draw(Poisson(100), 1.0, load_dataset("digits").test, seed=3)
-    run = LoadRun(plan, InferEndpoint("m", Terms(deadline_s=0.4)), server.url)
+    run = LocalRun(plan, Target(server.url, "infer", "m", Terms(deadline_s=0.4)))
     run.drive()
     log = run.log()
     stalled = log.latency_s >= 0.5
@@ -208,7 +227,7 @@ def test_a_late_client_is_charged_for_its_lateness(server: Any) -> None:
             held_up.append(True)
             time.sleep(0.2)
 
-    run = LoadRun(plan, InferEndpoint("m", Terms()), server.url, progress=hold_up)
+    run = LocalRun(plan, Target(server.url, "infer", "m"), progress=hold_up)
     run.drive()
     log = run.log()
     late = log.lateness_s > 0.1
@@ -220,7 +239,7 @@ def test_a_late_client_is_charged_for_its_lateness(server: Any) -> None:
 def test_a_request_is_given_up_after_its_time(server: Any) -> None:
     server.stalls, server.stall_s = range(WARM_UP + 2, WARM_UP + 3), 3.0
     plan = LoadPlan.draw(Poisson(50), 0.2, load_dataset("digits").test, seed=0)
-    run = LoadRun(plan, InferEndpoint("m", Terms()), server.url, answer_within_s=0.5)
+    run = LocalRun(plan, Target(server.url, "infer", "m", answer_within_s=0.5))
     run.drive()
     given_up = run.log().rows.query("status == 0")
     assert list(given_up["error"]) == ["no answer within the time allowed"]
@@ -235,3 +254,106 @@ def test_every_example_is_used_once_before_any_twice() -> None:
     again = LoadPlan.draw(Poisson(1000), 1.0, test, seed=5)
     assert (again.examples == plan.examples).all()
     assert (again.times_s == plan.times_s).all()
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained network for digits."""
+    folder = tmp_path_factory.mktemp("loadtest") / "mlp"
+    torch.manual_seed(0)
+    graph = family_graphs(load_dataset("digits"))["small"]
+    Family("mlp", [Version("only", GraphModule(graph).eval())]).save(folder, config={}, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(artifact: Path) -> Iterator[dict[str, Any]]:
+    """``slotool serve`` of that network over both protocols, in a process of its own."""
+    command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--port", "0", "--grpc-port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
+    slotool: Any, artifact: Path, served: dict[str, Any], tmp_path: Path, protocol: str, processes: int
+) -> None:
+    out = tmp_path / "r.parquet"
+    address = served["url"] if protocol == "http" else served["grpc"]
+    run = slotool(
+        "loadtest", address, "--protocol", protocol, "--processes", processes, "-o", out, "--data", "digits",
+        "--rate", 80, "--duration", 1, "--deadline-ms", 5_000, "--slo", 0.5, "--json",
+    )  # fmt: skip
+    assert run.exit_code == 0, run.stderr
+    log = RequestLog.load(out)
+    plan = LoadPlan.draw(Poisson(80), 1.0, load_dataset("digits").test, seed=0)
+    assert np.allclose(log.rows["intended_s"], plan.times_s)
+    assert (log.rows["example"] == plan.examples).all()
+    assert log.answered.all()
+    model = load_model(str(artifact))
+    logits = model.forward(load_dataset("digits").test.x[plan.examples], model.full)
+    assert (log.rows["answer"] == logits.argmax(axis=1)).all()
+    assert set(log.rows["point"]) == {point.key for point in model.points}
+    assert (log.rows["compute_s"] > 0).all()
+    assert (log.provenance["endpoint"], log.provenance["processes"]) == (
+        "grpc" if protocol == "grpc" else "infer", processes)  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_refusals_keep_their_reason_over_both_protocols(
+    slotool: Any, served: dict[str, Any], tmp_path: Path, protocol: str
+) -> None:
+    out = tmp_path / "r.parquet"
+    address = served["url"] if protocol == "http" else served["grpc"]
+    run = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--data", "digits", "--rate", 60,
+                  "--duration", 0.3, "--deadline-ms", 0.002)  # fmt: skip
+    assert run.exit_code == 0, run.stderr
+    log = RequestLog.load(out)
+    assert set(log.rows["status"]) == {504}
+    assert log.rows["error"].str.contains("the deadline passed").all()
+    stranger = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--force", "--data", "digits",
+                       "--model", "nobody")  # fmt: skip
+    assert stranger.exit_code == 2
+    assert "refuses the request (404): no model is called 'nobody'" in stranger.stderr
+
+
+def test_ctrl_c_keeps_what_all_processes_finished(slotool: Any, server: Any, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while len(server.seen) < 2 * WARM_UP + 30:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    out = tmp_path / "r.parquet"
+    threading.Thread(target=interrupt, daemon=True).start()
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 100, "--duration", 30,
+                  "--processes", 2)  # fmt: skip
+    assert run.exit_code == 130
+    log = RequestLog.load(out)
+    assert 10 <= len(log) < 2000
+    assert log.provenance["interrupted"] is True
+
+
+def test_an_slo_missed_by_the_clients_own_fault_is_no_verdict(slotool: Any, server: Any, tmp_path: Path) -> None:
+    """The client is held up, the server never."""
+    held_up = []
+
+    def hold_up(run: LocalRun, channel: Any, number: int, intended_s: float) -> Any:
+        if number == 10 and not held_up:
+            held_up.append(True)
+            time.sleep(2.0)
+        return send(run, channel, number, intended_s)
+
+    send = LocalRun._send
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalRun, "_send", hold_up)
+        run = slotool("loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 30,
+                      "--duration", 2, "--deadline-ms", 900, "--slo", 0.9)  # fmt: skip
+    assert run.exit_code == 3, run.stderr
+    assert "which was late itself: no verdict" in run.stderr
+    assert "the client sent" in run.stderr or "late or more" in run.stderr

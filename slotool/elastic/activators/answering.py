@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slotool.elastic.activators import kernels, layout, rounded
+from slotool.elastic.activators import batch_kernels, full_batch, kernels, layout, rounded
+from slotool.elastic.activators.slo_nn import LEAST_FOR_PRODUCTS
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.slo_nn import SloNN
+
+
+class Answers(NamedTuple):
+    """Of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first; ``taken`` int64 [n], the point each query
+    was answered at, an index into the model's points."""
+
+    labels: np.ndarray
+    scores: np.ndarray
+    taken: np.ndarray
 
 
 class Answerer:
@@ -82,6 +92,46 @@ class Answerer:
             part = slice(x.indptr[row], x.indptr[row + 1])
             self.sparse(x.indices[part], x.data[part])
         return self.labels, self.scores
+
+    def many(self, x: Any) -> Answers:
+        """The same answers to a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
+
+        Where all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError``
+        as ``sparse`` and ``dense`` do.
+        """
+        n, p = x.shape[0], len(self.labels)
+        found = Answers(
+            np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
+        )
+        if n >= LEAST_FOR_PRODUCTS and self._all_in_full:
+            found.taken[:] = len(self.model.shares)
+            if full_batch.best_labels(self._compiled, x, found.labels, found.scores):
+                return found
+        self._fill(x, found)
+        return found
+
+    @property
+    def _all_in_full(self) -> bool:
+        """Whether every query is answered from all nodes in float32, whatever it is."""
+        if self._rounded is not None:
+            return False
+        surest = self.model.confidence.means.max(initial=-np.inf)
+        return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
+
+    def _fill(self, x: Any, found: Answers) -> None:
+        """One query after the other, in one compiled call."""
+        if not isinstance(x, np.ndarray):
+            indptr = x.indptr.astype(np.int64)
+            bad = batch_kernels.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
+            if bad >= 0:
+                raise self._refusal(int(found.taken[bad]), x.data[indptr[bad] : indptr[bad + 1]])
+            return
+        if self._rounded is None:
+            bad = batch_kernels.rows_dense(x, *found, self._handle, self._threshold)
+        else:
+            bad = batch_kernels.rows_rounded(x, *found, self._rounded, self._handle, self._threshold, self._at)
+        if bad >= 0:
+            raise self._refusal(int(found.taken[bad]), x[bad])
 
     def _refusal(self, code: int, values: np.ndarray) -> InputError:
         if code == layout.OUT_OF_RANGE:

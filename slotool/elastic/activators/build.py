@@ -175,15 +175,11 @@ def flat(x: Any) -> Any:
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
-def learning_steps(subject: Subject, settings: Settings) -> int:
-    """How often ``learn`` calls progress, besides the ``steps`` of its subject."""
-    shares = subject.shares(settings)
-    return sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
-
-
 def build_steps(subject: Subject, settings: Settings) -> int:
     """How often ``build`` calls progress, besides the ``steps`` of its subject."""
-    return learning_steps(subject, settings) + len(subject.shares(settings))
+    shares = subject.shares(settings)
+    seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
+    return seen + len(shares)
 
 
 @dataclass(frozen=True)

@@ -74,11 +74,11 @@ def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
 def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
     numbers, ints, ids, bytes_ = _arrays(handle)
-    active = _load_sparse(indices, values, numbers, ints)
+    active = load_sparse(indices, values, numbers, ints)
     if active < 0:
         return active
     point = _top(active, handle, threshold, numbers, ints, ids, bytes_)
-    _unload_sparse(indices, numbers, ints)
+    unload_sparse(indices, numbers, ints)
     return point
 
 
@@ -130,11 +130,11 @@ def logits_sparse(
     """As ``logits_dense``, for the rows of a CSR matrix."""
     for query in range(len(indptr) - 1):
         part = slice(indptr[query], indptr[query + 1])
-        active = _load_sparse(indices[part], values[part], numbers, ints)
+        active = load_sparse(indices[part], values[part], numbers, ints)
         if active < 0:
             return query
         point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
-        _unload_sparse(indices[part], numbers, ints)
+        unload_sparse(indices[part], numbers, ints)
         if point_taken < 0:
             return query
         _store(chosen, out[query], numbers, ints)
@@ -230,7 +230,7 @@ def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
 
 
 @njit(cache=True, fastmath=FAST)
-def _load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
+def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
     row = ints[HEADER : HEADER + FIELDS]
     listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
@@ -251,7 +251,7 @@ def _load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, i
 
 
 @njit(cache=True, fastmath=FAST)
-def _unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
+def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """Nothing of a query may be left for the next."""
     if ints[HEADER + ROWS_AT] >= 0:
         inputs = numbers[ints[INPUT_AT] :]

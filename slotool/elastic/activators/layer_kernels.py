@@ -99,12 +99,12 @@ def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, in
         values, best, nodes = numbers[output:], numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
         for node in range(units):
             if values[node] > best[keep - 1]:
-                _insert(values[node], node, keep, best, nodes)
+                insert(values[node], node, keep, best, nodes)
     return units
 
 
 @njit(cache=True, fastmath=FAST, forceinline=True)
-def _insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
+def insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
     place = keep - 1
     while place > 0 and best[place - 1] < value:
         best[place], nodes[place] = best[place - 1], nodes[place - 1]
@@ -152,7 +152,7 @@ def compute_some(
         best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
         for i in range(count if by_columns else hashed):
             if output[i] > best[keep - 1]:
-                _insert(output[i], chosen[i], keep, best, nodes)
+                insert(output[i], chosen[i], keep, best, nodes)
     return point, count
 
 
@@ -199,7 +199,7 @@ def _gather_int8(
         value = dot(rows[node], x) * steps[node, 0] + steps[node, 1]
         output[i] = value
         if value > worst:
-            _insert(value, node, keep, best, nodes)
+            insert(value, node, keep, best, nodes)
             worst = best[keep - 1]
 
 
@@ -223,7 +223,7 @@ def _gather_float32(row: np.ndarray, start: int, stop: int, keep: int, numbers: 
         value = bias[node] + dot(rows[node], x)
         output[i] = value
         if value > worst:
-            _insert(value, node, keep, best, nodes)
+            insert(value, node, keep, best, nodes)
             worst = best[keep - 1]
 
 

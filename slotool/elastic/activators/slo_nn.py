@@ -32,6 +32,8 @@ WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
 # With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
 SCORED_AGAIN = 2
+# From so many queries on, all nodes of them are computed sooner by a product per layer than query by query.
+LEAST_FOR_PRODUCTS = 16
 
 
 class SloNN(ElasticModel):
@@ -92,14 +94,24 @@ class SloNN(ElasticModel):
         if at is None:
             self.require(point)
             at = self._at[point]
-        flat = self._flat(x)
+        flat = self.flat(x)
         out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
         if self.all_int8 and point == FULL and isinstance(flat, np.ndarray):
             return self._exactly_where(self._rounded.logits(flat, out), flat, out)
+        if point == FULL and self._all_at_once(flat, out):
+            return out
         bad = self._compiled.logits(flat, out, at)
         if bad >= 0:
             raise _not_finite(flat, bad)
         return out
+
+    def _all_at_once(self, flat: Any, out: np.ndarray) -> bool:
+        """Whether ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
+        if len(out) < LEAST_FOR_PRODUCTS:
+            return False
+        from slotool.elastic.activators import full_batch
+
+        return full_batch.logits(self._compiled, flat, out)
 
     def _exactly_where(self, refused: np.ndarray, flat: np.ndarray, out: np.ndarray) -> np.ndarray:
         """``out`` with the rows that int8 ``refused`` answered in float32."""
@@ -121,13 +133,9 @@ class SloNN(ElasticModel):
         made. Where fewer than p nodes were computed the rest is label −1 at −inf.
         Raises ``InputError`` as ``forward`` does, and for an accuracy that cannot be met.
         """
-        flat = self._flat(x)
-        answer = self.answerer(p, point=point, accuracy=accuracy)
-        labels = np.empty((flat.shape[0], p), dtype=np.int32)
-        scores = np.empty((flat.shape[0], p), dtype=np.float32)
-        for row in range(len(labels)):
-            labels[row], scores[row] = answer.row(flat, row)
-        return labels, scores
+        flat = self.flat(x)
+        found = self.answerer(p, point=point, accuracy=accuracy).many(flat)
+        return found.labels, found.scores
 
     def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
         """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
@@ -159,7 +167,7 @@ class SloNN(ElasticModel):
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """The same answers in plain NumPy, layer by layer: what the compiled call is held against."""
         self.require(point)
-        flat = self._flat(x)
+        flat = self.flat(x)
         for row in range(flat.shape[0]):
             if not np.isfinite(_row_values(flat, row)).all():
                 raise _not_finite(flat, row)
@@ -182,7 +190,7 @@ class SloNN(ElasticModel):
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same as ``top`` in plain NumPy, from all logits."""
-        flat = self._flat(x)
+        flat = self.flat(x)
         threshold = self.threshold(accuracy)
         labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
         scores = np.full((flat.shape[0], p), -np.inf, dtype=np.float32)
@@ -203,7 +211,7 @@ class SloNN(ElasticModel):
 
     def confidences(self, x: np.ndarray) -> np.ndarray:
         """ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
-        flat = self._flat(x)
+        flat = self.flat(x)
         if flat.shape[0] != 1:
             raise InputError(f"{self.name}: k is chosen for one input at a time, not for {flat.shape[0]}")
         inputs = layer_input(self.mlp, {}, flat, 1.0, self.first)
@@ -223,7 +231,7 @@ class SloNN(ElasticModel):
 
     def estimates(self, x: Any) -> np.ndarray:
         """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
-        inputs = layer_input(self.mlp, {}, self._flat(x), 1.0, self.first)
+        inputs = layer_input(self.mlp, {}, self.flat(x), 1.0, self.first)
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
 
     def target(self, loss: float) -> float:
@@ -346,7 +354,7 @@ class SloNN(ElasticModel):
     def _int8_rows(self) -> Int8Rows:
         return Int8Rows.of(self.mlp.layers[-1])
 
-    def _flat(self, x: Any) -> Any:
+    def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
         shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
         if x.shape[1:] != shape:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -11,7 +11,6 @@ import numpy as np
 
 from slotool.elastic.model import ElasticModel, load_model
 from slotool.elastic.queries import Queries, dataset_of
-from slotool.errors import InputError
 from slotool.profiling.backends.base import Backend
 from slotool.tables import OperatingPoint
 
@@ -27,7 +26,8 @@ class ModelAtPoint(NamedTuple):
 class ElasticBackend(Backend):
     """Calls ``model.forward(x, point)``; the request names the artifact's folder and the point.
 
-    When it names a data set too, a call is the best label of one of its validation examples, another each time.
+    When it names a data set too, a call gives the best label of one of its validation examples, another each time, or
+    of as many as the batch holds.
     """
 
     name = "elastic"
@@ -65,11 +65,16 @@ class ElasticBackend(Backend):
 
 
 def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_size: int) -> Callable[[], Any]:
-    if batch_size != 1:
-        raise InputError(f"examples of a data set are answered one at a time, not {batch_size} together")
     queries = Queries(model, _data(model, data).validation)
+    if batch_size > 1:
+        batches = cycle(queries.batches(batch_size, point)[: max(1, MOST_EXAMPLES // batch_size)])
+        return lambda: _next(batches)
     label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MOST_EXAMPLES)))
     return lambda: np.array([label(next(numbers))])
+
+
+def _next(calls: Iterator[Callable[[], Any]]) -> Any:
+    return next(calls)()
 
 
 # So many different examples: enough to keep caches as cold as in service.

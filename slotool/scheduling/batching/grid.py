@@ -52,6 +52,11 @@ class ControlGrid:
         return float(self.latency_us.min())
 
     @cached_property
+    def quickest_us(self) -> np.ndarray:
+        """float64 [B]: µs of the quickest call of each size."""
+        return np.ascontiguousarray(self.latency_us.min(axis=0))
+
+    @cached_property
     def best_rate_per_s(self) -> np.ndarray:
         """float64 [P]: examples a second that one worker serves at each point, at the best batch size."""
         return (1e6 * self.sizes / self.latency_us).max(axis=1)

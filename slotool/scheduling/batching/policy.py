@@ -8,6 +8,7 @@ import numpy as np
 
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REFUSE
+from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
@@ -69,6 +70,26 @@ class BatchingPolicy(Policy):
         took_us = grid.latency_us[row, column]
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
         return Decision(grid.points[row], int(grid.sizes[column]), reason)
+
+    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+        """Of the queries that cannot all be in time, not even in the fastest batches, one of the least important.
+
+        See ``shedding``.
+        """
+        if not queue.is_mixed:
+            return None
+        workers = int((queue.free_us < np.inf).sum())
+        grid = self.grid
+        at = to_shed(grid.quickest_us, grid.sizes, now_us, queue.deadlines_us, queue.levels, workers)
+        return None if at < 0 else queue.at(at)
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return self.grid.space.latency_us(point, examples) or 0.0
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        if query.tolerance is not None:
+            return False
+        return query.min_accuracy is None or query.min_accuracy <= self.grid.accuracy[self.grid.index(point)]
 
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:
         """A query of more examples than any profiled batch: the most accurate point that fits it, by itself."""

@@ -1,0 +1,120 @@
+"""Many queries in one compiled call, one after the other: what a call costs from Python is paid once.
+
+Import this module only where queries are to be answered: it brings in Numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit
+
+from slotool.elastic.activators.intrinsics import pointer
+from slotool.elastic.activators.kernels import load_sparse, top_dense, top_sparse, unload_sparse
+from slotool.elastic.activators.layer_kernels import FAST, compute_all, insert
+from slotool.elastic.activators.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT
+from slotool.elastic.activators.rounded import top_rounded
+
+# Scores that are looked at together for whether any is among the best.
+AT_A_TIME = 64
+
+
+@njit(cache=True, fastmath=FAST)
+def rows_dense(
+    x: np.ndarray, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray, threshold: float
+) -> int:
+    """``top_dense`` of every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
+
+    ``taken``: int64 [n], the point each was answered at. Returns the first row that cannot be answered, with its
+    refusal in ``taken``, or −1.
+    """
+    for row in range(len(x)):
+        taken[row] = top_dense(x[row], handle, threshold)
+        if taken[row] < 0:
+            return row
+        _copy(labels[row], scores[row], handle)
+    return -1
+
+
+@njit(cache=True, fastmath=FAST)
+def rows_sparse(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    taken: np.ndarray,
+    handle: np.ndarray,
+    threshold: float,
+) -> int:
+    """The same for the rows of a CSR matrix."""
+    for row in range(len(indptr) - 1):
+        begin, end = indptr[row], indptr[row + 1]
+        taken[row] = top_sparse(indices[begin:end], values[begin:end], handle, threshold)
+        if taken[row] < 0:
+            return row
+        _copy(labels[row], scores[row], handle)
+    return -1
+
+
+@njit(cache=True, fastmath=FAST)
+def rows_rounded(
+    x: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    taken: np.ndarray,
+    rounded: np.ndarray,
+    handle: np.ndarray,
+    threshold: float,
+    point: int,
+) -> int:
+    """As ``rows_dense``, but at ``point`` by ``top_rounded`` where it can; ``rounded``: its handle of those buffers."""
+    for row in range(len(x)):
+        taken[row] = point
+        if top_rounded(x[row], rounded) != 0:
+            taken[row] = top_dense(x[row], handle, threshold)
+            if taken[row] < 0:
+                return row
+        _copy(labels[row], scores[row], handle)
+    return -1
+
+
+@njit(cache=True, forceinline=True)
+def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
+    wanted = handle[ANSWERS]
+    found = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
+    their = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
+    for i in range(wanted):
+        labels[i], scores[i] = found[i], their[i]
+
+
+@njit(cache=True, fastmath=FAST)
+def first_layer(
+    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+) -> None:
+    """Fill ``out`` float32 [n, units] with w·x + b of all nodes of the first layer, for the rows of a CSR matrix."""
+    row, at = ints[HEADER : HEADER + FIELDS], ints[OUTPUT_AT]
+    for query in range(len(out)):
+        part = slice(indptr[query], indptr[query + 1])
+        active = load_sparse(indices[part], values[part], numbers, ints)
+        compute_all(row, active, 0, numbers, ints)
+        unload_sparse(indices[part], numbers, ints)
+        out[query] = numbers[at : at + out.shape[1]]
+
+
+@njit(cache=True, fastmath=FAST)
+def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
+    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p]."""
+    wanted = labels.shape[1]
+    for query in range(len(values)):
+        row, nodes, best = values[query], labels[query], scores[query]
+        for i in range(wanted):
+            nodes[i], best[i] = -1, -np.inf
+        for start in range(0, len(row), AT_A_TIME):
+            part = row[start : start + AT_A_TIME]
+            highest = np.float32(-np.inf)
+            for i in range(len(part)):
+                highest = max(highest, part[i])
+            if highest > best[wanted - 1]:
+                for i in range(len(part)):
+                    if part[i] > best[wanted - 1]:
+                        insert(part[i], start + i, wanted, best, nodes)

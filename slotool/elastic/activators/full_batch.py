@@ -1,0 +1,71 @@
+"""All nodes for a whole batch: the weights are read once for it, in one product per layer, and not once per query.
+
+Micro-batches of queries that share a bucket were tried beside this and did not pay, see docs/batches.md. Import this
+module only where queries are to be answered: it brings in Numba.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from slotool.elastic.activators import batch_kernels
+from slotool.elastic.activators.compiled import Compiled
+from slotool.elastic.activators.mlp import DenseLayer
+
+# Outputs held at a time.
+CHUNK_BYTES = 32 << 20
+
+
+def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarray) -> bool:
+    """Fill ``labels`` int32 and ``scores`` float32 [n, p], best first, for ``x`` float32 [n, inputs] or CSR.
+
+    False, with nothing worth reading in them, for values that are not finite and features that the network lacks.
+    """
+    if not _answerable(compiled, x):
+        return False
+    for part in _chunks(compiled, len(labels)):
+        batch_kernels.best_of_rows(_logits(compiled, x[part]), labels[part], scores[part])
+    return bool(np.isfinite(scores).all())
+
+
+def logits(compiled: Compiled, x: Any, out: np.ndarray) -> bool:
+    """Fill ``out`` float32 [n, classes]; as ``best_labels``."""
+    if not _answerable(compiled, x):
+        return False
+    for part in _chunks(compiled, len(out)):
+        out[part] = _logits(compiled, x[part])
+    return bool(np.isfinite(out).all())
+
+
+def _answerable(compiled: Compiled, x: Any) -> bool:
+    if isinstance(x, np.ndarray):
+        return bool(np.isfinite(x).all())
+    known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < compiled.mlp.layers[0].inputs)
+    return bool(known and np.isfinite(x.data).all())
+
+
+def _chunks(compiled: Compiled, n: int) -> list[slice]:
+    size = max(1, CHUNK_BYTES // (4 * max(layer.units for layer in compiled.mlp.layers)))
+    return [slice(start, min(n, start + size)) for start in range(0, n, size)]
+
+
+def _logits(compiled: Compiled, x: Any) -> np.ndarray:
+    first, *others = compiled.mlp.layers
+    if isinstance(x, np.ndarray):
+        values = _product(first, x)
+    else:
+        # Not by SciPy, which would copy the weights to have their columns in rows.
+        values = np.empty((x.shape[0], first.units), dtype=np.float32)
+        batch_kernels.first_layer(x.indptr.astype(np.int64), x.indices, x.data, values, *compiled.state[:2])
+    for layer in others:
+        values = _product(layer, np.maximum(values, 0.0, out=values))
+    return values
+
+
+def _product(layer: DenseLayer, x: np.ndarray) -> np.ndarray:
+    """By PyTorch, so that its number of threads holds."""
+    weights, bias = torch.from_numpy(layer.weights), torch.from_numpy(layer.bias)
+    return torch.addmm(bias, torch.from_numpy(x), weights.T).numpy()

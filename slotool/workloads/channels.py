@@ -1,0 +1,58 @@
+"""Which model of which server is asked in which form: plain values, from which any process can connect."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from slotool.errors import InputError
+from slotool.workloads.compute import ComputeEndpoint
+from slotool.workloads.endpoint import Channel, Terms
+from slotool.workloads.http_channel import HttpChannel, client_session
+from slotool.workloads.infer import InferEndpoint
+from slotool.workloads.target import ANSWER_WITHIN_S, first_model
+
+GRPC = "grpc"
+_HTTP = {"infer": InferEndpoint, "compute": ComputeEndpoint}
+
+
+@dataclass(frozen=True)
+class Target:
+    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: after that long a request is given up."""
+
+    address: str
+    form: str
+    model: str
+    terms: Terms = field(default_factory=Terms)
+    answer_within_s: float = ANSWER_WITHIN_S
+
+    def connect(self) -> Channel:
+        """Connections to it, for the running event loop."""
+        if self.form == GRPC:
+            _require_stubs()
+            from slotool.workloads.grpc_channel import GrpcChannel
+
+            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s)
+        return HttpChannel(_HTTP[self.form](self.model, self.terms), self.address, self.answer_within_s)
+
+
+def ask_first_model(address: str, form: str) -> str:
+    """The first model the server lists. Raises ``InputError`` when it lists none, ``RunError`` without a server."""
+    if form == GRPC:
+        _require_stubs()
+        from slotool.workloads import grpc_channel
+
+        return grpc_channel.first_model(address)
+
+    async def ask() -> str:
+        async with client_session(ANSWER_WITHIN_S) as session:
+            return await first_model(session, address)
+
+    return asyncio.run(ask())
+
+
+def _require_stubs() -> None:
+    try:
+        import tritonclient.grpc  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"gRPC needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error

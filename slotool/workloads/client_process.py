@@ -1,0 +1,62 @@
+"""A client process of a load test: ``python -m slotool.workloads.client_process FOLDER NUMBER``.
+
+FOLDER holds the plan of all processes (``ManyProcesses`` writes it). It says ``ready`` on stdout when warm, reads on
+stdin the reading of ``time.perf_counter`` at which all begin (one clock for all processes of a machine), says how many
+requests have finished from time to time, and leaves its log in FOLDER. On SIGINT it leaves what has finished.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from slotool.data.dataset import Split
+from slotool.errors import InputError, SlotoolError
+from slotool.workloads.channels import Target
+from slotool.workloads.client import LoadPlan, LocalRun
+from slotool.workloads.endpoint import Terms
+
+# Requests between two words about progress.
+_SAY_EVERY = 50
+
+
+def main() -> None:
+    folder, number = Path(sys.argv[1]), int(sys.argv[2])
+    options = json.loads((folder / "options.json").read_text())
+    times_s, examples, x, y = (np.load(folder / f"{n}.npy", mmap_mode="r") for n in ("times_s", "examples", "x", "y"))
+    plan = LoadPlan(times_s, examples, Split(x, y)).part(number, options["processes"])
+    target = Target(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
+    run = LocalRun(plan, target, begin=_begin)
+    run.progress = lambda: _progress(run)
+    try:
+        run.drive()
+        _say(finished=run.finished)
+    except KeyboardInterrupt:
+        pass
+    except SlotoolError as error:
+        _say(error=str(error), input=isinstance(error, InputError))
+        return
+    if run.finished:
+        run.log().save(folder / f"log-{number}.parquet")
+
+
+def _begin() -> float:
+    _say(ready=time.perf_counter())
+    return float(sys.stdin.readline())
+
+
+def _progress(run: LocalRun) -> None:
+    if run.finished % _SAY_EVERY == 0:
+        _say(finished=run.finished)
+
+
+def _say(**word: object) -> None:
+    print(json.dumps(word), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Requests over gRPC: the Open Inference Protocol V2 by tritonclient's messages and stubs (``slotool[grpc]``)."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from slotool.errors import InputError, RunError
+from slotool.workloads.endpoint import Answer, Channel, Reply, Terms, number_of, seconds_of
+from slotool.workloads.target import ANSWER_WITHIN_S
+
+# The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
+_STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.OUT_OF_RANGE: 400,
+    grpc.StatusCode.FAILED_PRECONDITION: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.CANCELLED: 499,
+    grpc.StatusCode.UNIMPLEMENTED: 501,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
+# Nothing tells a status that a server sent from one that the core made up for want of an answer, except its words.
+_NO_ANSWER = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: re.compile("deadline exceeded", re.IGNORECASE),
+    grpc.StatusCode.UNAVAILABLE: re.compile(
+        ".*(failed to connect|socket closed|connection (reset|refused)|broken pipe|goaway|dns resolution).*",
+        re.IGNORECASE,
+    ),
+}
+
+
+class GrpcChannel(Channel):
+    """``ModelInfer`` on one HTTP/2 connection, which has no limit of outstanding requests on the client's side."""
+
+    def __init__(self, model: str, terms: Terms, address: str, answer_within_s: float):
+        self.where = f"{address} (gRPC)"
+        self._model = model
+        self._parameters = terms.parameters()
+        self._answer_within_s = answer_within_s
+        # Processes of one test must not share a connection, nor tests one after the other.
+        self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def ask(self, x: np.ndarray, number: int) -> Reply:
+        try:
+            response = await self._stub.ModelInfer(self._request(x, number), timeout=self._answer_within_s)
+        except grpc.aio.AioRpcError as error:
+            return _failure(error)
+        at_s = time.perf_counter()
+        try:
+            return Reply(200, at_s, _answer(response))
+        except ValueError as error:
+            return Reply(200, at_s, error=str(error))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def _request(self, x: np.ndarray, number: int) -> Any:
+        tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
+        request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number), raw_input_contents=[tensor])
+        request.inputs.add(name="input", datatype="FP32", shape=[1, *x.shape])
+        for name in ("label", "confidence"):
+            request.outputs.add(name=name)
+        for name, value in self._parameters.items():
+            field = {str: "string_param", int: "int64_param", float: "double_param"}[type(value)]
+            setattr(request.parameters[name], field, value)
+        return request
+
+
+def authority(address: str) -> str:
+    """``host:port`` of an address with a scheme."""
+    return address.partition("://")[2] or address
+
+
+def first_model(address: str) -> str:
+    """The first model of the repository index. Raises ``InputError`` without one, ``RunError`` without a server."""
+    with grpc.insecure_channel(authority(address)) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        try:
+            index = stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(ready=True), timeout=ANSWER_WITHIN_S)
+        except grpc.RpcError as error:
+            failed = _failure(error)
+            if failed.status == 0:
+                raise RunError(f"no server answers at {address} over gRPC ({failed.error})") from error
+            raise InputError(f"{address} lists no model ({failed.error}); name one with --model") from error
+    if not index.models:
+        raise InputError(f"{address} lists no model; name one with --model")
+    return index.models[0].name
+
+
+def _failure(error: Any) -> Reply:
+    at_s, sentence = time.perf_counter(), " ".join((error.details() or error.code().name).split())[:200]
+    made_up = _NO_ANSWER.get(error.code())
+    if made_up is None or not made_up.fullmatch(sentence):
+        return Reply(_STATUSES.get(error.code(), 500), at_s, error=sentence)
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        sentence = "no answer within the time allowed"
+    return Reply(0, at_s, error=sentence)
+
+
+def _answer(response: Any) -> Answer:
+    outputs: dict[str, float] = {}
+    try:
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+            outputs[output.name] = np.frombuffer(raw, np.dtype(_DTYPES[output.datatype]), count=1).item()
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
+    if "label" not in outputs:
+        raise ValueError("the response has no output 'label'")
+    said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in response.parameters.items()}
+    return Answer(
+        label=int(outputs["label"]),
+        confidence=number_of(outputs, "confidence"),
+        point=str(said.get("operating_point") or ""),
+        queue_s=seconds_of(said, "queue_us"),
+        compute_s=seconds_of(said, "compute_us"),
+    )

@@ -1,0 +1,126 @@
+"""One plan sent by several client processes, for rates that one cannot keep."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError, RunError
+from slotool.workloads.channels import Target
+from slotool.workloads.client import LEAD_S, LoadPlan, LoadRun
+from slotool.workloads.requests import RequestLog
+
+READY_WITHIN_S = 120.0
+# Beyond the last request's own time to answer.
+_ENDING_S = 30.0
+
+
+@dataclass
+class ManyProcesses(LoadRun):
+    """Request i is sent by process i modulo ``processes``, all on one clock. ``progress(n)``: n more have finished."""
+
+    plan: LoadPlan
+    target: Target
+    processes: int
+    progress: Callable[[int], None] = lambda more: None
+    _folder: tempfile.TemporaryDirectory[str] = field(init=False)
+    _counts: dict[int, int] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.processes <= len(self.plan):
+            raise InputError(f"{len(self.plan)} requests cannot be sent by {self.processes} processes")
+        self._folder = tempfile.TemporaryDirectory(prefix="slotool-load-")
+
+    def drive(self) -> None:
+        self._write_plan()
+        clients = [self._start(number) for number in range(self.processes)]
+        try:
+            self._hear(clients, until="ready", within_s=READY_WITHIN_S)
+            begin_s = time.perf_counter() + LEAD_S
+            for client in clients:
+                _tell(client, begin_s)
+            last_s = float(self.plan.times_s[-1]) + self.target.answer_within_s + _ENDING_S
+            self._hear(clients, until="ended", within_s=last_s)
+        except KeyboardInterrupt:
+            for client in clients:
+                client.send_signal(signal.SIGINT)
+            for client in clients:
+                client.wait(timeout=_ENDING_S)
+            raise
+        finally:
+            for client in clients:
+                client.kill()
+                client.communicate()
+
+    @property
+    def finished(self) -> int:
+        return len(RequestLog.load_all(self._logs())) if self._logs() else 0
+
+    def log(self, provenance: Mapping[str, Any] | None = None) -> RequestLog:
+        return RequestLog(RequestLog.load_all(self._logs()).rows, provenance) if self._logs() else RequestLog.of([])
+
+    def _logs(self) -> list[Path]:
+        return sorted(Path(self._folder.name).glob("log-*.parquet"))
+
+    def _write_plan(self) -> None:
+        folder, plan = Path(self._folder.name), self.plan
+        arrays = {"times_s": plan.times_s, "examples": plan.examples, "x": plan.split.x, "y": plan.split.y}
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        (folder / "options.json").write_text(json.dumps({"processes": self.processes, "target": asdict(self.target)}))
+
+    def _start(self, number: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "slotool.workloads.client_process", self._folder.name, str(number)]
+        # A session of its own, so that Ctrl-C in the terminal reaches the parent alone, which passes it on.
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True
+        )
+
+    def _hear(self, clients: list[subprocess.Popen[str]], *, until: str, within_s: float) -> None:
+        """Take the clients' words until each is ready, or has ended. Raises what a client met."""
+        deadline_s = time.monotonic() + within_s
+        with selectors.DefaultSelector() as selector:
+            for number, client in enumerate(clients):
+                assert client.stdout is not None
+                selector.register(client.stdout, selectors.EVENT_READ, number)
+            while selector.get_map():
+                heard = selector.select(max(0.0, deadline_s - time.monotonic()))
+                if not heard:
+                    raise RunError(f"a client process has not {until} within {within_s:.0f} s")
+                for key, _ in heard:
+                    line = clients[key.data].stdout.readline()  # type: ignore[union-attr]
+                    if self._word(clients[key.data], key.data, line) == until:
+                        selector.unregister(key.fileobj)
+
+    def _word(self, client: subprocess.Popen[str], number: int, line: str) -> str:
+        if not line:
+            if client.wait() != 0:
+                raise RunError(f"client process {number} ended with exit code {client.returncode}")
+            return "ended"
+        word = json.loads(line)
+        if "error" in word:
+            raise (InputError if word["input"] else RunError)(word["error"])
+        if "finished" in word:
+            self.progress(word["finished"] - self._counts.get(number, 0))
+            self._counts[number] = word["finished"]
+        return "ready" if "ready" in word else ""
+
+
+def _tell(client: subprocess.Popen[str], begin_s: float) -> None:
+    assert client.stdin is not None
+    try:
+        client.stdin.write(f"{begin_s!r}\n")
+        client.stdin.flush()
+    except BrokenPipeError:
+        raise RunError(f"a client process ended with exit code {client.wait()} before the start") from None

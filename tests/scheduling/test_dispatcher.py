@@ -1,0 +1,167 @@
+"""The state of a service: everybody is counted once, workers do one thing at a time, the important are in time."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slotool.errors import InputError
+from slotool.scheduling import Dispatcher, EdfQueue, Fate, FixedPoint, Query
+from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, WholeQueue
+from slotool.testing.policies import NOW_US, queue_of, three_versions
+
+GRID = ControlGrid(three_versions())
+queries = st.builds(
+    Query,
+    id=st.uuids().map(str),
+    arrival_us=st.just(0.0),
+    deadline_us=st.sampled_from([50.0, 150.0, 400.0, 900.0, 2_500.0, math.inf]),
+    min_accuracy=st.sampled_from([None, None, 0.93, 0.999]),
+    priority=st.sampled_from([0, 1, 2]),
+    examples=st.sampled_from([1, 1, 3, 12]),
+)
+# What happens next: a query comes, a client leaves, a worker finishes, dies or joins; then time goes by.
+events = st.lists(
+    st.tuples(st.sampled_from(["arrive", "arrive", "arrive", "leave", "finish", "die", "join"]), queries,
+              st.sampled_from([0.0, 20.0, 300.0])), max_size=60)  # fmt: skip
+
+
+@given(events, st.sampled_from([SlackFit, MaxBatch, WholeQueue]))
+@settings(max_examples=60, deadline=None)
+def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[BatchingPolicy]) -> None:
+    state, now_us, known, seen = Dispatcher(make(GRID), 2), 0.0, [], Counter()
+    for what, query, passes_us in steps:
+        now_us += passes_us
+        busy = sorted(state.running)
+        if what == "arrive":
+            moved = Query(query.id, now_us, now_us + query.deadline_us, min_accuracy=query.min_accuracy,
+                          priority=query.priority, examples=query.examples)  # fmt: skip
+            known.append(moved)
+            state.arrive(moved)
+        elif what == "leave" and known:
+            state.withdraw(known[len(known) // 2])
+        elif what == "finish" and busy:
+            state.finished(busy[0], now_us)
+        elif what == "die" and busy:
+            state.died(busy[-1])
+        elif what == "join":
+            state.joined(now_us)
+        batch = True
+        while batch:
+            at_work = dict(state.running)
+            batch, dropped = state.turn(now_us)
+            seen.update(drop.fate for drop in dropped)
+            if batch:
+                assert batch.worker not in at_work
+                assert all(
+                    GRID.accuracy[GRID.index(batch.decision.point)] >= (q.min_accuracy or 0) for q in batch.queries
+                )
+                assert batch.examples <= max(batch.decision.batch_size, batch.queries[0].examples)
+    under_way = sum(len(batch.queries) for batch in state.running.values())
+    assert sum(state.fates.values()) + len(state.queue) + under_way == len(known)
+    assert all(state.fates[fate] == seen[fate] for fate in (Fate.EXPIRED, Fate.REFUSED, Fate.SHED))
+    waiting = list(state.queue)
+    assert state.queue.deadlines_us.tolist() == [q.deadline_us for q in waiting for _ in range(q.examples)]
+    assert state.queue.levels.tolist() == [q.level for q in waiting for _ in range(q.examples)]
+    assert state.next_expiry_us == min([q.deadline_us for q in waiting], default=math.inf)
+
+
+def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
+    state = Dispatcher(MaxBatch(GRID), 2)
+    for i in range(12):
+        state.arrive(Query(str(i), 0.0, 2_000.0))
+    first, second = state.turn(0.0)[0], state.turn(0.0)[0]
+    assert first
+    assert second
+    assert state.turn(0.0) == (None, [])
+    assert (len(first.queries), len(second.queries)) == (8, 4)
+    assert state.queue.free_us.tolist() == [
+        GRID.space.latency_us(b.decision.point, len(b.queries)) for b in (first, second)
+    ]
+    lost = state.died(first.worker)
+    assert lost is first
+    assert len(state.queue) == 8
+    state.finished(second.worker, 900.0)
+    again = state.turn(900.0)[0]
+    assert again
+    assert again.worker == second.worker
+    assert again.queries == first.queries
+    assert state.joined(950.0) == first.worker, "the place of the dead"
+    assert state.joined(950.0) == 2
+    state.finished(again.worker, 2_100.0)
+    assert state.fates == {Fate.IN_TIME: 4, Fate.LATE: 8}
+    with pytest.raises(InputError, match="worker 1 has no batch"):
+        state.finished(1, 0.0)
+
+
+def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:
+    state = Dispatcher(MaxBatch(GRID), 1)
+    state.arrive(Query("served", 0.0, 5_000.0))
+    assert state.turn(0.0)[0]
+    state.arrive(Query("late", 0.0, 100.0))
+    assert state.next_expiry_us == 100.0
+    none, dropped = state.turn(100.0)
+    assert none is None
+    assert [(drop.query.id, drop.fate) for drop in dropped] == [("late", Fate.EXPIRED)]
+    state.arrive(Query("demanding", 100.0, 9_000.0, min_accuracy=0.999))
+    assert state.turn(101.0) == (None, []), "nothing is decided while nobody is idle"
+    state.finished(0, 2_000.0)
+    none, dropped = state.turn(2_000.0)
+    assert dropped[0].fate == Fate.REFUSED
+    assert "out of reach" in dropped[0].reason
+
+
+def test_a_policy_that_knows_no_latencies_will_do() -> None:
+    state = Dispatcher(FixedPoint(three_versions(), GRID.points[0]), 1)
+    for i in range(3):
+        state.arrive(Query(str(i), 0.0, priority=i))
+    batch, _ = state.turn(0.0)
+    assert batch
+    assert [query.id for query in batch.queries] == ["1"]
+
+
+def quickest_us(count: int, workers: int) -> np.ndarray:
+    """When each of ``count`` is done, in order, in the fastest batches (8 take 450 µs)."""
+    rank = np.arange(count)
+    small = GRID.quickest_us[np.searchsorted(GRID.sizes, rank % 8 + 1)]
+    return NOW_US + rank // 8 // workers * 450.0 + small
+
+
+@given(st.lists(st.tuples(st.integers(100, 3_000), st.integers(0, 3)), min_size=1, max_size=40), st.integers(1, 3))
+def test_only_who_is_less_important_gives_way_and_only_if_somebody_must(asked: list, workers: int) -> None:
+    queue = queue_of(*(Query(str(i), NOW_US, NOW_US + s, priority=p) for i, (s, p) in enumerate(asked)))
+    queue.free_us = np.zeros(workers)
+    policy, before = WholeQueue(GRID), list(queue)
+    feasible = (quickest_us(len(queue), workers) <= queue.deadlines_us).all()
+    gone = []
+    while (query := policy.gives_way(NOW_US, queue)) is not None:
+        late = int((quickest_us(len(queue), workers) > queue.deadlines_us).argmax())
+        behind = [q for q in queue if q.deadline_us <= queue.deadlines_us[-1]]
+        assert query.level > min(q.level for q in behind)
+        assert query.level >= max(q.level for q in list(queue)[: late + 1])
+        assert queue.remove(query)
+        gone.append(query)
+    assert not (feasible and gone)
+    assert list(queue) == [query for query in before if query not in gone]
+    if len({q.level for q in before}) == 1:
+        assert not gone
+
+
+def test_what_is_removed_from_the_middle_leaves_the_rest_in_order() -> None:
+    waiting = [Query(str(i), 0.0, float(10 * (i // 3)), priority=i % 3, examples=1 + i % 2) for i in range(9)]
+    queue = queue_of(*waiting)
+    for query in (waiting[4], waiting[8], waiting[0]):
+        assert queue.remove(query)
+        assert not queue.remove(query)
+    left = sorted((q for q in waiting if q.id not in "480"), key=lambda q: q.urgency)
+    assert list(queue) == left
+    assert queue.deadlines_us.tolist() == [q.deadline_us for q in left for _ in range(q.examples)]
+    assert [queue.at(i) for i in range(len(queue.deadlines_us))] == [q for q in left for _ in range(q.examples)]
+    with pytest.raises(IndexError, match="fewer examples wait"):
+        queue.at(99)
+    assert not EdfQueue().remove(waiting[0])
