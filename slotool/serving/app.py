@@ -36,7 +36,7 @@ def create_app(
         raise InputError("there is no model to serve")
     limits = limits or Limits()
     router = router or Router(models, max_queue=limits.queue)
-    front = FrontEnd(models, router, limits)
+    front = FrontEnd(router, limits)
     pages = _Pages(front)
 
     @asynccontextmanager

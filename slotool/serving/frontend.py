@@ -39,9 +39,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The served models, the router before them, and what clients may send."""
+    """The router with its models, and what clients may send."""
 
-    models: Mapping[str, ServedModel]
     router: Router
     limits: Limits
     statistics: dict[str, Statistics] = field(init=False)
@@ -49,13 +48,19 @@ class FrontEnd:
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
 
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The served models by name, as they are now."""
+        return self.router.models
+
     def model(self, name: str, version: str = VERSION) -> ServedModel:
         """Raises ``Refusal`` (404) for a model or version that is not served."""
-        if name not in self.models:
+        served = self.router.model(name)
+        if served is None:
             raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
         if version != VERSION:
             raise refusals.not_found(f"model {name} has no version {version[:80]!r}; there is {VERSION}")
-        return self.models[name]
+        return served
 
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]

@@ -121,6 +121,16 @@ class Router:
         self.metrics.watch_workers(self.alive)
         self.engine.open(models, self._worker_changed)
 
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """What is served, as it is now."""
+        return {name: lane.served for name, lane in self._lanes.items()}
+
+    def model(self, name: str) -> ServedModel | None:
+        """The model of this name as it is served now."""
+        lane = self._lanes.get(name)
+        return None if lane is None else lane.served
+
     def waiting(self) -> int:
         """Requests in all queues."""
         return sum(len(lane.state.queue) for lane in self._lanes.values())
