@@ -1,4 +1,4 @@
-"""The application: front ends over one engine, and one place where a refusal becomes a response."""
+"""The application: front ends over one router, and one place where a refusal becomes a response."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from slotool import __version__
 from slotool.errors import InputError
 from slotool.serving import openapi
 from slotool.serving.compute import Compute
-from slotool.serving.engine import InlineEngine, ServedModel
 from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard, Token
-from slotool.serving.metrics import CONTENT_TYPE, Metrics
+from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
+from slotool.serving.router import Router
+from slotool.serving.served import ServedModel
 
 
 def create_app(
     models: Mapping[str, ServedModel],
     *,
     limits: Limits | None = None,
-    engine: InlineEngine | None = None,
+    router: Router | None = None,
     token: Token | None = None,
 ) -> Starlette:
     """The ASGI application that serves ``models`` by name.
 
-    Every model is run once at every point before this returns, so that an application that exists is warm.
-    ``engine``: by default an ``InlineEngine`` with metrics of its own. ``app.state.front`` is the ``FrontEnd`` that
-    other protocols may share. ``token``: what clients must show, health probes excepted.
+    A router has run every model at every point, so that an application that exists is warm.
+    ``router``: by default one with an inline engine and metrics of its own. ``app.state.front`` is the ``FrontEnd``
+    that other protocols may share. ``token``: what clients must show, health probes excepted.
     Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
     """
     if not models:
         raise InputError("there is no model to serve")
     limits = limits or Limits()
-    engine = engine or InlineEngine(models, Metrics(), max_queue=limits.queue)
-    engine.warm()
-    front = FrontEnd(models, engine, limits, token)
+    router = router or Router(models, max_queue=limits.queue)
+    front = FrontEnd(models, router, limits, token)
     pages = _Pages(front)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        engine.close()
+        router.close()
 
     app = Starlette(
         routes=[*OpenInference(front).routes, *Compute(front).routes, *pages.routes],
@@ -88,7 +88,7 @@ class _Pages:
         return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._front.engine.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return Response(self._front.router.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
         front = self._front

@@ -17,9 +17,9 @@ from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
 from slotool.serving import demands, grpc_messages, refusals, tensors
-from slotool.serving.engine import ServedModel
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.refusals import Refusal
+from slotool.serving.served import ServedModel
 
 SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
@@ -170,7 +170,7 @@ class GrpcFrontEnd:
 
     async def _infer(self, request: Any, context: Any) -> Any:
         front = self._front
-        arrival_us = front.engine.now_us()
+        arrival_us = front.router.now_us()
         served = self._named(request)
         asked = grpc_messages.parse_infer(request, tuple(served.model.input_shape), max_batch=front.limits.batch)
         demanded = _nearer(demands.from_parameters(asked.parameters), context.time_remaining())

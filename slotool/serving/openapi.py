@@ -8,8 +8,8 @@ from typing import Any
 from slotool import __version__
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.demands import GREATEST_PRIORITY, LONGEST_TIMEOUT_US
-from slotool.serving.engine import ServedModel
 from slotool.serving.frontend import VERSION, Limits
+from slotool.serving.served import ServedModel
 from slotool.serving.tensors import INPUT, OUTPUTS
 
 Document = dict[str, Any]
@@ -88,7 +88,7 @@ def _infer(limits: Limits) -> Document:
         "description": "Length of the JSON in bytes, when binary tensors follow it",
         "schema": {"type": "integer", "minimum": 0, "maximum": limits.body_bytes},
     }
-    binary = {"application/octet-stream": {"schema": {}}}
+    binary: Document = {"application/octet-stream": {"schema": {}}}
     operation = _operation("Answer a batch of examples", _json(_ref("InferResponse")) | binary, _ASKING)
     body = {"required": True, "content": _json(_ref("InferRequest")) | binary}
     return operation | {"parameters": [length], "requestBody": body}
@@ -176,7 +176,7 @@ def _parameters() -> Document:
 def _explanation() -> Document:
     """Why and how a request was answered as it was."""
     times = dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
-    told = {"operating_point": _TEXT, "reason": _TEXT, "rule": _TEXT, **times}
+    told = {"operating_point": _TEXT, "reason": _TEXT, "rule": _TEXT, "batch": {"type": "integer"}, **times}
     return _object(told, ["operating_point", "reason", "queue_us", "compute_us", "confidence"])
 
 

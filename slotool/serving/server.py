@@ -135,7 +135,7 @@ class Server(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Both fronts stop accepting at once; the engine, which uvicorn's shutdown ends, outlives the companion.
+        # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
         if self._beside is not None:
             for server in self.servers:
                 server.close()
