@@ -63,7 +63,7 @@ def _is_whole(operator: Operator, layer: nn.Module) -> bool:
 
 
 # A call of torch's oneDNN convolution costs some 50 µs before it computes anything, its native one 8 µs; up to so much
-# work (FLOPs of all images) that decides. Without a window the native one is a matrix product and the faster at any size.
+# work (FLOPs of all images) that decides. Without a window the native one is a matrix product and faster at any size.
 SMALL_WORK = 1_500_000
 # Where there is no window, torch takes oneDNN from so many images on, or with several threads from two.
 POINTWISE_IMAGES = 16
