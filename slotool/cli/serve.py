@@ -11,14 +11,16 @@ from slotool.cli.options import Json, cores_given
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from starlette.applications import Starlette
 
     from slotool.cli.output import Output
-    from slotool.serving import ServedModel
+    from slotool.serving import Router, ServedModel
     from slotool.serving.engines import Engine
     from slotool.serving.server import Companion
+    from slotool.serving.sources import Sources
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +70,10 @@ def serve(
         int, typer.Option("--max-queue", min=1, help="Waiting requests before refusing more.")
     ] = 1_000,
     drain: Annotated[float, typer.Option("--drain", min=1, help="Seconds to finish requests when told to end.")] = 10.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="Clients must show the token in this file (or in $SLOTOOL_TOKEN)."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve artifacts over HTTP and gRPC, each answer at the operating point that its request asks for.
@@ -75,7 +81,8 @@ def serve(
     Open Inference Protocol V2 under /v2 and, with --grpc-port (pip install 'slotool[grpc]'), over gRPC; one example per
     POST /compute; Prometheus at /metrics. A request may carry a deadline (timeout in µs, or Deadline-Ms), a tolerance
     and objective, a minimum accuracy and a priority; the answer says which operating point served it and why. Prints
-    one line once it is ready; ends on SIGTERM (exit code 0) or Ctrl-C (130) after answering what is in flight.
+    one line once it is ready; ends on SIGTERM (exit code 0) or Ctrl-C (130) after answering what is in flight; SIGHUP
+    has it read tables and rules anew.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
 
@@ -90,6 +97,7 @@ def serve(
 
     from slotool.cli.output import Output
     from slotool.serving import Limits, Router, create_app
+    from slotool.serving.guard import others_can_read, read_token
     from slotool.serving.server import bind, is_loopback, serve_until_told, url_of
     from slotool.serving.sources import Sources
 
@@ -98,16 +106,22 @@ def serve(
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))
     sources = Sources(*files, threads, policy, deadline_us)
+    token = read_token(token_file)
+    if token_file is not None and others_can_read(token_file):
+        output.warn(f"{token_file}: other users of this machine can read the token")
     # Before the models are loaded: a port in use should be known at once.
     with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener:
-        models = sources.load(output.warn)
-        router = Router(models, _engine(engine, replicas, threads, max_batch, hang), max_queue=max_queue)
-        app = create_app(models, limits=Limits(batch=max_batch, queue=max_queue), router=router)
+        router = Router(
+            sources.load(output.warn), _engine(engine, replicas, threads, max_batch, hang), max_queue=max_queue
+        )
+        app = create_app(router, limits=Limits(batch=max_batch), token=token)
         if not is_loopback(listener):
-            output.warn(f"listening on {host}: everyone who can reach this machine can use the server")
+            who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
+            output.warn(f"listening on {host}: {who} can use the server")
         beside, grpc_address = _grpc_front(app, grpc_listener)
-        ready = partial(_ready, output, url_of(listener), grpc_address, models)
-        ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside)
+        ready = partial(_ready, output, url_of(listener), grpc_address, router.models)
+        reload = partial(_reload, output, sources, router)
+        ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside, on_hangup=reload)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -122,6 +136,19 @@ def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: 
     if replicas > 1:
         raise typer.BadParameter("the inline engine is one worker: take --engine local", param_hint="--replicas")
     return InlineEngine()
+
+
+def _reload(output: Output, sources: Sources, router: Router) -> None:
+    """Tables and rules as their files are now; where something is wrong with them, the server goes on with the old."""
+    from slotool.errors import InputError
+
+    try:
+        for served in sources.reload(router.models, output.warn).values():
+            router.replace(served)
+    except InputError as error:
+        output.warn(f"not reloaded, the old tables and rules stay: {error}")
+    else:
+        output.note("tables and rules read anew")
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:
@@ -148,7 +175,7 @@ def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Compani
     return GrpcFrontEnd(app.state.front, address), address
 
 
-def _ready(output: Output, url: str, grpc_address: str | None, models: dict[str, ServedModel]) -> None:
+def _ready(output: Output, url: str, grpc_address: str | None, models: Mapping[str, ServedModel]) -> None:
     import sys
     from urllib.parse import urlsplit
 

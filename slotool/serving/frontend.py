@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
+from slotool.serving.guard import Token
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Answer, Router
 from slotool.serving.served import ServedModel
@@ -29,20 +30,24 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 @dataclass(frozen=True)
 class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused."""
+    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused;
+    ``head_bytes``, ``head_s``: the same of a request's head, its first line and headers."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
     body_s: float = 30.0
     queue: int = 1_000
+    head_bytes: int = 16 * 2**10
+    head_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The router with its models, and what clients may send."""
+    """The router with its models, what clients may send, and the token they must show, if any."""
 
     router: Router
     limits: Limits
+    token: Token | None = None
     statistics: dict[str, Statistics] = field(init=False)
 
     def __post_init__(self) -> None:

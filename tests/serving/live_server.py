@@ -15,6 +15,7 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.grpc_frontend import GrpcFrontEnd
+from slotool.serving.guard import Token
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
@@ -93,11 +94,13 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iterator[LiveServer]:
+def live_server(
+    models: list[ServedModel], limits: Limits | None = None, token: Token | None = None
+) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     router = Router(by_name, max_queue=limits.queue)
-    app = create_app(by_name, limits=limits, router=router)
+    app = create_app(router, limits=limits, token=token)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
