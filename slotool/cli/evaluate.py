@@ -70,6 +70,7 @@ def evaluate(
     ] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="For an SLO-NN: a folder for plots (PNG).")] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
+    device: Annotated[str, typer.Option("--device", help="cpu; or for an SLO-NN cuda:0, by PyTorch.")] = "cpu",
     beside: Annotated[
         str | None,
         typer.Option("--beside", help="Sweep deadlines on one core, alone and beside so many busy copies: 1 or 0,1,2."),
@@ -117,6 +118,8 @@ def evaluate(
     if opened.kind == "predictor":
         evaluate_predictor(opened, latency, graphs or [], out, force=force, json=json)
         return
+    if beside is not None and device != "cpu":
+        raise typer.BadParameter("--beside shares one core of the CPU among copies", param_hint="--device")
     if beside is not None and out is not None:
         wanted = None if targets == TARGETS else parse_numbers(targets, "--targets")
         asked = Asked(beside, deadlines_us, quantile, seconds, estimate, latency, data, wanted)
@@ -136,6 +139,7 @@ def evaluate(
         repeats=repeats,
         limit=limit,
         threads=threads,
+        device=device,
         force=force,
         json=json,
     )
@@ -152,6 +156,7 @@ def _evaluate_elastic(
     repeats: int,
     limit: int | None,
     threads: int,
+    device: str,
     force: bool,
     json: bool,
 ) -> None:
@@ -168,7 +173,7 @@ def _evaluate_elastic(
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
     model = load_model(opened)
-    others = extras.load(model)
+    answering, others = model.on(device), extras.load(model)
     name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
     output = Output(as_json=json)
     provenance: dict[str, Any] = {
@@ -179,11 +184,12 @@ def _evaluate_elastic(
         "split": split,
         "metric": extras.metric,
         "threads": threads,
+        "device": device,
         "machine": machine_id(),
     }
     with output.progress(f"evaluating {model.name} on {name}", total=len(examples)) as progress:
         outcomes = evaluation.evaluate(
-            model,
+            answering,
             examples,
             repeats=repeats,
             metric=extras.metric,

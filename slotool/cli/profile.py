@@ -34,7 +34,7 @@ Backend = Annotated[
     str,
     typer.Option("--backend", help="What runs graphs: torch, keras or onnx. A trained model runs as it is served."),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch only).")]
+Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
 Batch = Annotated[str, typer.Option("--batch", help="Batch sizes: 1,8 or 1:8:1.")]
 Runs = Annotated[int, typer.Option("--runs", min=1, help="Fewest samples per row.")]
 Precision = Annotated[
@@ -226,6 +226,7 @@ def profile_points(
         str, typer.Option("--data", help="Answer examples of this set, one label each, instead of random inputs.")
     ] = "",
     policy: Policy = "shared",
+    device: Device = "cpu",
     threads: Threads = 1,
     batch: Batch = "1",
     runs: Runs = 200,
@@ -253,6 +254,7 @@ def profile_points(
 
     settings = Settings(
         backend="elastic",
+        device=device,
         threads=cores_given(threads),
         batch_sizes=_batch_sizes(batch),
         rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=True),

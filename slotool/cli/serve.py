@@ -56,6 +56,10 @@ def serve(
         int, typer.Option("--max-queue", min=1, help="Waiting requests before refusing more.")
     ] = 1_000,
     drain: Annotated[float, typer.Option("--drain", min=1, help="Seconds to finish requests when told to end.")] = 10.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="Clients must show the token in this file (or in $SLOTOOL_TOKEN)."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve artifacts over HTTP and gRPC, each answer at the operating point that its request asks for.
@@ -74,16 +78,21 @@ def serve(
 
     from slotool.cli.output import Output
     from slotool.serving import Limits, create_app
+    from slotool.serving.guard import others_can_read, read_token
     from slotool.serving.server import bind, is_loopback, serve_until_told, url_of
 
     torch.set_num_threads(cores_given(threads))
     output = Output(as_json=json)
+    token = read_token(token_file)
+    if token_file is not None and others_can_read(token_file):
+        output.warn(f"{token_file}: other users of this machine can read the token")
     # Before the models are loaded: a port in use should be known at once.
     with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener:
         models = _served_models(output, artifacts, name or [], rules, latency, outcomes or [], threads)
-        app = create_app(models, limits=Limits(batch=max_batch, queue=max_queue))
+        app = create_app(models, limits=Limits(batch=max_batch, queue=max_queue), token=token)
         if not is_loopback(listener):
-            output.warn(f"listening on {host}: everyone who can reach this machine can use the server")
+            who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
+            output.warn(f"listening on {host}: {who} can use the server")
         beside, grpc_address = _grpc_front(app, grpc_listener)
         ready = partial(_ready, output, url_of(listener), grpc_address, models)
         ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside)

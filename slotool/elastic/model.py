@@ -51,11 +51,25 @@ class ElasticModel(ABC):
         −inf. Raises ``InputError`` for a point the model does not have.
         """
 
+    def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The ``p`` best labels at ``point`` (default: in full) and their scores, best first: int and float32
+        [batch, p]. Where fewer than p classes were computed the rest is label −1 at −inf."""
+        scores = self.forward(x, point or self.full)
+        labels = scores.argmax(axis=1)[:, None] if p == 1 else np.argsort(-scores, axis=1, kind="stable")[:, :p]
+        best = np.take_along_axis(scores, labels, axis=1)
+        return np.where(np.isneginf(best), -1, labels), best
+
     def asker(self, point: OperatingPoint, p: int = 1) -> Asker:
-        """What answers one example after another at ``point`` with its ``p`` best labels; by ``forward`` unless the
+        """What answers one example after another at ``point`` with its ``p`` best labels; by ``top`` unless the
         model knows a shorter way. Raises ``InputError`` for a point it does not have."""
         self.require(point)
-        return _ByForward(self, point, p)
+        return _ByTop(self, point, p)
+
+    def on(self, device: str) -> ElasticModel:
+        """The same model answered on ``device``, cpu or cuda:0. Raises ``InputError`` where it cannot be."""
+        if device == "cpu":
+            return self
+        raise InputError(f"{self.name} is answered on the CPU only, not on {device}")
 
     def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float] | None:
         """What this very input may expect of each point, for a model that can tell (``x``: [1, *input_shape]).
@@ -81,21 +95,19 @@ class ElasticModel(ABC):
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 
 
-class _ByForward:
+class _ByTop:
     def __init__(self, model: ElasticModel, point: OperatingPoint, p: int):
         self._model, self._point, self._p = model, point, p
-        self._logits = np.empty((1, 0), dtype=np.float32)
+        self._best = (np.full((1, p), -1), np.full((1, p), -np.inf, dtype=np.float32))
 
     def ready(self, x: Any, row: int) -> tuple[Any, ...]:
         return (x[row : row + 1],)
 
     def ask(self, x: Any) -> None:
-        self._logits = self._model.forward(x, self._point)
+        self._best = self._model.top(x, self._p, point=self._point)
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:
-        scores = self._logits[0]
-        labels = np.argsort(-scores, kind="stable")[: self._p]
-        return np.where(np.isneginf(scores[labels]), -1, labels), scores[labels]
+        return self._best[0][0], self._best[1][0]
 
 
 def confidence(logits: np.ndarray) -> np.ndarray:

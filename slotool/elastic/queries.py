@@ -62,7 +62,7 @@ class Queries:
             raise InputError(f"{model.name} cannot tell what an input may expect of each of its points")
         chosen = point or model.full
         model.require(chosen)
-        return Answer(lambda i: int(model.forward(rows[i], chosen)[0].argmax()), lambda: chosen)
+        return Answer(lambda i: int(model.top(rows[i], point=chosen)[0][0, 0]), lambda: chosen)
 
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
         """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out.
@@ -106,7 +106,7 @@ def _first_labels(answerer: Answerer, x: Any) -> np.ndarray:
 
 
 def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
-    return model.forward(x, point).argmax(axis=1)
+    return model.top(x, point=point)[0][:, 0]
 
 
 def dataset_of(model: ElasticModel, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
 from slotool.scheduling.co_runners import CoRunnerEstimator, InterferenceAware
-from slotool.scheduling.dispatcher import Batch, Dispatcher, Drop, Fate
+from slotool.scheduling.dispatcher import Batch, Dispatcher, Drop, Fate, Workers
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.first_applicable import FirstApplicable, by_demand
 from slotool.scheduling.fixed import FixedPoint
@@ -34,5 +34,6 @@ __all__ = [
     "Policy",
     "Query",
     "ToleranceTiers",
+    "Workers",
     "by_demand",
 ]

@@ -78,3 +78,10 @@ class InterferenceAware(Policy):
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         return self._policies[self.estimator.beside].decide(now_us, queue)
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return self._policies[self.estimator.beside].planned_us(point, examples)
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        if examples == 1:
+            self.estimator.observe(point, took_us)

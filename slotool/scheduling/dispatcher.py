@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -12,7 +13,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.edf import EdfQueue
-from slotool.scheduling.policy import Decision, Policy
+from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 
 
@@ -21,6 +22,7 @@ class Fate(StrEnum):
 
     ``IN_TIME``, ``LATE``: answered. ``EXPIRED``: its deadline came while it waited. ``REFUSED``: the policy had no way
     to meet it. ``SHED``: it gave way to more important ones, as not everybody could be in time. ``GONE``: withdrawn.
+    ``FAILED``: the policy broke on it.
     """
 
     IN_TIME = "in time"
@@ -29,6 +31,7 @@ class Fate(StrEnum):
     REFUSED = "refused"
     SHED = "shed"
     GONE = "gone"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,59 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A query that will not be served, and why: ``EXPIRED``, ``REFUSED`` or ``SHED``."""
+    """A query that will not be served, and why: ``EXPIRED``, ``REFUSED``, ``SHED`` or ``FAILED``."""
 
     query: Query
     fate: Fate
     reason: str
+
+
+class Workers:
+    """Who is there, who is at what, and who has rested longest; the queues of several models may share them.
+
+    ``free_us``: float64 [workers], the instant at which each comes free, infinite for a dead one. ``running``: the
+    batch each busy one is at.
+    """
+
+    def __init__(self, count: int):
+        self.free_us = np.zeros(count)
+        self.running: dict[int, Batch] = {}
+        self._resting = [(0.0, worker) for worker in range(count)]
+
+    def idle(self) -> int | None:
+        """The worker that has been idle for longest, None when there is none."""
+        while self._resting:
+            since_us, worker = self._resting[0]
+            if worker not in self.running and since_us == self.free_us[worker]:
+                return worker
+            # It has died, or died and come back.
+            heappop(self._resting)
+        return None
+
+    def begins(self, batch: Batch, planned_us: float) -> None:
+        """The batch's worker is at it, for as long as planned."""
+        self.running[batch.worker] = batch
+        self.free_us[batch.worker] = batch.begun_us + planned_us
+
+    def ends(self, worker: int) -> Batch:
+        """What ``worker`` was at. Raises ``InputError`` when that is nothing."""
+        if worker not in self.running:
+            raise InputError(f"worker {worker} has no batch")
+        return self.running.pop(worker)
+
+    def rests(self, worker: int, now_us: float) -> None:
+        """``worker`` is there and idle."""
+        self.free_us[worker] = now_us
+        heappush(self._resting, (now_us, worker))
+
+    def joins(self, now_us: float, worker: int | None = None) -> int:
+        """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
+        dead = [at for at in np.flatnonzero(np.isinf(self.free_us)) if at not in self.running]
+        if worker is None and not dead:
+            self.free_us = np.append(self.free_us, now_us)
+        number = int(dead[0] if dead else len(self.free_us) - 1) if worker is None else worker
+        self.rests(number, now_us)
+        return number
 
 
 class Dispatcher:
@@ -59,21 +110,27 @@ class Dispatcher:
 
     Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``turn`` what to do
     until there is nothing more to do; ``fates`` counts what became of everybody. Instants are µs of one clock and need
-    not ascend. Whoever is asked in vain for a worker that was never there gets an ``InputError``.
+    not ascend. Whoever is asked in vain for a worker that was never there gets an ``InputError``. ``workers``: how
+    many, or those of another queue.
 
     Source: superserve, §5 (the router: a global EDF queue, the scheduler asked whenever a worker is free).
     """
 
-    def __init__(self, policy: Policy, workers: int = 1):
+    def __init__(self, policy: Policy, workers: int | Workers = 1):
         self.policy = policy
+        self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue()
-        self.queue.free_us = np.zeros(workers)
+        self.queue.free_us = self.workers.free_us
         self.fates: Counter[Fate] = Counter()
-        self.running: dict[int, Batch] = {}
-        self._resting = [(0.0, worker) for worker in range(workers)]
 
-    def arrive(self, query: Query) -> None:
-        self.queue.push(query)
+    @property
+    def running(self) -> Mapping[int, Batch]:
+        """What the busy workers are at, those of other queues included."""
+        return self.workers.running
+
+    def arrive(self, query: Query, *, returning: bool = False) -> None:
+        """``returning``: it was here before, so it is no new arrival."""
+        self.queue.push(query, returning=returning)
 
     def withdraw(self, query: Query) -> bool:
         """Its client is gone. Whether it still waited; a batch at work is not called back."""
@@ -87,47 +144,45 @@ class Dispatcher:
         The batch is taken to begin at ``now_us``. Expired queries are given up even while all workers are busy.
         """
         dropped = [self._dropped(query, Fate.EXPIRED, "the deadline has passed") for query in self.queue.expire(now_us)]
-        worker = self._idle()
+        worker = self.workers.idle()
+        self.queue.free_us = self.workers.free_us
         while worker is not None and self.queue:
-            while (given := self.policy.gives_way(now_us, self.queue)) is not None:
-                self.queue.remove(given)
-                dropped.append(self._dropped(given, Fate.SHED, "more important queries need the time"))
-            decision = self.policy.decide(now_us, self.queue)
+            dropped += self._shed(now_us)
+            fate = Fate.REFUSED
+            try:
+                decision = self.policy.decide(now_us, self.queue)
+            except Exception as error:
+                # One query that a policy breaks on must not take the others with it.
+                fate, decision = Fate.FAILED, CannotMeet(f"the policy failed: {type(error).__name__}: {error}")
             if isinstance(decision, Decision):
                 return self._begin(worker, decision, now_us), dropped
-            reason = "the policy says nothing about it" if decision is None else decision.reason
-            dropped.append(self._dropped(self.queue.pop(), Fate.REFUSED, reason))
+            reason = "no policy applies to it" if decision is None else decision.reason
+            dropped.append(self._dropped(self.queue.pop(), fate, reason))
         return None, dropped
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""
-        batch = self._ended(worker)
+        batch = self.workers.ends(worker)
         for query in batch.queries:
             self.fates[Fate.IN_TIME if now_us <= query.deadline_us else Fate.LATE] += 1
-        self._rests(worker, now_us)
+        self.workers.rests(worker, now_us)
         return batch
 
     def died(self, worker: int) -> Batch | None:
         """``worker`` is no more. The batch it was at goes back to the queue, and is returned; None when it was idle."""
-        batch = self._ended(worker) if worker in self.running else None
+        batch = self.workers.ends(worker) if worker in self.running else None
         for query in [] if batch is None else batch.queries:
             self.queue.push(query, returning=True)
-        self.queue.free_us[worker] = math.inf
+        self.workers.free_us[worker] = math.inf
         return batch
 
     def joined(self, now_us: float) -> int:
         """A worker has come, idle. Its number: that of a dead one where there is one."""
-        free_us = self.queue.free_us
-        dead = [worker for worker in np.flatnonzero(np.isinf(free_us)) if worker not in self.running]
-        if not dead:
-            self.queue.free_us = np.append(free_us, now_us)
-        worker = int(dead[0]) if dead else len(free_us)
-        self._rests(worker, now_us)
-        return worker
+        return self.workers.joins(now_us)
 
     def expects(self, worker: int, free_us: float) -> None:
         """``worker`` will come free at this instant, and not as planned (``inf``: never)."""
-        self.queue.free_us[worker] = free_us
+        self.workers.free_us[worker] = free_us
 
     @property
     def next_expiry_us(self) -> float:
@@ -135,31 +190,20 @@ class Dispatcher:
         query = self.queue.peek()
         return math.inf if query is None else query.deadline_us
 
-    def _idle(self) -> int | None:
-        """The worker that has been idle for longest."""
-        while self._resting:
-            since_us, worker = self._resting[0]
-            if worker not in self.running and since_us == self.queue.free_us[worker]:
-                return worker
-            # It has died, or died and come back.
-            heappop(self._resting)
-        return None
-
-    def _rests(self, worker: int, now_us: float) -> None:
-        self.queue.free_us[worker] = now_us
-        heappush(self._resting, (now_us, worker))
+    def _shed(self, now_us: float) -> list[Drop]:
+        shed = []
+        while (given := self.policy.gives_way(now_us, self.queue)) is not None:
+            self.queue.remove(given)
+            shed.append(self._dropped(given, Fate.SHED, "more important queries need the time"))
+        return shed
 
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
-        serves = self.policy.serves
-        queries = self.queue.take(decision.batch_size, lambda query: serves(decision.point, query))
-        batch = self.running[worker] = Batch(worker, queries, decision, now_us)
-        self.queue.free_us[worker] = now_us + self.policy.planned_us(decision.point, batch.examples)
+        serves, first = self.policy.serves, self.queue.peek()
+        room = 0 if first is not None and first.alone else decision.batch_size
+        queries = self.queue.take(room, lambda query: not query.alone and serves(decision.point, query))
+        batch = Batch(worker, queries, decision, now_us)
+        self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
         return batch
-
-    def _ended(self, worker: int) -> Batch:
-        if worker not in self.running:
-            raise InputError(f"worker {worker} has no batch")
-        return self.running.pop(worker)
 
     def _dropped(self, query: Query, fate: Fate, reason: str) -> Drop:
         self.fates[fate] += 1

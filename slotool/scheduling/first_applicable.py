@@ -10,8 +10,10 @@ from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.fixed import FixedPoint
 from slotool.scheduling.latency_constrained import LatencyConstrained
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
+from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.scheduling.tolerance_tiers import ToleranceTiers
+from slotool.tables import OperatingPoint
 
 
 class FirstApplicable(Policy):
@@ -24,6 +26,20 @@ class FirstApplicable(Policy):
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         answers = (policy.decide(now_us, queue) for policy in self._policies)
         return next((answer for answer in answers if answer is not None), None)
+
+    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+        given = (policy.gives_way(now_us, queue) for policy in self._policies)
+        return next((query for query in given if query is not None), None)
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return max(policy.planned_us(point, examples) for policy in self._policies)
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        return any(policy.serves(point, query) for policy in self._policies if point in policy.points)
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        for policy in self._policies:
+            policy.observe(point, examples, took_us)
 
 
 def by_demand(space: ControlSpace, rules: RuleSet | None = None) -> FirstApplicable:

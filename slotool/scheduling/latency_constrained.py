@@ -36,6 +36,9 @@ class LatencyConstrained(Policy):
         reason = f"most accurate point that fits {slack_us:.0f} µs of slack (it takes {took_us:.0f} µs)"
         return Decision(point, query.examples, reason)
 
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return self._space.latency_us(point, examples) or 0.0
+
     def _most_accurate(self, query: Query, fitting: list[OperatingPoint]) -> OperatingPoint:
         own = query.expected_accuracy
         expected = [own.get(p) if own is not None else self._space.accuracy(p) for p in fitting]

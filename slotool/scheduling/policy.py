@@ -33,8 +33,9 @@ class CannotMeet:
 class Policy(ABC):
     """Chooses how the most urgent query is served.
 
-    ``points``: every operating point a decision may name. A policy reads no clock and changes nothing: the same
-    instant and queue give the same answer (superserve, §5: pluggable policies over the EDF queue and the profile).
+    ``points``: every operating point a decision may name. A policy reads no clock and decides by what it is
+    told: the same instant and queue give the same answer, until it has observed more (superserve, §5: pluggable
+    policies over the EDF queue and the profile).
     """
 
     points: tuple[OperatingPoint, ...]
@@ -62,3 +63,7 @@ class Policy(ABC):
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         """Whether ``query``, further back in the queue, may join a batch at ``point``. Not unless a policy says so."""
         return False
+
+    def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
+        """Told by whoever serves that a call took so long; by default there is nothing to learn from it."""
+        return

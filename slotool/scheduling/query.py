@@ -21,7 +21,7 @@ class Query:
     ``priority``: 1 is the most important, then 2 …; 0, the default, comes after all of these (as in the Open Inference
     Protocol's servers). It decides between equal deadlines, and who gives way when not everybody can be in time.
     ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
-    expect of each point; None when points differ only on average.
+    expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
     """
 
     id: str
@@ -33,6 +33,7 @@ class Query:
     priority: int = 0
     examples: int = 1
     expected_accuracy: Mapping[OperatingPoint, float] | None = None
+    alone: bool = False
 
     def slack_us(self, now_us: float) -> float:
         """µs left until the deadline; negative once it has passed, ``inf`` without one."""

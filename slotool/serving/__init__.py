@@ -1,9 +1,11 @@
-"""One server for every dial: HTTP front ends, the engine behind them, metrics."""
+"""One server for every dial: front ends, the router behind them, engines that compute, metrics."""
 
 from slotool.serving.app import create_app
-from slotool.serving.engine import Answer, InlineEngine, ServedModel
+from slotool.serving.engines import InlineEngine
 from slotool.serving.frontend import Limits
 from slotool.serving.metrics import Metrics
 from slotool.serving.refusals import Refusal
+from slotool.serving.router import Answer, Router
+from slotool.serving.served import ServedModel
 
-__all__ = ["Answer", "InlineEngine", "Limits", "Metrics", "Refusal", "ServedModel", "create_app"]
+__all__ = ["Answer", "InlineEngine", "Limits", "Metrics", "Refusal", "Router", "ServedModel", "create_app"]

@@ -1,4 +1,4 @@
-"""The application: front ends over one engine, and one place where a refusal becomes a response."""
+"""The application: front ends over one router, and one place where a refusal becomes a response."""
 
 from __future__ import annotations
 
@@ -7,48 +7,58 @@ from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
 from slotool.errors import InputError
+from slotool.serving import openapi
 from slotool.serving.compute import Compute
-from slotool.serving.engine import InlineEngine, ServedModel
 from slotool.serving.frontend import FrontEnd, Limits, json_response
-from slotool.serving.metrics import CONTENT_TYPE, Metrics
+from slotool.serving.guard import BearerGuard, Token
+from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
+from slotool.serving.router import Router
+from slotool.serving.served import ServedModel
 
 
 def create_app(
-    models: Mapping[str, ServedModel], *, limits: Limits | None = None, engine: InlineEngine | None = None
+    models: Mapping[str, ServedModel],
+    *,
+    limits: Limits | None = None,
+    router: Router | None = None,
+    token: Token | None = None,
 ) -> Starlette:
     """The ASGI application that serves ``models`` by name.
 
-    Every model is run once at every point before this returns, so that an application that exists is warm.
-    ``engine``: by default an ``InlineEngine`` with metrics of its own. ``app.state.front`` is the ``FrontEnd`` that
-    other protocols may share.
+    A router has run every model at every point, so that an application that exists is warm.
+    ``router``: by default one with an inline engine and metrics of its own. ``app.state.front`` is the ``FrontEnd``
+    that other protocols may share. ``token``: what clients must show, health probes excepted.
     Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
     """
     if not models:
         raise InputError("there is no model to serve")
     limits = limits or Limits()
-    engine = engine or InlineEngine(models, Metrics(), max_queue=limits.queue)
-    engine.warm()
-    front = FrontEnd(models, engine, limits)
+    router = router or Router(models, max_queue=limits.queue)
+    front = FrontEnd(models, router, limits, token)
     pages = _Pages(front)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        engine.close()
+        router.close()
 
     app = Starlette(
         routes=[*OpenInference(front).routes, *Compute(front).routes, *pages.routes],
         exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
+        middleware=[Middleware(BearerGuard, token=token, refused=pages.unauthorized)] if token else [],
         lifespan=lifespan,
     )
+    # A redirect would send a POST again, as a GET.
+    app.router.redirect_slashes = False
     app.state.front = front
     return app
 
@@ -58,7 +68,11 @@ class _Pages:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        self.routes = [Route("/", self.index), Route("/metrics", self.metrics)]
+        self.routes = [
+            Route("/", self.index),
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+        ]
 
     async def index(self, request: Request) -> Response:
         models = {
@@ -70,11 +84,15 @@ class _Pages:
             }
             for name, served in self._front.models.items()
         }
-        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/metrics"]
+        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/metrics", "/openapi.json"]
         return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._front.engine.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return Response(self._front.router.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        front = self._front
+        return json_response(openapi.document(front.models, front.limits, has_token=front.token is not None))
 
     async def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
@@ -83,6 +101,10 @@ class _Pages:
         name = request.path_params.get("model") or request.headers.get("model", only)
         self._front.dropped(name, error.cause)
         return json_response({"error": str(error)}, error.status)
+
+    def unauthorized(self, refusal: Refusal) -> Response:
+        self._front.dropped("", refusal.cause)
+        return json_response({"error": str(refusal)}, refusal.status, {"WWW-Authenticate": "Bearer"})
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -42,8 +42,13 @@ class PointRunner:
 
     def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
         self.model = model
-        own = {version_name(point): point for point in model.points}
-        self._plans = {point: _plan(model, own, point) for point in points}
+        self._own = {version_name(point): point for point in model.points}
+        self._plans: dict[OperatingPoint, _Plan] = {}
+        self.add(points)
+
+    def add(self, points: Iterable[OperatingPoint]) -> None:
+        """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of them."""
+        self._plans |= {point: _plan(self.model, self._own, point) for point in points}
 
     def is_concurrent(self, point: OperatingPoint) -> bool:
         """Whether both versions start at once, so that ``run_concurrently`` is the one to call."""

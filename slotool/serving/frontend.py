@@ -16,8 +16,10 @@ from starlette.types import Receive
 
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
-from slotool.serving.engine import Answer, InlineEngine, ServedModel
+from slotool.serving.guard import Token
 from slotool.serving.refusals import Refusal
+from slotool.serving.router import Answer, Router
+from slotool.serving.served import ServedModel
 from slotool.serving.statistics import Statistics
 
 VERSION = "1"
@@ -28,21 +30,25 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 @dataclass(frozen=True)
 class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused."""
+    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused;
+    ``head_bytes``, ``head_s``: the same of a request's head, its first line and headers."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
     body_s: float = 30.0
     queue: int = 1_000
+    head_bytes: int = 16 * 2**10
+    head_s: float = 10.0
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The served models, the engine that runs them, and what clients may send."""
+    """The served models, the router before them, what clients may send, and the token they must show, if any."""
 
     models: Mapping[str, ServedModel]
-    engine: InlineEngine
+    router: Router
     limits: Limits
+    token: Token | None = None
     statistics: dict[str, Statistics] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,23 +65,23 @@ class FrontEnd:
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
     ) -> Answer:
-        """Have the engine answer, and count it. Raises ``Refusal``."""
+        """Have the router answer, and count it. Raises ``Refusal``."""
         if demands.tolerance is not None and served.rules is None:
             raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         try:
-            answer = await self.engine.answer(served.name, x, demands, arrival_us, is_gone)
+            answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
         except Refusal:
-            self.statistics[served.name].refused(self.engine.now_us() - arrival_us)
+            self.statistics[served.name].refused(self.router.now_us() - arrival_us)
             raise
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
-        self.engine.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
+        self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer)
         return answer
 
     def dropped(self, model: str, cause: str) -> None:
         """Count a request that ends without an answer, whatever model it names."""
-        self.engine.metrics.dropped(model if model in self.models else "", cause)
+        self.router.metrics.dropped(model if model in self.models else "", cause)
 
     async def body(self, request: Request) -> bytes:
         """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
@@ -145,6 +151,8 @@ def explanation(answer: Answer) -> dict[str, str | float]:
     if decision.rule:
         told["rule"] = decision.rule
     told |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    if answer.batch > len(answer.scored.logits):
+        told["batch"] = answer.batch
     if answer.slack_us != float("inf"):
         told["slack_us"] = round(answer.slack_us, 1)
     told["confidence"] = float(answer.scored.confidence.min())

@@ -11,6 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 # 100 µs to 10 s in steps of about 1.8: microsecond models and queues of seconds in one histogram.
 BUCKETS_S = tuple(round(1e-4 * 10 ** (i / 4), 7) for i in range(21))
+BATCHES = tuple(2**i for i in range(11))
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
@@ -44,10 +45,34 @@ class Metrics:
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
+        self._workers = Gauge("slotool_workers", "Workers that are there, busy or not", registry=self.registry)
+        self._restarts = Counter("slotool_worker_restarts", "Workers that were replaced", registry=self.registry)
+        self._retries = Counter(
+            "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
+        )
+        self._batch = Histogram(
+            "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
+        )
 
     def watch_queue(self, length: Callable[[], int]) -> None:
         """Report ``length()`` as the queue's length whenever metrics are read."""
         self._waiting.set_function(length)
+
+    def watch_workers(self, alive: Callable[[], int]) -> None:
+        """Report ``alive()`` as the number of workers whenever metrics are read."""
+        self._workers.set_function(alive)
+
+    def worker_restarted(self) -> None:
+        """A worker that was lost has been replaced."""
+        self._restarts.inc()
+
+    def retried(self, model: str) -> None:
+        """A request goes to a worker once more, since its first was lost or broke."""
+        self._retries.labels(model).inc()
+
+    def computed(self, model: str, examples: int) -> None:
+        """A call of so many examples was made."""
+        self._child(self._batch, model).observe(examples)
 
     def answered(self, model: str, point: str, latency_us: float, *, late: bool) -> None:
         """A request was answered ``latency_us`` after it arrived."""

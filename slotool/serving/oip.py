@@ -51,7 +51,7 @@ class OpenInference:
 
     async def infer(self, request: Request) -> Response:
         front = self._front
-        arrival_us = front.engine.now_us()
+        arrival_us = front.router.now_us()
         served = front.model(**_addressed(request))
         body = await front.body(request)
         header_length = request.headers.get(tensors.HEADER_LENGTH)

@@ -44,6 +44,11 @@ def cannot_meet(reason: str) -> Refusal:
     return Refusal(503, "cannot-meet", reason)
 
 
+def shed(reason: str) -> Refusal:
+    """503: given up for the sake of more important requests."""
+    return Refusal(503, "shed", reason)
+
+
 def queue_full(length: int) -> Refusal:
     """503: refused on arrival."""
     return Refusal(503, "queue-full", f"{length} requests are waiting already; try again later")

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Protocol
 
@@ -16,6 +17,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.http_limits import LimitedHttp
 
 KEEP_ALIVE_S = 75
 
@@ -91,14 +94,26 @@ def serve_until_told(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which says when it is ready, runs a companion, and leaves the exit code to its caller."""
+    """uvicorn's server of an application made by ``create_app``, within its limits.
+
+    It says when it is ready, runs a companion, and leaves the exit code to its caller.
+    """
 
     def __init__(
         self, app: Starlette, on_ready: Callable[[], None], *, drain_s: float, beside: Companion | None = None
     ):
+        front: FrontEnd = app.state.front
+        limits = front.limits
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            http=partial(
+                LimitedHttp,
+                head_bytes=limits.head_bytes,
+                head_s=limits.head_s,
+                dropped=partial(front.dropped, ""),
+            ),  # type: ignore[arg-type]
+            # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
+            log_level="error",
             access_log=False,
             lifespan="on",
             ws="none",
@@ -120,7 +135,7 @@ class Server(uvicorn.Server):
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Both fronts stop accepting at once; the engine, which uvicorn's shutdown ends, outlives the companion.
+        # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
         if self._beside is not None:
             for server in self.servers:
                 server.close()

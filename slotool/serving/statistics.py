@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotool.serving.engine import Answer
+from slotool.serving.router import Answer
 
 
 @dataclass
@@ -26,7 +26,7 @@ class _Total:
 
 @dataclass
 class Statistics:
-    """What happened to the requests of one model that reached the engine: bad requests are not the model's.
+    """What happened to the requests of one model that reached the router: bad requests are not the model's.
 
     Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``queue`` from arrival to dispatch,
     ``compute`` in the model.
@@ -37,6 +37,7 @@ class Statistics:
     queue: _Total = field(default_factory=_Total)
     compute: _Total = field(default_factory=_Total)
     examples: int = 0
+    executions: float = 0.0
     last_ms: int = 0
 
     def answered(self, answer: Answer) -> None:
@@ -45,6 +46,8 @@ class Statistics:
         self.queue.add(answer.queue_us)
         self.compute.add(answer.compute_us)
         self.examples += len(answer.scored.logits)
+        # Its part in the call it shared with others.
+        self.executions += len(answer.scored.logits) / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
     def refused(self, after_us: float) -> None:
@@ -59,6 +62,6 @@ class Statistics:
             "version": version,
             "last_inference": self.last_ms,
             "inference_count": self.examples,
-            "execution_count": self.compute.count,
+            "execution_count": round(self.executions),
             "inference_stats": {name: total.document() for name, total in stats.items()},
         }

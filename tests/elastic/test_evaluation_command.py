@@ -160,7 +160,8 @@ def test_askers_answer_as_the_model_does(built: dict[str, Path], synthetic: Path
     for at, point in enumerate(model.points):
         labels, scores = model.top(x, evaluation.ANSWERS, point=point)
         np.testing.assert_array_equal(taken.labels[at], labels)
-        np.testing.assert_array_equal(taken.scores[at], scores)
+        # A batch's sums are added up in another order.
+        np.testing.assert_allclose(taken.scores[at], scores, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(dense.labels[at], labels)
     assert (taken.latency_s > 0).all()
 

@@ -28,9 +28,16 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 
 REPEATS = 200
-# (blocks per stage, bottleneck) of the hand-sized ResNets (He et al. 2016, Table 1).
+# Alike in FLOPs, and those nearer in accuracy to what a trained one's subnets reach.
+FOURS = ((18, 34, 50, 101), (34, 50, 101, 152))
+# Of calls of a tenth of a second, of which the caches are no noticeable part.
+FEW = 6
+# Inputs over which statistics are taken; their values do not matter here.
+CALIBRATED = 4
+# (blocks per stage, bottleneck) of the hand-sized ResNets, and their GFLOP (He et al. 2016, Table 1).
 RESNETS = {18: ((2, 2, 2, 2), False), 34: ((3, 4, 6, 3), False), 50: ((3, 4, 6, 3), True), 101: ((3, 4, 23, 3), True)}
 RESNETS |= {152: ((3, 8, 36, 3), True)}
+GFLOP = {18: 3.6, 34: 7.2, 50: 7.6, 101: 15.2, 152: 22.6}
 
 
 def main() -> None:
@@ -43,13 +50,14 @@ def main() -> None:
         ),
         "transformer": wrap(patch_transformer((1, 28, 28), 10, patch=4, width=64, layers=4, heads=4, hidden=128)),
     }
-    report["small"] = {name: _speed(name, space) for name, space in small.items()}
+    report["speed"] = {name: _speed(name, space) for name, space in small.items()}
+    report["speed"]["OFA-ResNet-50"] = _speed("OFA-ResNet-50", _ofa_space(), drawn=2, batches=(1,), repeats=FEW)
     print(json.dumps(report))
 
 
 def _memory() -> dict[str, Any]:
     """A supernet of OFA-ResNet-50's size: weights, statistics of hundreds of subnets, and what else holds its range."""
-    space = wrap(_ofa_resnet50(), drop=2, expand=(0.2 / 0.35, 0.25 / 0.35, 1.0), width=(0.65, 0.8, 1.0))
+    space = _ofa_space()
     subnets = _grid(space)
     norm = SubnetNorm()
     for subnet in subnets:
@@ -57,13 +65,20 @@ def _memory() -> dict[str, Any]:
     weights = 4 * (space.graph.weights - _statistics(space.graph))
     largest, held = 4 * space.graph.weights, weights + norm.bytes
     hand = {depth: 4 * _resnet_weights(*shape) for depth, shape in RESNETS.items()}
+    fours = {
+        f"ResNet-{', '.join(map(str, four))} ({GFLOP[four[0]]} to {GFLOP[four[-1]]} GFLOP)": four for four in FOURS
+    }
     order = sorted(subnets, key=space.flops)
-    six = sum(4 * space.narrowed(order[i]).weights for i in np.linspace(0, len(order) - 1, 6).astype(int))
+    extracted = {
+        f"{n} subnets extracted": sum(
+            4 * space.narrowed(order[i]).weights for i in np.linspace(0, len(order) - 1, n).astype(int)
+        )
+        for n in (4, 6)
+    }
     rivals = {
         "its largest subnet": largest,
-        "ResNet-18, 34, 50, 101": sum(hand[d] for d in (18, 34, 50, 101)),
-        "ResNet-34, 50, 101, 152": sum(hand[d] for d in (34, 50, 101, 152)),
-        "six subnets extracted": six,
+        **{t: sum(hand[d] for d in four) for t, four in fours.items()},
+        **extracted,
     }
     flops = [space.flops(order[0]), space.flops(order[-1])]
     span = f"{flops[0] / 1e9:.2f} to {flops[1] / 1e9:.2f} GFLOP"
@@ -71,38 +86,78 @@ def _memory() -> dict[str, Any]:
     rows = f"statistics {norm.bytes / 1e6:.1f} MB ({norm.rows:,} rows)"
     print(f"weights {weights / 1e6:.1f} MB + {rows} = {held / 1e6:.1f} MB")
     for name, size in rivals.items():
-        print(f"  {name:24} {size / 1e6:8.1f} MB, supernet ÷ it {held / size:.3f}, it ÷ supernet {size / held:.2f}")
+        print(f"  {name:42} {size / 1e6:8.1f} MB, supernet ÷ it {held / size:.3f}, it ÷ supernet {size / held:.2f}")
     return {"subnets": len(subnets), "weight_bytes": weights, "statistics_bytes": norm.bytes, "rivals_bytes": rivals}
 
 
-def _speed(name: str, space: Space) -> dict[str, Any]:
+def _speed(
+    name: str, space: Space, *, drawn: int = 6, batches: tuple[int, ...] = (1, 4, 16), repeats: int = REPEATS
+) -> Any:
     """Forward at each of some subnets beside the extracted one, and switching between them beside not switching."""
     module, norm = GraphModule(space.graph, layers=LAYERS), SubnetNorm()
     rng = np.random.default_rng(0)
-    subnets = [space.smallest, space.largest, *(space.draw(rng) for _ in range(6))]
-    x = rng.random((64, *space.graph.input_shape), dtype=np.float32)
-    measure(space, module, norm, subnets, x)
+    subnets = [space.smallest, space.largest, *(space.draw(rng) for _ in range(drawn))]
+    x = rng.random((max(batches), *space.graph.input_shape), dtype=np.float32)
+    measure(space, module, norm, subnets, x[:CALIBRATED])
     model = Supernet(name, space, module, norm, subnets)
-    one, ratios = x[:1], []
+    ratios: dict[int, list[float]] = {batch: [] for batch in batches}
     for point, subnet in model.subnets.items():
-        alone = model.extract(subnet)
-        ours, theirs = _interleaved(lambda p=point: model.forward(one, p), lambda a=alone: _forward(a, one))  # type: ignore[misc]
-        ratios.append(ours / theirs)
-        print(f"{name} {point}: {ours * 1e6:.0f} µs, extracted {theirs * 1e6:.0f} µs, ratio {ours / theirs:.2f}")
-    first, last = model.points[0], model.points[-1]
-    staying = sum(_interleaved(lambda: model.forward(one, first), lambda: model.forward(one, last)))
-    switching = _median(lambda: (model.forward(one, first), model.forward(one, last)))
-    actuation, lookup = (switching - staying) / 2, _median(lambda: model._plans[last])
-    loading = _extract_and_load(model, model.subnets[last])
-    beside = f"extracting {loading['extract'] * 1e6:.0f} µs, loading from a file {loading['load'] * 1e6:.0f} µs"
-    print(f"{name}: actuation {actuation * 1e6:.1f} µs beyond forward (look-up {lookup * 1e6:.2f}); {beside}")
+        alone, told = model.extract(subnet), []
+        for batch in batches:
+            some = x[:batch]
+            ours, theirs = _interleaved(
+                lambda p=point, s=some: model.forward(s, p),  # type: ignore[misc]
+                lambda a=alone, s=some: _forward(a, s),  # type: ignore[misc]
+                repeats=repeats,
+            )
+            ratios[batch].append(ours / theirs)
+            told.append(f"batch {batch}: {ours * 1e6:,.0f} µs ÷ {theirs * 1e6:,.0f} = {ours / theirs:.2f}")
+        print(f"{name} {point}, forward ÷ extracted: {'; '.join(told)}")
     print(
         f"{name}: weights {model.weight_bytes:,} bytes, statistics of {len(model.points)} points {norm.bytes:,} bytes"
     )
-    return {"forward_ratios": ratios, "actuation_s": actuation, **{f"{k}_s": v for k, v in loading.items()}}
+    return {"forward_ratios": ratios, "actuation_s": _actuation(name, model, x[:1], repeats)}
 
 
-def _extract_and_load(model: Supernet, subnet: Subnet) -> dict[str, float]:
+def _actuation(name: str, model: Supernet, one: np.ndarray, repeats: int) -> dict[str, float]:
+    """Seconds that a forward costs more after one at the other end than after one at its own, mean of both ends.
+
+    Beside it the same of two extracted subnets that are both loaded: that is what the processor's caches take to
+    follow, whatever the mechanism. And what is done instead where there are no supernets: extracting, loading.
+    """
+    first, last = model.points[0], model.points[-1]
+    small, large = (model.extract(model.subnets[point]) for point in (first, last))
+    found = {"look-up": _median(lambda: model._plans[last])}
+    if repeats > FEW:
+        found |= {
+            "switching beyond forward": _switching(
+                lambda: model.forward(one, first), lambda: model.forward(one, last), repeats
+            ),
+            "switching of two extracted": _switching(
+                lambda: _forward(small, one), lambda: _forward(large, one), repeats
+            ),
+        }
+    found |= _extract_and_load(model, model.subnets[last], min(repeats, 10))
+    print(f"{name}: {', '.join(f'{key} {value * 1e6:,.1f} µs' for key, value in found.items())}")
+    return found
+
+
+def _switching(first: Callable[[], object], second: Callable[[], object], repeats: int) -> float:
+    """Median of what a round of both in turns costs more than a round of each twice, per call."""
+    extra = np.empty(repeats)
+    for i in range(repeats):
+        seconds = {}
+        for before, now in ((first, first), (second, first), (second, second), (first, second)):
+            before()
+            started = time.thread_time()
+            now()
+            seconds[before, now] = time.thread_time() - started
+        turns, stays = seconds[second, first] + seconds[first, second], seconds[first, first] + seconds[second, second]
+        extra[i] = (turns - stays) / 2
+    return float(np.median(extra))
+
+
+def _extract_and_load(model: Supernet, subnet: Subnet, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "subnet.safetensors")
         alone = model.extract(subnet)
@@ -112,7 +167,7 @@ def _extract_and_load(model: Supernet, subnet: Subnet) -> dict[str, float]:
             fresh = GraphModule(alone.graph, device="meta", layers=LAYERS)
             fresh.load_state_dict(load_file(file), assign=True)
 
-        return {"extract": _median(lambda: model.extract(subnet), 10), "load": _median(load, 10)}
+        return {"extracting": _median(lambda: model.extract(subnet), repeats), "loading": _median(load, repeats)}
 
 
 def _forward(module: GraphModule, x: np.ndarray) -> np.ndarray:
@@ -121,14 +176,17 @@ def _forward(module: GraphModule, x: np.ndarray) -> np.ndarray:
 
 
 def _interleaved(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
-    """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts."""
+    """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts.
+
+    Seconds are those of this thread, in which other programs' turns on the core do not count.
+    """
     seconds = np.empty((len(calls), repeats))
     for i in range(repeats):
         for c, call in enumerate(calls):
             call()
-            started = time.perf_counter()
+            started = time.thread_time()
             call()
-            seconds[c, i] = time.perf_counter() - started
+            seconds[c, i] = time.thread_time() - started
     return [float(value) for value in np.median(seconds, axis=1)]
 
 
@@ -136,10 +194,11 @@ def _median(call: Callable[[], object], repeats: int = REPEATS) -> float:
     return _interleaved(call, repeats=repeats)[0]
 
 
-def _ofa_resnet50() -> OperatorGraph:
+def _ofa_space() -> Space:
     """Once-for-all's ResNet-50 (Cai et al. 2020): depths 2 to 4 (stage three: 4 to 6), inner share 0.35, width 1."""
     sizes: dict[str, Any] = {"channels": (256, 512, 1024, 2048), "blocks": (4, 4, 6, 4), "ratio": 0.35}
-    return resnet((3, 224, 224), 1000, **sizes, stem=64, stem_kernel=7, stem_stride=2, pooled=True)
+    graph = resnet((3, 224, 224), 1000, **sizes, stem=64, stem_kernel=7, stem_stride=2, pooled=True)
+    return wrap(graph, drop=2, expand=(0.2 / 0.35, 0.25 / 0.35, 1.0), width=(0.65, 0.8, 1.0))
 
 
 def _grid(space: Space) -> list[Subnet]:

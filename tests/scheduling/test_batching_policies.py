@@ -101,8 +101,8 @@ def test_slackfit_takes_the_largest_batch_of_the_bucket_just_under_the_slack(
     width = (float(grid.latency_us.max()) - least) / buckets
 
     def bucket_of(time_us: float) -> int:
-        """From 1: each spans (edge, next edge], the first one its lower edge as well."""
-        return max(1, math.ceil((time_us - least) / width)) if width else 1
+        """From 1: each spans (edge, next edge], the first one its lower edge as well; rounding makes no further one."""
+        return min(buckets, max(1, math.ceil((time_us - least) / width))) if width else 1
 
     whole = [f for f in fitting if least + bucket_of(f[2]) * width <= slack_us]
     among = whole or [f for f in fitting if bucket_of(f[2]) == 1]

@@ -13,8 +13,9 @@ import numpy as np
 from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
-from slotool.serving import InlineEngine, Limits, ServedModel, create_app
+from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.grpc_frontend import GrpcFrontEnd
+from slotool.serving.guard import Token
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
@@ -74,12 +75,12 @@ def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | N
 
 @dataclass
 class LiveServer:
-    """``url`` of a server in a thread of this process, where it speaks gRPC, and the engine behind it."""
+    """``url`` of a server in a thread of this process, where it speaks gRPC, and the router behind it."""
 
     url: str
     grpc_address: str
     models: dict[str, ElasticModel]
-    engine: InlineEngine
+    router: Router
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -89,15 +90,17 @@ class LiveServer:
 
     def count(self, name: str, **labels: str) -> float:
         """A metric's value, 0 when it was never counted."""
-        return self.engine.metrics.registry.get_sample_value(name, labels) or 0.0
+        return self.router.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
 @contextmanager
-def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iterator[LiveServer]:
+def live_server(
+    models: list[ServedModel], limits: Limits | None = None, token: Token | None = None
+) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
-    engine = InlineEngine(by_name, max_queue=limits.queue)
-    app = create_app(by_name, limits=limits, engine=engine)
+    router = Router(by_name, max_queue=limits.queue)
+    app = create_app(by_name, limits=limits, router=router, token=token)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
@@ -106,7 +109,7 @@ def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iter
         thread.start()
         assert ready.wait(60)
         try:
-            yield LiveServer(url, grpc_address, {name: entry.model for name, entry in by_name.items()}, engine, limits)
+            yield LiveServer(url, grpc_address, {name: entry.model for name, entry in by_name.items()}, router, limits)
         finally:
             server.should_exit = True
             thread.join(timeout=10)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -119,6 +121,36 @@ def test_grpc_is_served_beside_http_and_drained(folder: Path) -> None:
         assert process.wait(WAIT_S) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
+
+
+def curl_examples() -> list[str]:
+    """The commands under ``### serve`` of the README, as they can be pasted."""
+    readme = Path(__file__).parents[2] / "README.md"
+    section = readme.read_text().partition("### serve\n")[2].partition("\n### ")[0]
+    return re.findall(r"^\$ (curl .*?)\n(?=\{|```)", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "digit.npy", EXAMPLE)
+    monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
+    (folder / "token").write_text("a-token-for-the-test\n")
+    examples = curl_examples()
+    assert len(examples) == 2
+    with serving(folder, "family", "--rules", "rules.json", "--token-file", "token") as (process, ready):
+        shown = 'curl --silent --header "Authorization: Bearer $SLOTOOL_TOKEN" '
+        for example in examples:
+            # This family's own tiers begin at 0.1.
+            command = example.replace("127.0.0.1:8000", f"127.0.0.1:{ready['port']}").replace("0.08", "0.1")
+            told = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
+            assert "Authorization: Bearer" in json.loads(told.stdout)["error"]
+            told = subprocess.run(command.replace("curl ", shown, 1), shell=True, cwd=folder, capture_output=True,
+                                  text=True, check=True)  # fmt: skip
+            answer = json.loads(told.stdout)
+            assert "tier" in answer.get("parameters", answer).get("reason", ""), told.stdout
+        process.kill()
+        assert process.stderr is not None
+        assert "other users of this machine can read the token" in process.stderr.read()
 
 
 def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:

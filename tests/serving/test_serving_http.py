@@ -264,7 +264,7 @@ def test_a_mixed_crowd_is_answered_to_the_last(live: LiveServer) -> None:
 
 def waiting_for(live: LiveServer, length: int) -> None:
     for _ in range(500):
-        if live.engine.waiting() >= length:
+        if live.router.waiting() >= length:
             return
         time.sleep(0.01)
 

@@ -164,6 +164,17 @@ class SloNN(ElasticModel):
             sparse=self.sparse,
         )
 
+    def on(self, device: str) -> ElasticModel:
+        """On the CPU the model itself, by compiled calls; else the same by PyTorch on ``device``, such as cuda:0.
+
+        ``DeviceSloNN(model, "cpu")`` is PyTorch on the CPU. Raises ``InputError`` for a device that is not there.
+        """
+        if device == "cpu":
+            return self
+        from slotool.elastic.activators.on_device import DeviceSloNN
+
+        return DeviceSloNN(self, device)
+
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """The same answers in plain NumPy, layer by layer: what the compiled call is held against."""
         self.require(point)

@@ -6,6 +6,7 @@ step of a layer is the same object in all subnets that take the same part of it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,12 +62,19 @@ def _is_whole(operator: Operator, layer: nn.Module) -> bool:
     return operator.weights == sum(p.numel() for p in layer.parameters())
 
 
+# A call of torch's oneDNN convolution costs some 50 µs before it computes anything, its native one 8 µs; up to so much
+# work (FLOPs of all images) that decides. Without a window the native one is a matrix product and faster at any size.
+SMALL_WORK = 1_500_000
+# Where there is no window, torch takes oneDNN from so many images on, or with several threads from two.
+POINTWISE_IMAGES = 16
+
+
 class _Convolution:
     """A 2-D convolution by the first filters and of the first channels.
 
     Where fewer channels than there are come in, the weights have gaps, and the library would copy them on every call.
     Where there are fewer positions than filters it is cheaper to lay out the picture and multiply the matrix, gaps
-    and all; so the smaller of the two is copied.
+    and all; so the smaller of the two is copied. Of torch's two ways to convolve the quicker is called.
     """
 
     def __init__(self, operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics):
@@ -89,7 +97,18 @@ class _Convolution:
         self.filters, self.shape = filters, operator.shape[1:]
         positions = self.shape[0] * self.shape[1]
         gaps = self.groups == 1 and not self.weight.is_contiguous()
-        self.most_unfolded = (filters - 1) // positions if gaps and not torch.is_grad_enabled() else 0
+        answers = not torch.is_grad_enabled()
+        self.most_unfolded = (filters - 1) // positions if gaps and answers else 0
+        self.native = self._native_batches(operator.flops) if answers else range(0)
+
+    def _native_batches(self, flops: int) -> range:
+        """The numbers of images for which torch would call oneDNN although its own convolution is quicker."""
+        stride, padding, dilation = self.window
+        if self.groups > 1 or isinstance(padding, str) or dilation != (1, 1):
+            return range(0)
+        if (self.kernel, stride, padding) == ((1, 1), (1, 1), (0, 0)):
+            return range(POINTWISE_IMAGES if torch.get_num_threads() == 1 else 2, sys.maxsize)
+        return range(1 if min(self.kernel) > 3 else 2, SMALL_WORK // max(1, flops) + 1)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.padding is not None:
@@ -97,6 +116,8 @@ class _Convolution:
         if x.shape[0] <= self.most_unfolded:
             return self._by_matrix(x)
         stride, padding, dilation = self.window
+        if x.shape[0] in self.native:
+            return torch.ops.aten.thnn_conv2d.default(x, self.weight, self.kernel, self.bias, stride, padding)
         return functional.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
 
     def _by_matrix(self, x: Tensor) -> Tensor:
@@ -134,7 +155,7 @@ def _batch_norm(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, s
         if statistics is None:
             return functional.batch_norm(x, None, None, weight, bias, True, 0.0, eps)
         mean, variance = statistics(x)
-        return functional.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
+        return torch.batch_norm(x, weight, bias, mean, variance, False, 0.0, eps, False)
 
     if moved:
         return lambda x: normalise(x.transpose(1, 2)).transpose(1, 2)

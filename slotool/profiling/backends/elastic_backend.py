@@ -34,7 +34,9 @@ class ElasticBackend(Backend):
     needs = "torch"
 
     def devices(self) -> tuple[str, ...]:
-        return ("cpu",)
+        import torch
+
+        return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
 
     def set_threads(self, threads: int) -> None:
         import torch
@@ -53,6 +55,8 @@ class ElasticBackend(Backend):
     def prepare(self, subject: ModelAtPoint, batch_size: int) -> Callable[[], np.ndarray]:
         model, point, data = subject
         model.require(point)
+        if self.device != "cpu":
+            model = _on(model, self.device)
         if data:
             return _each_in_turn(model, point, data, batch_size)
         x = self.inputs(model.input_shape, batch_size)
@@ -82,3 +86,8 @@ MOST_EXAMPLES = 4_096
 _data = lru_cache(maxsize=2)(dataset_of)
 # A campaign shuffles points, so a model comes up again and again.
 _load = lru_cache(maxsize=4)(load_model)
+
+
+@lru_cache(maxsize=4)
+def _on(model: ElasticModel, device: str) -> ElasticModel:
+    return model.on(device)

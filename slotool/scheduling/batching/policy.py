@@ -87,6 +87,8 @@ class BatchingPolicy(Policy):
         return self.grid.space.latency_us(point, examples) or 0.0
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
+        if query.tolerance is not None:
+            return False
         return query.min_accuracy is None or query.min_accuracy <= self.grid.accuracy[self.grid.index(point)]
 
     def _serve_alone(self, query: Query, slack_us: float, points: tuple[OperatingPoint, ...]) -> Decision | CannotMeet:

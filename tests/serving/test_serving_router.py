@@ -1,4 +1,4 @@
-"""The inline engine: order, refusals before any work, ensembles that answer as the offline replay says."""
+"""The router on the inline engine: order, batches, refusals before any work, ensembles as the replay has them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ from live_server import POINTS, ThreeLinear, served, space, tier_rules
 from slotool.elastic import confidence
 from slotool.errors import InputError, RunError
 from slotool.rules.policies import from_point
-from slotool.scheduling import Decision, EdfQueue, LatencyConstrained, Policy
-from slotool.serving import Answer, InlineEngine, Refusal, ServedModel
+from slotool.scheduling import ControlSpace, Decision, EdfQueue, LatencyConstrained, Policy, ToleranceTiers
+from slotool.scheduling.batching.fixed import FixedBatching, MinCost
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.scheduling.batching.max_accuracy import MaxAccuracy
+from slotool.serving import Answer, Refusal, Router, ServedModel
 from slotool.serving.demands import Demands
 from slotool.tables import OperatingPoint, OutcomeTable
 
@@ -29,16 +33,18 @@ def batch(n: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).random((n, 1, 2, 3)).astype(np.float32)
 
 
-def engine_of(model: ThreeLinear, policy: Policy | None = None, **options: Any) -> InlineEngine:
-    return InlineEngine({model.name: served(model, policy, tier_rules())}, **options)
+def router_of(model: ThreeLinear, policy: Policy | None = None, **options: Any) -> Router:
+    router = Router({model.name: served(model, policy, tier_rules())}, **options)
+    model.calls.clear()  # those that warmed it
+    return router
 
 
-def together(engine: InlineEngine, *asked: tuple[np.ndarray, Demands]) -> list[Answer | Refusal]:
+def together(router: Router, *asked: tuple[np.ndarray, Demands]) -> list[Answer | Refusal]:
     """All answers (or refusals) to requests that arrive in one turn of the loop."""
 
     async def ask() -> list[Answer | Refusal]:
-        now_us = engine.now_us()
-        waiting = (engine.answer("three", x, demands, now_us, HERE) for x, demands in asked)
+        now_us = router.now_us()
+        waiting = (router.answer("three", x, demands, now_us, HERE) for x, demands in asked)
         return await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[return-value]
 
     return asyncio.run(ask())
@@ -57,30 +63,30 @@ def answered(result: Answer | Refusal) -> Answer:
 def test_requests_run_in_order_of_deadline_then_priority(three: ThreeLinear) -> None:
     timeouts = {1: math.inf, 2: 3e9, 3: 1e9, 4: 2e9}
     asked = [(batch(n), Demands(timeout)) for n, timeout in timeouts.items()]
-    together(engine_of(three), *asked, (batch(5), Demands(priority=1)))
+    together(router_of(three), *asked, (batch(5), Demands(priority=1)))
     assert [n for _, n in three.calls] == [3, 4, 2, 5, 1]
 
 
 def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None:
-    engine = engine_of(three)
+    router = router_of(three)
     urgent: list[asyncio.Task[Answer]] = []
     plain = three.forward
 
     def forward(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         if not urgent:
-            work = engine.answer("three", batch(9), Demands(1e9), engine.now_us(), HERE)
+            work = router.answer("three", batch(9), Demands(1e9), router.now_us(), HERE)
             urgent.append(asyncio.get_running_loop().create_task(work))
         return plain(x, point)
 
     three.forward = forward  # type: ignore[method-assign]
-    together(engine, *[(batch(n), Demands()) for n in (1, 2, 3)])
+    together(router, *[(batch(n), Demands()) for n in (1, 2, 3)])
     assert [n for _, n in three.calls] == [1, 9, 2, 3]
 
 
 def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
     clock = iter([0.0, 100.0, 200.0, 250.0])
-    engine = engine_of(three, clock_us=lambda: next(clock))
-    late, in_time = together(engine, (batch(1), Demands(100.0)), (batch(2), Demands(500.0)))
+    router = router_of(three, clock_us=lambda: next(clock))
+    late, in_time = together(router, (batch(1), Demands(100.0)), (batch(2), Demands(500.0)))
     assert refused(late).status == 504
     assert "100 µs" in str(late)
     assert answered(in_time).slack_us == 300.0
@@ -89,26 +95,26 @@ def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
 
 
 def test_what_cannot_be_met_is_refused_before_any_work(three: ThreeLinear) -> None:
-    result = together(engine_of(three, LatencyConstrained(space(1e6, 2e6, 3e6))), (batch(1), Demands(9e5)))[0]
+    result = together(router_of(three, LatencyConstrained(space(1e6, 2e6, 3e6))), (batch(1), Demands(9e5)))[0]
     assert (refused(result).status, refused(result).cause) == (503, "cannot-meet")
     assert "1000000 µs are needed" in str(result)
     assert three.calls == []
 
 
 def test_a_policy_with_nothing_to_say_is_a_refusal(three: ThreeLinear) -> None:
-    result = together(engine_of(three, LatencyConstrained(space(1.0))), (batch(1), Demands()))[0]
+    result = together(router_of(three, LatencyConstrained(space(1.0))), (batch(1), Demands()))[0]
     assert "no policy" in str(refused(result))
 
 
 def test_a_client_that_is_gone_costs_no_work(three: ThreeLinear) -> None:
-    engine = engine_of(three)
+    router = router_of(three)
     with pytest.raises(Refusal, match="closed the connection"):
-        asyncio.run(engine.answer("three", batch(1), Demands(), engine.now_us(), lambda: True))
+        asyncio.run(router.answer("three", batch(1), Demands(), router.now_us(), lambda: True))
     assert three.calls == []
 
 
 def test_more_than_the_queue_holds_are_refused_on_arrival(three: ThreeLinear) -> None:
-    results = together(engine_of(three, max_queue=3), *[(batch(1), Demands())] * 5)
+    results = together(router_of(three, max_queue=3), *[(batch(1), Demands())] * 5)
     assert [isinstance(result, Answer) for result in results] == [True] * 3 + [False] * 2
     assert {refused(result).cause for result in results[3:]} == {"queue-full"}
 
@@ -124,8 +130,9 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
                 raise ValueError("a broken policy")
             return Decision(SMALL if query.examples == 2 else LARGE, query.examples, "why not")
 
+    router = router_of(three, Broken())
     three.weights[SMALL] = np.zeros((5, 4), dtype=np.float32)
-    results = together(engine_of(three, Broken()), *[(batch(n), Demands()) for n in (1, 2, 3)])
+    results = together(router, *[(batch(n), Demands()) for n in (1, 2, 3)])
     assert [refused(result).status for result in results[:2]] == [500, 500]
     assert "a broken policy" in str(results[0])
     assert len(answered(results[2]).labels) == 3
@@ -133,7 +140,7 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
 
 def test_scores_that_overflow_are_the_inputs_fault() -> None:
     model = ThreeLinear(scale=1e30)
-    result = together(engine_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), Demands()))[0]
+    result = together(router_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), Demands()))[0]
     assert (refused(result).status, "too large" in str(result)) == (400, True)
 
 
@@ -150,7 +157,7 @@ def outcomes(model: ThreeLinear, x: np.ndarray, y: np.ndarray) -> OutcomeTable:
 @pytest.mark.parametrize("tolerance", [0.1, 0.2, 0.3, 0.05])
 def test_ensembles_err_exactly_where_the_replay_says(three: ThreeLinear, tolerance: float) -> None:
     x, y = batch(300), np.random.default_rng(1).integers(0, 4, 300)
-    result = answered(together(engine_of(three), (x, Demands(tolerance=tolerance)))[0])
+    result = answered(together(router_of(three), (x, Demands(tolerance=tolerance)))[0])
     replayed = from_point(result.decision.point).replay(outcomes(three, x, y)).error
     assert 0 < replayed.sum() < 300
     np.testing.assert_array_equal(result.labels != y, replayed.astype(bool))
@@ -160,7 +167,7 @@ def test_seq_consults_the_second_version_only_where_the_first_is_unsure(three: T
     x = batch(300)
     unsure = int((confidence(three.forward(x, SMALL)) < 0.7).sum())
     three.calls.clear()
-    result = answered(together(engine_of(three), (x, Demands(tolerance=0.1)))[0])
+    result = answered(together(router_of(three), (x, Demands(tolerance=0.1)))[0])
     assert result.decision.rule == "response-time-0.1"
     assert three.calls == [(SMALL, 300), (LARGE, unsure)]
 
@@ -174,21 +181,22 @@ def test_conc_does_not_wait_for_the_second_version_when_the_first_is_sure(three:
             assert released.wait(30)
         return plain(x, point)
 
-    three.forward = forward  # type: ignore[method-assign]
     sure = ServedModel("three", three, served(three, None, tier_rules(threshold=0.0)).policy, tier_rules(0.0))
+    router = Router({"three": sure})
+    three.forward = forward  # type: ignore[method-assign]
     try:
-        result = together(InlineEngine({"three": sure}), (batch(3), Demands(tolerance=0.2)))[0]
+        result = together(router, (batch(3), Demands(tolerance=0.2)))[0]
         np.testing.assert_array_equal(answered(result).scored.logits, plain(batch(3), SMALL))
     finally:
         released.set()
 
 
 def test_warming_runs_every_point_and_finds_what_cannot_run(three: ThreeLinear) -> None:
-    engine_of(three).warm()
+    Router({"three": served(three)})
     assert {point for point, _ in three.calls} == set(POINTS)
     three.weights[LARGE] = np.zeros((5, 4), dtype=np.float32)
     with pytest.raises(RunError, match="three cannot run"):
-        engine_of(three).warm()
+        router_of(three)
 
 
 def test_rules_of_other_versions_are_refused(three: ThreeLinear) -> None:
@@ -201,9 +209,66 @@ def test_rules_of_other_versions_are_refused(three: ThreeLinear) -> None:
             """Only its points matter."""
 
     with pytest.raises(InputError, match="no version 'huge'"):
-        engine_of(three, Foreign())
+        router_of(three, Foreign())
 
 
 @pytest.fixture
 def three() -> ThreeLinear:
     return ThreeLinear()
+
+
+def grid() -> ControlGrid:
+    """The three points at batches of 1, 4 and 16, from 1 ms on."""
+    sizes = {1: 1.0, 4: 2.0, 16: 5.0}
+    known = {(p, n): 1e3 * (i + 1) * ms for i, p in enumerate(POINTS) for n, ms in sizes.items()}
+    return ControlGrid(ControlSpace(POINTS, known, dict(zip(POINTS, (0.8, 0.9, 0.95), strict=True))))
+
+
+def test_those_who_wait_share_a_call_and_get_their_own_answers(three: ThreeLinear) -> None:
+    asked = [(batch(1, seed), Demands(1e9)) for seed in range(16)]
+    results = together(router_of(three, MaxAccuracy(grid())), *asked)
+    assert three.calls == [(LARGE, 16)]
+    for (x, _), result in zip(asked, results, strict=True):
+        assert answered(result).batch == 16
+        np.testing.assert_allclose(answered(result).scored.logits, x.reshape(1, -1) @ three.weights[LARGE], rtol=1e-5)
+
+
+def test_nobody_rides_below_the_accuracy_asked_for(three: ThreeLinear) -> None:
+    asked = [(batch(1), Demands(1e9)), (batch(1), Demands(1.1e9, min_accuracy=0.93)), (batch(1), Demands(1.2e9))]
+    results = together(router_of(three, MinCost(grid())), *asked)
+    assert [answered(result).decision.point for result in results] == [SMALL, LARGE, LARGE]
+    assert [n for _, n in three.calls] == [1, 2]
+
+
+def test_a_batch_that_fails_is_taken_apart(three: ThreeLinear) -> None:
+    plain = three.forward
+
+    def forward(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        if (x == 7.0).any():
+            raise ValueError("sevens are not served")
+        return plain(x, point)
+
+    router = router_of(three, MaxAccuracy(grid()))
+    three.forward = forward  # type: ignore[method-assign]
+    sevens = np.full((1, 1, 2, 3), 7.0, dtype=np.float32)
+    results = together(router, *[(x, Demands(1e9)) for x in (batch(1), sevens, batch(1))])
+    assert "sevens" in str(refused(results[1]))
+    assert [answered(results[i]).batch for i in (0, 2)] == [1, 1]
+
+
+def test_another_policy_takes_over_without_losing_those_who_wait(three: ThreeLinear) -> None:
+    router = router_of(three, MaxAccuracy(grid()))
+
+    async def ask() -> list[Answer]:
+        waiting = [
+            asyncio.ensure_future(router.answer("three", batch(1), Demands(1e9), router.now_us(), HERE))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0)
+        router.replace(served(three, FixedBatching(grid(), SMALL)))
+        foreign = ToleranceTiers(replace(tier_rules(), best_version="huge"), space())
+        with pytest.raises(InputError, match="huge"):
+            router.replace(served(three, foreign))
+        return await asyncio.gather(*waiting)
+
+    assert {answer.decision.point for answer in asyncio.run(ask())} == {SMALL}

@@ -1,0 +1,57 @@
+"""What every engine offers: workers that compute one call at a time, wherever they are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from slotool.errors import WorkerError
+from slotool.serving.ensemble import Scored
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+Done = Callable[[Scored | Exception], None]
+# Told when a worker is lost (False) and when one is there again (True).
+WorkerChange = Callable[[int, bool], None]
+
+
+class WorkerLost(WorkerError):
+    """A worker died or hung in the middle of a call; the call may be made again elsewhere."""
+
+
+class Engine(ABC):
+    """Computes calls on ``workers`` workers, one call at a time on each; the router keeps count of who is busy.
+
+    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. Use an engine from one
+    event loop.
+    """
+
+    name: str
+    workers: int = 1
+    in_loop: bool = False
+
+    @abstractmethod
+    def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
+        """Make every model ready on every worker, each run once at every point its policy may choose.
+
+        Returns when all is warm. Raises ``RunError`` when a model cannot run, ``InputError`` when it cannot be served
+        this way.
+        """
+
+    @abstractmethod
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        """Compute ``x`` (float32 [n, *input_shape]) at ``point`` on an idle worker.
+
+        ``done`` is called once, from the event loop, perhaps before this returns: with the scores, with ``WorkerLost``,
+        or with what the model raised.
+        """
+
+    @abstractmethod
+    def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
+        """Make points ready that a new policy may choose. Raises ``InputError`` for one the model does not have."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads and processes; calls in flight are lost."""

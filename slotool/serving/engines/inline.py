@@ -1,0 +1,68 @@
+"""The inline engine: one worker, the event loop itself. For models of microseconds, where a hop would cost more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from slotool.errors import RunError
+from slotool.serving.engines.base import Done, Engine, WorkerChange
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+
+class InlineEngine(Engine):
+    """Runs every call where it is begun. Only Conc ensembles leave the loop, for a pool of two threads."""
+
+    name = "inline"
+    in_loop = True
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="slotool-conc")
+        self._runners: dict[str, PointRunner] = {}
+        self._concurrent: asyncio.Task[None] | None = None
+
+    def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
+        for name, served in models.items():
+            points = dict.fromkeys([*served.model.points, *served.policy.points])
+            self._runners[name] = PointRunner(served.model, points)
+        for name, runner in self._runners.items():
+            try:
+                runner.warm(self._pool)
+            except Exception as error:
+                raise RunError(f"{name} cannot run: {error}") from error
+
+    def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
+        self._runners[model].add(points)
+
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        runner = self._runners[model]
+        if runner.is_concurrent(point):
+            # Kept here, since the loop holds tasks by weak references only.
+            work = _concurrently(runner, point, x, self._pool, done)
+            self._concurrent = asyncio.get_running_loop().create_task(work)
+            return
+        try:
+            scored = runner.run(x, point)
+        except Exception as error:
+            done(error)
+        else:
+            done(scored)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _concurrently(
+    runner: PointRunner, point: OperatingPoint, x: np.ndarray, pool: ThreadPoolExecutor, done: Done
+) -> None:
+    try:
+        scored = await runner.run_concurrently(x, point, pool)
+    except Exception as error:
+        done(error)
+    else:
+        done(scored)

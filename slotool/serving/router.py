@@ -1,0 +1,318 @@
+"""The router: one EDF queue per model, policies that choose a point and a batch, workers of an engine that compute."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slotool.elastic import ElasticModel
+from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, Workers
+from slotool.serving import refusals
+from slotool.serving.demands import Demands
+from slotool.serving.engines import Engine, InlineEngine, WorkerLost
+from slotool.serving.ensemble import Scored
+from slotool.serving.metrics import Metrics
+from slotool.serving.refusals import Refusal
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+# Turns of the event loop between two dispatches: requests are read in the first, in the second their handlers run and
+# closed connections are read, in the third these are noted. Only then does the queue hold all that arrived during the
+# last dispatch, and is it known who has left.
+READING_TURNS = 3
+# A request is given to a worker so often; one that takes three workers with it is taken to be the reason.
+MOST_ATTEMPTS = 3
+
+
+def monotonic_us() -> float:
+    """The router's clock: µs from an arbitrary origin."""
+    return time.monotonic_ns() * 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
+    answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
+    in the call that answered it, those of other requests included."""
+
+    scored: Scored
+    decision: Decision
+    queue_us: float
+    compute_us: float
+    slack_us: float
+    batch: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [n]: the class of the highest score."""
+        return self.scored.logits.argmax(axis=1).astype(np.int64)
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A request on its way; ``attempts``: calls it has been in."""
+
+    query: Query
+    x: np.ndarray
+    future: asyncio.Future[Answer]
+    is_gone: Callable[[], bool]
+    attempts: int = 0
+
+    @property
+    def unwanted(self) -> bool:
+        return self.future.cancelled() or self.is_gone()
+
+    def refuse(self, refusal: Refusal) -> None:
+        # A cancelled future has nobody behind it.
+        if not self.future.done():
+            self.future.set_exception(refusal)
+
+
+class _Lane:
+    """A served model, the state of its queue, and the tickets of the queries in it or at work."""
+
+    def __init__(self, served: ServedModel, workers: Workers):
+        self.served = served
+        self.state = Dispatcher(served.policy, workers)
+        self.tickets: dict[str, _Ticket] = {}
+
+    def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
+        for drop in drops:
+            self.tickets.pop(drop.query.id).refuse(_refusal(drop, now_us))
+
+    def withdraw(self, query: Query) -> None:
+        self.state.withdraw(query)
+        self.tickets.pop(query.id).refuse(refusals.client_gone())
+
+
+class Router:
+    """Has requests wait in EDF order, and gives the most urgent to a worker as soon as one is idle.
+
+    Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
+    what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
+    to another one while its deadline lasts. ``max_queue``: requests waiting beyond this are refused on arrival.
+    Use it from one event loop. ``clock_us`` may be replaced in tests.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        engine: Engine | None = None,
+        metrics: Metrics | None = None,
+        *,
+        max_queue: int = 1_000,
+        clock_us: Callable[[], float] = monotonic_us,
+    ):
+        self.metrics = metrics or Metrics()
+        self.engine = engine or InlineEngine()
+        self.now_us = clock_us
+        self._workers = Workers(self.engine.workers)
+        self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
+        self._max_queue = max_queue
+        self._numbered = 0
+        self._scheduled = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self.metrics.watch_queue(self.waiting)
+        self.metrics.watch_workers(self.alive)
+        self.engine.open(models, self._worker_changed)
+
+    def waiting(self) -> int:
+        """Requests in all queues."""
+        return sum(len(lane.state.queue) for lane in self._lanes.values())
+
+    def alive(self) -> int:
+        """Workers that are there, busy or not."""
+        return int(np.isfinite(self._workers.free_us).sum())
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.engine.close()
+
+    def replace(self, served: ServedModel) -> None:
+        """From the next dispatch on, choose by another policy or other rules; nobody who waits is lost.
+
+        Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
+        """
+        self.engine.prepare(served.name, served.policy.points)
+        lane = self._lanes[served.name]
+        lane.served, lane.state.policy = served, served.policy
+
+    async def answer(
+        self, name: str, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
+    ) -> Answer:
+        """The answer for ``x`` (float32 [n, *input_shape]) of the model ``name``, when its turn has come.
+
+        ``is_gone`` tells, just before any work is done, whether the client has left. Raises ``Refusal``.
+        """
+        lane = self._lanes[name]
+        waiting = self.waiting()
+        if waiting >= self._max_queue:
+            raise refusals.queue_full(waiting)
+        self._numbered += 1
+        query = Query(
+            str(self._numbered),
+            arrival_us,
+            arrival_us + demands.timeout_us,
+            demands.tolerance,
+            demands.objective,
+            demands.min_accuracy,
+            demands.priority,
+            len(x),
+            None if demands.min_accuracy is None else _expected(lane.served.model, x),
+        )
+        ticket = lane.tickets[query.id] = _Ticket(query, x, asyncio.get_running_loop().create_future(), is_gone)
+        lane.state.arrive(query)
+        self._wake()
+        return await ticket.future
+
+    def _wake(self, turns: int = 0) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._dispatch_after(turns)
+
+    def _dispatch_after(self, turns: int) -> None:
+        then = (self._dispatch_after, turns - 1) if turns else (self._dispatch,)
+        asyncio.get_running_loop().call_soon(*then)
+
+    def _dispatch(self) -> None:
+        """Serve the most urgent queries of all lanes while a worker is idle; in the loop itself one call at a time,
+        for the loop has to read what arrives meanwhile."""
+        self._scheduled = False
+        now_us, calls = self.now_us(), 0
+        while self._workers.idle() is not None and not (calls and self.engine.in_loop):
+            lane = min((lane for lane in self._lanes.values() if lane.state.queue), key=_urgency, default=None)
+            if lane is None:
+                return
+            calls += self._turn(lane, now_us)
+        if self._workers.idle() is not None:
+            self._wake(READING_TURNS)
+        elif self.waiting():
+            for lane in self._lanes.values():
+                lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
+            self._set_alarm()
+
+    def _turn(self, lane: _Lane, now_us: float) -> bool:
+        """Whether a call has been made."""
+        while (query := lane.state.queue.peek()) is not None and lane.tickets[query.id].unwanted:
+            lane.withdraw(query)
+        batch, drops = lane.state.turn(now_us)
+        lane.refuse(drops, now_us)
+        if batch is None:
+            return False
+        tickets = [lane.tickets[query.id] for query in batch.queries]
+        for ticket in tickets[1:]:
+            if ticket.unwanted:
+                ticket.refuse(refusals.client_gone())
+        self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
+        return True
+
+    def _call(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket]) -> None:
+        x = wanted[0].x if len(wanted) == 1 else np.concatenate([ticket.x for ticket in wanted])
+
+        def done(result: Scored | Exception) -> None:
+            done_us = self.now_us()
+            self._wake(READING_TURNS)
+            if isinstance(result, WorkerLost):
+                lane.state.died(batch.worker)
+                self._again_or_never(lane, batch, result)
+                return
+            lane.state.finished(batch.worker, done_us)
+            if isinstance(result, Scored):
+                self._finish(lane, batch, wanted, result, done_us)
+            else:
+                self._take_apart(lane, batch, result)
+
+        try:
+            self.engine.begin(batch.worker, lane.served.name, batch.decision.point, x, done)
+        except Exception as error:
+            done(error)
+
+    def _finish(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], scored: Scored, done_us: float) -> None:
+        took_us, examples = done_us - batch.begun_us, len(scored.logits)
+        lane.served.policy.observe(batch.decision.point, examples, took_us)
+        self.metrics.computed(lane.served.name, examples)
+        for query in batch.queries:
+            del lane.tickets[query.id]
+        first = 0
+        for ticket in wanted:
+            query, last = ticket.query, first + len(ticket.x)
+            part = scored if len(wanted) == 1 else Scored(scored.logits[first:last], scored.confidence[first:last])
+            first = last
+            if np.isnan(part.confidence).any():
+                overflow = "the model's scores overflow on this input: its values are too large"
+                ticket.refuse(refusals.bad_request(overflow))
+            elif not ticket.future.done():
+                timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us)
+                ticket.future.set_result(Answer(part, batch.decision, *timing, examples))
+
+    def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:
+        """The batch of a lost worker waits again, but for those who have been in too many such calls."""
+        for query in batch.queries:
+            ticket = lane.tickets[query.id]
+            ticket.attempts += 1
+            if ticket.attempts >= MOST_ATTEMPTS:
+                lane.state.withdraw(query)
+                del lane.tickets[query.id]
+                ticket.refuse(refusals.failed(error))
+            else:
+                self.metrics.retried(lane.served.name)
+
+    def _take_apart(self, lane: _Lane, batch: Batch, error: Exception) -> None:
+        """Of a batch that failed each request is tried by itself, so that one does not take the others with it."""
+        for query in batch.queries:
+            ticket = lane.tickets.pop(query.id)
+            if len(batch.queries) > 1 and not ticket.future.done():
+                ticket.query = replace(query, alone=True)
+                lane.tickets[query.id] = ticket
+                lane.state.arrive(ticket.query, returning=True)
+                self.metrics.retried(lane.served.name)
+            else:
+                ticket.refuse(refusals.failed(error))
+
+    def _worker_changed(self, worker: int, alive: bool) -> None:
+        """The engine's word on a worker that is not in a call, or is there again."""
+        if alive:
+            self._workers.joins(self.now_us(), worker)
+            self.metrics.worker_restarted()
+            self._wake()
+        else:
+            self._workers.free_us[worker] = math.inf
+
+    def _set_alarm(self) -> None:
+        """All workers are busy: come back when the first deadline passes, so that nobody is left without a word."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        soonest_us = min(lane.state.next_expiry_us for lane in self._lanes.values())
+        if not math.isinf(soonest_us):
+            wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+
+def _urgency(lane: _Lane) -> tuple[float, float, float]:
+    query = lane.state.queue.peek()
+    assert query is not None
+    return query.urgency
+
+
+def _refusal(drop: Drop, now_us: float) -> Refusal:
+    if drop.fate is Fate.EXPIRED:
+        return refusals.expired(now_us - drop.query.arrival_us)
+    if drop.fate is Fate.FAILED:
+        return Refusal(500, "failed", drop.reason)
+    return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)
+
+
+def _expected(model: ElasticModel, x: np.ndarray) -> dict[OperatingPoint, float] | None:
+    """Per point the least accuracy any example of ``x`` may expect, so that the request's minimum holds for each."""
+    each = [model.expected_accuracy(x[i : i + 1]) for i in range(len(x))]
+    known = [expected for expected in each if expected is not None]
+    if len(known) < len(each):
+        return None
+    return {point: min(expected.get(point, 0.0) for expected in known) for point in known[0]}

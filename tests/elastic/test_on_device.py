@@ -1,0 +1,98 @@
+"""SLO-aware networks by PyTorch: the answers of the compiled calls, on the CPU and on CUDA where there is one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_slo_nns import FEATURES, dense_model, examples, network, sparse_model
+
+from slotool.elastic.activators.on_device import DeviceSloNN
+from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.family import Family, Version
+from slotool.errors import InputError
+from slotool.testing.elastic import ElasticModelConformance
+
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
+
+
+def needs(device: str) -> None:
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+class TestOnTheCpu(ElasticModelConformance):
+    @pytest.fixture
+    def model(self) -> DeviceSloNN:
+        return DeviceSloNN(dense_model(), "cpu")
+
+    def plain(self, model: DeviceSloNN, x: np.ndarray) -> np.ndarray:
+        return model.model.mlp.logits(x)
+
+    def reload(self, model: DeviceSloNN, folder: object) -> DeviceSloNN:
+        return DeviceSloNN(super().reload(model.model, folder), "cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("ranker", list(RANKERS))
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_device_answers_as_the_compiled_calls_do(device: str, ranker: str, sparse: bool) -> None:
+    needs(device)
+    model = sparse_model(ranker) if sparse else dense_model(ranker)
+    there, x = DeviceSloNN(model, device), examples(sparse, 50, 7)
+    for point in model.points:
+        np.testing.assert_allclose(there.forward(x, point), model.forward(x, point), rtol=1e-3, atol=1e-3)
+        check_top(there.top(x, 4, point=point), model.top(x, 4, point=point))
+    for loss in (0.01, 0.1, 0.3):
+        check_top(there.top(x, 2, accuracy=model.target(loss)), model.top(x, 2, accuracy=model.target(loss)))
+
+
+def check_top(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> None:
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-3, atol=1e-3)
+    clear = np.diff(expected[1], axis=1, append=-np.inf) < -1e-2
+    np.testing.assert_array_equal(found[0][clear], expected[0][clear])
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(1, 200), at=st.integers(0, 2), sparse=st.booleans(), seed=st.integers(0, 2**16))
+def test_gathered_rows_and_whole_products_answer_alike(n: int, at: int, sparse: bool, seed: int) -> None:
+    """How many queries come together decides which of both is done."""
+    model = sparse_model() if sparse else dense_model()
+    there, x = DeviceSloNN(model, "cpu"), examples(sparse, n, seed)
+    alone = np.concatenate([there.forward(x[row : row + 1], model.points[at - 1]) for row in range(n)])
+    np.testing.assert_allclose(there.forward(x, model.points[at - 1]), alone, rtol=1e-4, atol=1e-4)
+
+
+def test_an_int8_model_is_float32_on_a_device() -> None:
+    x = examples(True, 20, 0)
+    rounded, exact = (DeviceSloNN(model, "cpu").top(x, 3) for model in (sparse_model().at_int8(), sparse_model()))
+    np.testing.assert_array_equal(rounded[0], exact[0])
+
+
+def test_what_a_device_cannot_answer_is_refused() -> None:
+    there, x = DeviceSloNN(dense_model(), "cpu"), examples(False, 5, 0)
+    x[3, 2] = np.inf
+    with pytest.raises(InputError, match="input 3 cannot be answered: it holds NaN or infinite values"):
+        there.top(x)
+    x[3, 2] = 3e38
+    with pytest.raises(InputError, match="input 3 cannot be answered: its values overflow"):
+        there.forward(x, there.full)
+    many = examples(True, 5, 0)
+    many.data[-1] = np.nan
+    with pytest.raises(InputError, match="input 4 cannot be answered"):
+        DeviceSloNN(sparse_model(), "cpu").top(many)
+    many.data[-1], many.indices[0] = 1.0, FEATURES
+    with pytest.raises(InputError, match="has features 0 to 59, no others"):
+        DeviceSloNN(sparse_model(), "cpu").top(many)
+    with pytest.raises(InputError, match="there is no device 'cuda:77' here; there is cpu"):
+        dense_model().on("cuda:77")
+    assert dense_model().on("cpu") is dense_model()
+
+
+def test_a_family_stays_on_the_cpu() -> None:
+    family = Family("family", [Version.of_mlp("one", network(20, 4, 3))])
+    assert family.on("cpu") is family
+    with pytest.raises(InputError, match="answered on the CPU only, not on cuda:0"):
+        family.on("cuda:0")
