@@ -223,13 +223,16 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
         (["--rule", "astrology"], "'astrology' is neither sandwich nor progressive"),
         (["--expand", "1,0.5"], "expand: shares ascend from above 0 to 1"),
         (["--width", "some"], "neither a number nor start:stop:step"),
+        (["--device", "banana"], "'banana' is neither auto, cpu nor cuda:0"),
+        (["--data", "nowhere"], "no data set called 'nowhere'"),
         (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to choose"),
     ],
 )
 def test_bad_arguments_end_in_one_sentence(
     slotool: Slotool, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
-    done = slotool("train", "supernet", "-o", tmp_path / "s", "--data", "digits", "--threads", 1, *arguments)
+    data = [] if "--data" in arguments else ["--data", "digits"]
+    done = slotool("train", "supernet", "-o", tmp_path / "s", *data, "--threads", 1, *arguments)
     assert done.exit_code == 2
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
     assert not (tmp_path / "s").exists()
