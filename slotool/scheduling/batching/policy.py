@@ -64,6 +64,9 @@ class BatchingPolicy(Policy):
             queue.arrived_us,
             queue.free_us,
         )
+        if cell == REFUSE and grid.latency_us[lowest, narrowest] <= slack_us and len(self.points) == len(grid.points):
+            waiting = len(queue.deadlines_us)
+            return CannotMeet(f"not all {waiting} who wait can be in time, and this one has the least left")
         if cell == REFUSE:
             return CannotMeet(grid.space.too_slow(self.points, query.examples, slack_us))
         row, column = divmod(cell, len(grid.sizes))
