@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.errors import InputError
 from slotool.serving import openapi
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
@@ -22,28 +21,15 @@ from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Router
-from slotool.serving.served import ServedModel
 
 
-def create_app(
-    models: Mapping[str, ServedModel],
-    *,
-    limits: Limits | None = None,
-    router: Router | None = None,
-    token: Token | None = None,
-) -> Starlette:
-    """The ASGI application that serves ``models`` by name.
+def create_app(router: Router, *, limits: Limits | None = None, token: Token | None = None) -> Starlette:
+    """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
-    A router has run every model at every point, so that an application that exists is warm.
-    ``router``: by default one with an inline engine and metrics of its own. ``app.state.front`` is the ``FrontEnd``
-    that other protocols may share. ``token``: what clients must show, health probes excepted.
-    Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share. ``token``: what clients must show, health
+    probes excepted. The router is closed when the application's lifespan ends.
     """
-    if not models:
-        raise InputError("there is no model to serve")
-    limits = limits or Limits()
-    router = router or Router(models, max_queue=limits.queue)
-    front = FrontEnd(models, router, limits, token)
+    front = FrontEnd(router, limits or Limits(), token)
     pages = _Pages(front)
 
     @asynccontextmanager

@@ -43,9 +43,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The served models, the router before them, what clients may send, and the token they must show, if any."""
+    """The router with its models, what clients may send, and the token they must show, if any."""
 
-    models: Mapping[str, ServedModel]
     router: Router
     limits: Limits
     token: Token | None = None
@@ -54,13 +53,19 @@ class FrontEnd:
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
 
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The served models by name, as they are now."""
+        return self.router.models
+
     def model(self, name: str, version: str = VERSION) -> ServedModel:
         """Raises ``Refusal`` (404) for a model or version that is not served."""
-        if name not in self.models:
+        served = self.router.model(name)
+        if served is None:
             raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
         if version != VERSION:
             raise refusals.not_found(f"model {name} has no version {version[:80]!r}; there is {VERSION}")
-        return self.models[name]
+        return served
 
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slotool.elastic import ElasticModel
+from slotool.errors import InputError
 from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, Workers
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
@@ -96,7 +97,8 @@ class Router:
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
     to another one while its deadline lasts. ``max_queue``: requests waiting beyond this are refused on arrival.
-    Use it from one event loop. ``clock_us`` may be replaced in tests.
+    Use it from one event loop. ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or
+    one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -108,6 +110,8 @@ class Router:
         max_queue: int = 1_000,
         clock_us: Callable[[], float] = monotonic_us,
     ):
+        if not models:
+            raise InputError("there is no model to serve")
         self.metrics = metrics or Metrics()
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
@@ -120,6 +124,16 @@ class Router:
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
         self.engine.open(models, self._worker_changed)
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """What is served, as it is now."""
+        return {name: lane.served for name, lane in self._lanes.items()}
+
+    def model(self, name: str) -> ServedModel | None:
+        """The model of this name as it is served now."""
+        lane = self._lanes.get(name)
+        return None if lane is None else lane.served
 
     def waiting(self) -> int:
         """Requests in all queues."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import ipaddress
@@ -80,12 +81,14 @@ def serve_until_told(
     *,
     drain_s: float,
     beside: Companion | None = None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds.
 
     ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
+    ``on_hangup``: called between two requests when SIGHUP comes.
     """
-    server = Server(app, on_ready, drain_s=drain_s, beside=beside)
+    server = Server(app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup)
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
     gc.freeze()
@@ -100,7 +103,13 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Starlette, on_ready: Callable[[], None], *, drain_s: float, beside: Companion | None = None
+        self,
+        app: Starlette,
+        on_ready: Callable[[], None],
+        *,
+        drain_s: float,
+        beside: Companion | None = None,
+        on_hangup: Callable[[], None] | None = None,
     ):
         front: FrontEnd = app.state.front
         limits = front.limits
@@ -126,12 +135,15 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
         self._beside = beside
         self._drain_s = drain_s
+        self._on_hangup = on_hangup
         self.ended_by = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self._beside is not None and not self.should_exit:
             await self._beside.start()
+        if self._on_hangup is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

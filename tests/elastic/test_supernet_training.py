@@ -28,7 +28,7 @@ from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import ServedModel, create_app
+from slotool.serving import Router, ServedModel, create_app
 from slotool.tables import FULL, LatencyTable, OperatingPoint, OutcomeTable
 
 Slotool = Callable[..., Any]
@@ -180,7 +180,7 @@ def assert_served(model: ElasticModel, latency: LatencyTable, outcomes: OutcomeT
     """A server that knows both tables answers as the model does."""
     assert {*latency.rows["point"]} == {point.key for point in model.points}
     space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, threads=1)
-    app = create_app({"supernet": ServedModel("supernet", model, by_demand(space, None), None)})
+    app = create_app(Router({"supernet": ServedModel("supernet", model, by_demand(space, None), None)}))
     image = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
     with TestClient(app) as client:
         answer = client.post("/v2/models/supernet/infer", json={"inputs": [image]}).json()

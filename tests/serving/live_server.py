@@ -100,7 +100,7 @@ def live_server(
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     router = Router(by_name, max_queue=limits.queue)
-    app = create_app(by_name, limits=limits, router=router, token=token)
+    app = create_app(router, limits=limits, token=token)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)

@@ -32,6 +32,7 @@ from slotool.tables import LatencyTable, OutcomeTable
 
 Slotool = Callable[..., Any]
 WAIT_S = 60
+TABLES = ("--latency", "latency.parquet", "--outcomes", "family-outcomes.parquet")
 EXAMPLE = np.zeros((1, 8, 8), dtype=np.float32)
 
 
@@ -224,3 +225,58 @@ def test_what_cannot_be_served_is_a_sentence(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may bind any port")
 def test_a_port_that_needs_more_rights_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     assert slotool("serve", folder / "mlp", "--port", "80").exit_code == 2
+
+
+def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "here")
+    here = tmp_path / "here"
+    seconds = {"small": 1e-3, "medium": 2e-3, "large": 3e-3}
+    rows = [
+        {"subject": "family", "point": f"version={name}", "batch_size": n, "samples_s": [s * (n + 2) / 3]}
+        for name, s in seconds.items()
+        for n in (1, 4)
+    ]
+    LatencyTable.of([{**row, "machine": machine_id()} for row in rows]).save(here / "batches.parquet")
+    options = ("--rules", "rules.json", "--latency", "batches.parquet", "--outcomes", "family-outcomes.parquet",
+               "--policy", "maxacc", "--engine", "local")  # fmt: skip
+    with serving(here, "family", *options) as (process, ready):
+
+        def compute(**headers: str) -> dict[str, Any]:
+            return httpx.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=headers, timeout=WAIT_S,
+                              trust_env=False).json()  # fmt: skip
+
+        def reread(sentence: str) -> None:
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            while sentence not in process.stderr.readline():
+                assert process.poll() is None
+
+        assert compute()["reason"].startswith("maxacc")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.2"
+        rules = json.loads((here / "rules.json").read_text())
+        rules["rules"] = [rule for rule in rules["rules"] if rule["tolerance"] != 0.2]
+        (here / "rules.json").write_text(json.dumps(rules))
+        reread("read anew")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
+        (here / "rules.json").write_text("{")
+        reread("the old tables and rules stay")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--engine", "cloud"), "no engine is called 'cloud'"),
+        (("--replicas", "2"), "the inline engine is one worker"),
+        (("--policy", "whole-queue"), "no latency of any operating point is known"),
+        (("--policy", "luck", *TABLES), "no policy 'luck'"),
+    ],
+)  # fmt: skip
+def test_engines_and_policies_that_there_are_not(slotool: Slotool, folder: Path, arguments: tuple[str, ...],
+                                                 sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(folder)
+    result = slotool("serve", "family", "--port", "0", *arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())

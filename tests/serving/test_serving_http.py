@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, create_app
+from slotool.serving import Limits, Router
 
 SMALL, MEDIUM, LARGE = POINTS
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
@@ -316,7 +316,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
 
 def test_there_is_no_server_of_nothing() -> None:
     with pytest.raises(InputError, match="no model"):
-        create_app({})
+        Router({})
 
 
 def test_one_model_needs_no_name() -> None:

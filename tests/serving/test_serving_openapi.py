@@ -14,7 +14,7 @@ from schemathesis import checks
 from schemathesis.generation import GenerationMode
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, create_app, openapi
+from slotool.serving import Limits, Router, create_app, openapi
 
 MODEL = served(ThreeLinear(), by_demand(space(100.0, 50_000.0, 1e6), tier_rules()), tier_rules())
 LIMITS = Limits(body_bytes=100_000, batch=8)
@@ -33,7 +33,7 @@ def live() -> Iterator[LiveServer]:
 def test_every_route_is_in_the_document(live: LiveServer) -> None:
     document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
     assert document == SCHEMA.raw_schema
-    app = create_app({"three": MODEL})
+    app = create_app(Router({"three": MODEL}))
     served_paths = {(route.path, method.lower()) for route in app.routes for method in route.methods - {"HEAD"}}  # type: ignore[attr-defined]
     told = {(path, method) for path, item in document["paths"].items() for method in set(item) - {"parameters"}}
     assert told == served_paths

@@ -33,6 +33,7 @@ from slotool.elastic.activators.layout import (
     BIAS_AT,
     BYTES_AT,
     CHOSEN_AT,
+    COLUMNS_AT,
     COUNTS_AT,
     FIELDS,
     HASHED,
@@ -54,6 +55,9 @@ from slotool.elastic.activators.layout import (
     VALUES_AT,
 )
 from slotool.elastic.activators.slo_nn import SCORED_AGAIN
+
+# Columns of sparse inputs that are fetched while the query is being read.
+FETCHED_COLUMNS = 16
 
 
 @njit(cache=True, fastmath=FAST)
@@ -234,11 +238,14 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
     row = ints[HEADER : HEADER + FIELDS]
     listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
-    width = row[INPUTS]
+    width, units, columns = row[INPUTS], row[UNITS], row[COLUMNS_AT]
     for i in range(len(indices)):
         index = np.int64(indices[i])
         if index < 0 or index >= width:
             return OUT_OF_RANGE
+        if columns >= 0 and i < FETCHED_COLUMNS:
+            for line in range(0, units, FLOATS_PER_LINE):
+                prefetch(numbers, columns + index * units + line)
         actives[i] = index
         listed[i] = values[i]
     if row[ROWS_AT] >= 0:
