@@ -1,4 +1,4 @@
-"""What a queue is worth to a service that goes on choosing well: value tables, computed once before the service begins."""
+"""What a queue is worth to a service that goes on choosing well: tables, computed once beforehand."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float)
 
 @njit(cache=True)
 def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: int) -> Any:
-    """Where in the plan lie the queues of the crew and the tables of the loads next below and above; share of that above.
+    """Where in the plan lie the crew's queues and the tables of the loads next below and above; share of that above.
 
     ``rows``: numbers in the table of rows. A table: the gain, then ``after``, then ``before``.
     """
@@ -209,7 +209,7 @@ class WholeQueue(BatchingPolicy):
     A call must end by the most urgent deadline and leave time for the rest of the queue in the fastest batches. Among
     those that do, that of most worth is made: the accuracy of its batch, and what it is worth to go on with those who
     stay, those who come meanwhile and the time they will have left (``values``). Those who come are expected at the
-    rate of the last ``WINDOW`` deadlines, or of the last one where that is clearly higher, and as unevenly as they came.
+    rate of the last ``WINDOW`` deadlines, or of the last one where that is clearly higher, as unevenly as they came.
     When no call is left and somebody is lost even in the fastest batches, the most urgent query is refused: small
     batches for the sake of those whose time is almost up would lose more.
 
