@@ -43,7 +43,7 @@ def _rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: 
 @njit(cache=True)
 def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) -> float:
     """Variance ÷ mean of how many arrive in a bin, within the window."""
-    first = np.searchsorted(arrived_us, now_us - window_us, side="right")
+    first = int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
     first = max(first, len(arrived_us) - _REMEMBERED)
     if first >= len(arrived_us):
         return _UNKNOWN_DISPERSION
@@ -136,13 +136,13 @@ def _grown_old(
 ) -> float:  # fmt: skip
     """What is lost when those who stay have waited for longer than the tables suppose; ``left_us``: their time then."""
     supposed_us = plan[_DEADLINE] - until_us * (1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0))
-    level = np.searchsorted(levels_us, left_us, side="right") - 1
-    supposed = max(np.searchsorted(levels_us, supposed_us, side="right") - 1, 0)
+    level = int(np.searchsorted(levels_us, left_us, side="right")) - 1
+    supposed = max(int(np.searchsorted(levels_us, supposed_us, side="right")) - 1, 0)
     late = plan[table] + plan[_AVERSION] if level < 0 else 0.0
     level = max(level, 0)
     if level >= supposed:
         return late
-    at = min(np.searchsorted(queues, stay + coming, side="right") - 1, len(queues) - 2)
+    at = min(int(np.searchsorted(queues, stay + coming, side="right")) - 1, len(queues) - 2)
     before = table + 1 + len(levels_us) * len(queues) + at
     return late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
 
@@ -241,7 +241,7 @@ class WholeQueue(BatchingPolicy):
         fastest = int((grid.sizes / grid.latency_us[0]).argmax())
         unit_us = float((grid.quickest_us / grid.sizes).min())
         levels, queues = len(tables.levels_us), tables.queues.shape[1]
-        head = [deadline_us, WINDOW * deadline_us, self._aversion, unit_us, fastest, levels, queues]
+        head = np.array([deadline_us, WINDOW * deadline_us, self._aversion, unit_us, fastest, levels, queues])
         parts = [head, tables.levels_us, tables.rows.ravel(), tables.queues.ravel(), _in_order(tables)]
         return np.concatenate(parts)
 
