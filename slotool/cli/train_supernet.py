@@ -91,8 +91,9 @@ def train_supernet(
 
 def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, told: dict[str, Any]) -> None:
     """The points, what they cost and how well they answer."""
-    from slotool.cli.output import table
+    from slotool.cli.output import duration, table
 
+    expected = told.get("expected_latency_s", {})
     rows = []
     for point, subnet in model.subnets.items():
         graph = model.space.narrowed(subnet)
@@ -103,13 +104,21 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
             row["point"],
             f"{row['parameters']:,}",
             f"{row['flops']:,}",
+            *([duration(expected[row["point"]])] if expected else []),
             f"{row['validation_accuracy']:.4f}",
             f"{row['test_accuracy']:.4f}",
         ]
         for row in rows
     ]
     title = f"{len(rows)} of {model.space.size:,} subnets, trained on {len(dataset.train):,} examples of {dataset.name}"
-    columns = ["point", "parameters", "FLOPs", "validation accuracy", "test accuracy"]
+    columns = [
+        "point",
+        "parameters",
+        "FLOPs",
+        *(["latency"] if expected else []),
+        "validation accuracy",
+        "test accuracy",
+    ]
     memory = (
         f"weights, once for all: {model.weight_bytes:,} bytes; batch statistics of all points: {model.norm.bytes:,}"
     )

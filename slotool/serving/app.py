@@ -18,6 +18,7 @@ from slotool.serving import openapi
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard, Token
+from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
@@ -46,7 +47,13 @@ def create_app(
         router.close()
 
     app = Starlette(
-        routes=[*OpenInference(front).routes, *Compute(front).routes, *live.routes, *pages.routes],
+        routes=[
+            *OpenInference(front).routes,
+            *Compute(front).routes,
+            *FeedbackEndpoint(front).routes,
+            *live.routes,
+            *pages.routes,
+        ],
         exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
         middleware=[Middleware(BearerGuard, token=token, refused=pages.unauthorized)] if token else [],
         lifespan=lifespan,

@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
+from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.live import Live
 from slotool.serving.refusals import Refusal
@@ -58,11 +59,15 @@ class FrontEnd:
     token: Token | None = None
     dials: Dials = field(default_factory=Dials)
     statistics: dict[str, Statistics] = field(init=False)
+    feedback: dict[str, Feedback] = field(init=False)
     live: Live = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
+        object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
         object.__setattr__(self, "live", Live(self.router.waiting))
+        for name, feedback in self.feedback.items():
+            self.router.metrics.watch_feedback(name, feedback)
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -90,11 +95,13 @@ class FrontEnd:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
         except Refusal:
             self.statistics[served.name].refused(self.router.now_us() - arrival_us)
+            self.feedback[served.name].refused()
             raise
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer)
+        self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
         return answer
@@ -178,6 +185,7 @@ def explanation(answer: Answer) -> dict[str, str | float]:
     if decision.rule:
         told["rule"] = decision.rule
     told |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    told["request"] = answer.request
     if answer.batch > len(answer.scored.logits):
         told["batch"] = answer.batch
     if answer.slack_us != float("inf"):

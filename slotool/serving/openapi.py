@@ -28,6 +28,7 @@ _REFUSALS = {
     504: "The deadline passed before the request could be served",
 }
 _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
+_LABELLING = (400, 401, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
 _NUMBER = {"type": "number"}
 _WHOLE = {"type": "integer", "minimum": 0}
@@ -43,7 +44,7 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
             "version": __version__,
             "description": "Open Inference Protocol V2 and the Tolerance Tiers service, with deadlines and tolerances.",
         },
-        "paths": {**_pages(), **_protocol(models, limits), **_compute(models)},
+        "paths": {**_pages(), **_protocol(models, limits), **_compute(models), **_feedback(models)},
         "components": {"schemas": _schemas(models, limits)},
     }
     if has_token:
@@ -127,6 +128,18 @@ def _compute(models: Mapping[str, ServedModel]) -> Document:
     return {"/compute": {"post": operation | {"parameters": parameters, "requestBody": body}}}
 
 
+def _feedback(models: Mapping[str, ServedModel]) -> Document:
+    body = {"required": True, "content": _json(_ref("Labels"))}
+    told = _json(_ref("Feedback"))
+    return {
+        "/v2/models/{model}/feedback": {
+            "parameters": [_path_parameter("model", list(models))],
+            "get": _operation("What labels said so far", told),
+            "post": _operation("The true classes of what was answered", told, _LABELLING) | {"requestBody": body},
+        }
+    }
+
+
 def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
     shape = {"type": "array", "items": {"type": "integer"}}
     names = {"type": "string", "enum": list(models)}
@@ -166,6 +179,15 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
     metadata = {"name": names, "versions": {"type": "array", "items": _TEXT}, "platform": _TEXT}
     policy, tolerance = {"type": ["string", "null"]}, {"type": ["number", "null"], "minimum": 0}
     seconds = {"type": "array", "items": {"type": "object", "required": ["number", "answered", "waiting"]}}
+    classes = {"type": "integer", "minimum": 0, "maximum": max(served.model.classes for served in models.values()) - 1}
+    labelled = {"request": _TEXT, "labels": {"type": "array", "minItems": 1, "items": classes}}
+    share = {"type": ["number", "null"]}
+    told = {
+        "labelled": {"type": "integer"},
+        "accuracy": share,
+        "effective_accuracy": share,
+        "alarms": {"type": "array"},
+    }
     computed = {"label": {"type": "integer"}, "model": names, "latency_us": _NUMBER}
     return {
         "Error": _object({"error": _TEXT}, ["error"]),
@@ -177,6 +199,8 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "Explanation": _explanation(),
         "Dials": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
         "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
+        "Labels": _object(labelled, list(labelled)),
+        "Feedback": _object(told, list(told)),
     }
 
 
@@ -195,8 +219,15 @@ def _parameters() -> Document:
 def _explanation() -> Document:
     """Why and how a request was answered as it was."""
     times = dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
-    told = {"operating_point": _TEXT, "reason": _TEXT, "rule": _TEXT, "batch": {"type": "integer"}, **times}
-    return _object(told, ["operating_point", "reason", "queue_us", "compute_us", "confidence"])
+    told = {
+        "operating_point": _TEXT,
+        "reason": _TEXT,
+        "rule": _TEXT,
+        "request": _TEXT,
+        "batch": {"type": "integer"},
+        **times,
+    }
+    return _object(told, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
 
 
 def _operation(summary: str, content: Document | None, refusals: Sequence[int] = _LOOKING) -> Document:

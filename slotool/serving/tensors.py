@@ -128,7 +128,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 
 
 def json_object(head: bytes) -> dict[str, Any]:
-    """Strict JSON, and an object. Raises ``Refusal`` (400)."""
+    """A JSON object, strictly. Raises ``Refusal`` (400) for anything else."""
     try:
         document = _DECODER.decode(head.decode())
     except (ValueError, RecursionError) as error:
