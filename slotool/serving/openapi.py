@@ -28,8 +28,10 @@ _REFUSALS = {
     504: "The deadline passed before the request could be served",
 }
 _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
+_LABELLING = (400, 401, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
 _NUMBER = {"type": "number"}
+_WHOLE = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
 
 
@@ -42,7 +44,7 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
             "version": __version__,
             "description": "Open Inference Protocol V2 and the Tolerance Tiers service, with deadlines and tolerances.",
         },
-        "paths": {**_pages(), **_protocol(models, limits), **_compute(models)},
+        "paths": {**_pages(), **_protocol(models, limits), **_compute(models), **_feedback(models)},
         "components": {"schemas": _schemas(models, limits)},
     }
     if has_token:
@@ -53,8 +55,22 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
 
 def _pages() -> Document:
     text = {"text/plain": {"schema": _TEXT}}
+    live = _json(_ref("Live"))
+    since = {"name": "since", "in": "query", "description": "Number of the last second known", "schema": _WHOLE}
+    turned = {"required": True, "content": _json(_ref("Dials"))}
+    page = {"text/html": {"schema": _TEXT}}
     return {
-        "/": {"get": _operation("What this server serves", _json({"type": "object", "required": ["models"]}))},
+        "/": {
+            "get": _operation(
+                "What this server serves; for browsers the live page",
+                _json({"type": "object", "required": ["models"]}) | page,
+            )
+        },
+        "/live": {
+            "get": _operation("Figures of the last seconds", live) | {"parameters": [since]},
+            "post": _operation("Turn the policy or the default tolerance", live, (400, 401, 403, 408, 413, 415, 431))
+            | {"requestBody": turned},
+        },
         "/metrics": {"get": _operation("Counts and latencies for Prometheus", text)},
         "/openapi.json": {"get": _operation("This document", _json({"type": "object", "required": ["openapi"]}))},
     }
@@ -67,6 +83,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "/v2": {"get": _operation("Name, version and extensions", _json(_ref("Server")))},
         "/v2/health/live": {"get": _health("Whether the server runs")},
         "/v2/health/ready": {"get": _health("Whether all models are warm")},
+        "/v2/models/stats": {"get": _operation("Counts and durations of all models", _json(_ref("Statistics")))},
+        "/v2/repository/index": {
+            "post": _operation("The models", _json({"type": "array"}), (400, 401, 408, 413, 415, 431, 499))
+            | {"requestBody": {"content": _json({"type": "object"})}}
+        },
     }
     for path, parameters in (
         ("/v2/models/{model}", [name]),
@@ -77,6 +98,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
             "get": _operation("Inputs and outputs of a model", _json(_ref("Metadata"))),
         }
         paths[f"{path}/ready"] = {"parameters": parameters, "get": _operation("Whether a model is ready", None)}
+        for page, summary, schema in (
+            ("config", "Triton's configuration of a model", {"type": "object", "required": ["name", "input"]}),
+            ("stats", "Counts and durations of a model", _ref("Statistics")),
+        ):
+            paths[f"{path}/{page}"] = {"parameters": parameters, "get": _operation(summary, _json(schema))}
         paths[f"{path}/infer"] = {"parameters": parameters, "post": _infer(limits)}
     return paths
 
@@ -110,6 +136,18 @@ def _compute(models: Mapping[str, ServedModel]) -> Document:
     body = {"required": True, "content": {kind: {"schema": {}} for kind in kinds}}
     operation = _operation("Answer one example", _json(_ref("ComputeResponse")), _ASKING)
     return {"/compute": {"post": operation | {"parameters": parameters, "requestBody": body}}}
+
+
+def _feedback(models: Mapping[str, ServedModel]) -> Document:
+    body = {"required": True, "content": _json(_ref("Labels"))}
+    told = _json(_ref("Feedback"))
+    return {
+        "/v2/models/{model}/feedback": {
+            "parameters": [_path_parameter("model", list(models))],
+            "get": _operation("What labels said so far", told),
+            "post": _operation("The true classes of what was answered", told, _LABELLING) | {"requestBody": body},
+        }
+    }
 
 
 def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
@@ -149,6 +187,17 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "outputs": {"type": "array", "items": _object(output, ["name", "datatype", "shape"])},
     }
     metadata = {"name": names, "versions": {"type": "array", "items": _TEXT}, "platform": _TEXT}
+    policy, tolerance = {"type": ["string", "null"]}, {"type": ["number", "null"], "minimum": 0}
+    seconds = {"type": "array", "items": {"type": "object", "required": ["number", "answered", "waiting"]}}
+    classes = {"type": "integer", "minimum": 0, "maximum": max(served.model.classes for served in models.values()) - 1}
+    labelled = {"request": _TEXT, "labels": {"type": "array", "minItems": 1, "items": classes}}
+    share = {"type": ["number", "null"]}
+    told = {
+        "labelled": {"type": "integer"},
+        "accuracy": share,
+        "effective_accuracy": share,
+        "alarms": {"type": "array"},
+    }
     computed = {"label": {"type": "integer"}, "model": names, "latency_us": _NUMBER}
     return {
         "Error": _object({"error": _TEXT}, ["error"]),
@@ -158,6 +207,11 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "InferResponse": _object(answer, ["model_name", "outputs"]),
         "ComputeResponse": {"allOf": [_object(computed, list(computed)), _ref("Explanation")]},
         "Explanation": _explanation(),
+        "Statistics": _object({"model_stats": {"type": "array"}}, ["model_stats"]),
+        "Dials": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
+        "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
+        "Labels": _object(labelled, list(labelled)),
+        "Feedback": _object(told, list(told)),
     }
 
 
@@ -176,8 +230,15 @@ def _parameters() -> Document:
 def _explanation() -> Document:
     """Why and how a request was answered as it was."""
     times = dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
-    told = {"operating_point": _TEXT, "reason": _TEXT, "rule": _TEXT, "batch": {"type": "integer"}, **times}
-    return _object(told, ["operating_point", "reason", "queue_us", "compute_us", "confidence"])
+    told = {
+        "operating_point": _TEXT,
+        "reason": _TEXT,
+        "rule": _TEXT,
+        "request": _TEXT,
+        "batch": {"type": "integer"},
+        **times,
+    }
+    return _object(told, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
 
 
 def _operation(summary: str, content: Document | None, refusals: Sequence[int] = _LOOKING) -> Document:

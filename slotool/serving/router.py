@@ -39,7 +39,7 @@ def monotonic_us() -> float:
 class Answer:
     """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included."""
+    in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
 
     scored: Scored
     decision: Decision
@@ -47,6 +47,7 @@ class Answer:
     compute_us: float
     slack_us: float
     batch: int
+    request: str
 
     @property
     def labels(self) -> np.ndarray:
@@ -264,7 +265,7 @@ class Router:
                 ticket.refuse(refusals.bad_request(overflow))
             elif not ticket.future.done():
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us)
-                ticket.future.set_result(Answer(part, batch.decision, *timing, examples))
+                ticket.future.set_result(Answer(part, batch.decision, *timing, examples, query.id))
 
     def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:
         """The batch of a lost worker waits again, but for those who have been in too many such calls."""
