@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,6 +91,7 @@ class FrontEnd:
             raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if self.dials.tolerance is not None:
             demands = _with_default(demands, self.dials.tolerance, served)
+        read_us = self.router.now_us() - arrival_us
         try:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
         except Refusal:
@@ -100,7 +101,7 @@ class FrontEnd:
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
-        self.statistics[served.name].answered(answer)
+        self.statistics[served.name].answered(answer, read_us)
         self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
@@ -176,6 +177,11 @@ def has_left(receive: Receive) -> bool:
 def json_response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """``document`` as strict JSON."""
     return Response(_ENCODER.encode(document), status, headers, media_type="application/json")
+
+
+def json_list(entries: Sequence[Mapping[str, Any]]) -> Response:
+    """The entries as a strict JSON array."""
+    return Response(_ENCODER.encode(entries), media_type="application/json")
 
 
 def explanation(answer: Answer) -> dict[str, str | float]:

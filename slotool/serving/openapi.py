@@ -83,6 +83,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "/v2": {"get": _operation("Name, version and extensions", _json(_ref("Server")))},
         "/v2/health/live": {"get": _health("Whether the server runs")},
         "/v2/health/ready": {"get": _health("Whether all models are warm")},
+        "/v2/models/stats": {"get": _operation("Counts and durations of all models", _json(_ref("Statistics")))},
+        "/v2/repository/index": {
+            "post": _operation("The models", _json({"type": "array"}), (400, 401, 408, 413, 415, 431, 499))
+            | {"requestBody": {"content": _json({"type": "object"})}}
+        },
     }
     for path, parameters in (
         ("/v2/models/{model}", [name]),
@@ -93,6 +98,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
             "get": _operation("Inputs and outputs of a model", _json(_ref("Metadata"))),
         }
         paths[f"{path}/ready"] = {"parameters": parameters, "get": _operation("Whether a model is ready", None)}
+        for page, summary, schema in (
+            ("config", "Triton's configuration of a model", {"type": "object", "required": ["name", "input"]}),
+            ("stats", "Counts and durations of a model", _ref("Statistics")),
+        ):
+            paths[f"{path}/{page}"] = {"parameters": parameters, "get": _operation(summary, _json(schema))}
         paths[f"{path}/infer"] = {"parameters": parameters, "post": _infer(limits)}
     return paths
 
@@ -197,6 +207,7 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "InferResponse": _object(answer, ["model_name", "outputs"]),
         "ComputeResponse": {"allOf": [_object(computed, list(computed)), _ref("Explanation")]},
         "Explanation": _explanation(),
+        "Statistics": _object({"model_stats": {"type": "array"}}, ["model_stats"]),
         "Dials": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
         "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
         "Labels": _object(labelled, list(labelled)),
