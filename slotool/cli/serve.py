@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from slotool.cli.output import Output
-    from slotool.serving import Router, ServedModel
+    from slotool.serving import ServedModel
     from slotool.serving.engines import Engine
     from slotool.serving.server import Companion
-    from slotool.serving.sources import Sources
+    from slotool.serving.steering import SourcesSteering
 
 
 def register(app: typer.Typer) -> None:
@@ -103,6 +103,7 @@ def serve(
     from slotool.serving.guard import others_can_read, read_token
     from slotool.serving.server import bind, is_loopback, serve_until_told, url_of
     from slotool.serving.sources import Sources
+    from slotool.serving.steering import SourcesSteering
 
     torch.set_num_threads(cores_given(threads))
     output = Output(as_json=json)
@@ -117,13 +118,14 @@ def serve(
         router = Router(
             sources.load(output.warn), _engine(engine, replicas, threads, max_batch, hang), max_queue=max_queue
         )
-        app = create_app(router, limits=Limits(batch=max_batch), token=token)
+        steering = SourcesSteering(sources, router, output.warn)
+        app = create_app(router, limits=Limits(batch=max_batch), token=token, steering=steering)
         if not is_loopback(listener):
             who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
             output.warn(f"listening on {host}: {who} can use the server")
         beside, grpc_address = _grpc_front(app, grpc_listener)
         ready = partial(_ready, output, url_of(listener), grpc_address, router.models)
-        reload = partial(_reload, output, sources, router)
+        reload = partial(_reload, output, steering)
         ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside, on_hangup=reload)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -141,13 +143,12 @@ def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: 
     return InlineEngine()
 
 
-def _reload(output: Output, sources: Sources, router: Router) -> None:
+def _reload(output: Output, steering: SourcesSteering) -> None:
     """Tables and rules as their files are now; where something is wrong with them, the server goes on with the old."""
     from slotool.errors import InputError
 
     try:
-        for served in sources.reload(router.models, output.warn).values():
-            router.replace(served)
+        steering.reload()
     except InputError as error:
         output.warn(f"not reloaded, the old tables and rules stay: {error}")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,28 +19,41 @@ from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard, Token
 from slotool.serving.labels import FeedbackEndpoint
+from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Router
 
 
-def create_app(router: Router, *, limits: Limits | None = None, token: Token | None = None) -> Starlette:
+def create_app(
+    router: Router, *, limits: Limits | None = None, token: Token | None = None, steering: Steering | None = None
+) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share. ``token``: what clients must show, health
-    probes excepted. The router is closed when the application's lifespan ends.
+    probes excepted. ``steering``: lets the live page change the policy. The router is closed when the application's
+    lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), token)
     pages = _Pages(front)
+    live = LivePage(front, pages.index, steering)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        ticking = asyncio.create_task(live.run())
         yield
+        ticking.cancel()
         router.close()
 
     app = Starlette(
-        routes=[*OpenInference(front).routes, *Compute(front).routes, *FeedbackEndpoint(front).routes, *pages.routes],
+        routes=[
+            *OpenInference(front).routes,
+            *Compute(front).routes,
+            *FeedbackEndpoint(front).routes,
+            *live.routes,
+            *pages.routes,
+        ],
         exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
         middleware=[Middleware(BearerGuard, token=token, refused=pages.unauthorized)] if token else [],
         lifespan=lifespan,
@@ -56,7 +70,6 @@ class _Pages:
     def __init__(self, front: FrontEnd):
         self._front = front
         self.routes = [
-            Route("/", self.index),
             Route("/metrics", self.metrics),
             Route("/openapi.json", self.openapi),
         ]
@@ -71,7 +84,7 @@ class _Pages:
             }
             for name, served in self._front.models.items()
         }
-        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/metrics", "/openapi.json"]
+        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/live", "/metrics", "/openapi.json"]
         return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
 
     async def metrics(self, request: Request) -> Response:

@@ -18,8 +18,8 @@ from slotool.serving.refusals import Refusal
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 SHORTEST_TOKEN = 16
-# Probes carry no secrets, and learn nothing here but that the server runs. The page for browsers asks for the token.
-OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/live"})
+# Probes carry no secrets, and learn nothing here but that the server runs.
+OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def others_can_read(path: Path) -> bool:
 
 
 class BearerGuard:
-    """ASGI middleware: every path but ``OPEN_PATHS`` wants the token. ``refused`` makes the response."""
+    """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for the token,
+    wants the token. ``refused`` makes the response."""
 
     def __init__(self, app: ASGIApp, token: Token, refused: Callable[[Refusal], ASGIApp]):
         self._app = app
@@ -72,13 +73,25 @@ class BearerGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and not _is_open(scope):
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
                 self._token.check(shown[0] if len(shown) == 1 else None)
             except Refusal as refusal:
                 app = self._refused(refusal)
         await app(scope, receive, send)
+
+
+def wants_page(accept: str) -> bool:
+    """Whether an ``Accept`` header is a browser's, which wants a page and no document."""
+    return "text/html" in accept.lower()
+
+
+def _is_open(scope: Scope) -> bool:
+    if scope["path"] in OPEN_PATHS:
+        return True
+    accept = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"accept"), "")
+    return scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and wants_page(accept)
 
 
 def require_same_origin(request: Request, *, has_token: bool) -> None:

@@ -31,6 +31,7 @@ _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
 _LABELLING = (400, 401, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
 _NUMBER = {"type": "number"}
+_WHOLE = {"type": "integer", "minimum": 0}
 _TEXT = {"type": "string"}
 
 
@@ -54,8 +55,22 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
 
 def _pages() -> Document:
     text = {"text/plain": {"schema": _TEXT}}
+    live = _json(_ref("Live"))
+    since = {"name": "since", "in": "query", "description": "Number of the last second known", "schema": _WHOLE}
+    turned = {"required": True, "content": _json(_ref("Dials"))}
+    page = {"text/html": {"schema": _TEXT}}
     return {
-        "/": {"get": _operation("What this server serves", _json({"type": "object", "required": ["models"]}))},
+        "/": {
+            "get": _operation(
+                "What this server serves; for browsers the live page",
+                _json({"type": "object", "required": ["models"]}) | page,
+            )
+        },
+        "/live": {
+            "get": _operation("Figures of the last seconds", live) | {"parameters": [since]},
+            "post": _operation("Turn the policy or the default tolerance", live, (400, 401, 403, 408, 413, 415, 431))
+            | {"requestBody": turned},
+        },
         "/metrics": {"get": _operation("Counts and latencies for Prometheus", text)},
         "/openapi.json": {"get": _operation("This document", _json({"type": "object", "required": ["openapi"]}))},
     }
@@ -68,6 +83,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "/v2": {"get": _operation("Name, version and extensions", _json(_ref("Server")))},
         "/v2/health/live": {"get": _health("Whether the server runs")},
         "/v2/health/ready": {"get": _health("Whether all models are warm")},
+        "/v2/models/stats": {"get": _operation("Counts and durations of all models", _json(_ref("Statistics")))},
+        "/v2/repository/index": {
+            "post": _operation("The models", _json({"type": "array"}), (400, 401, 408, 413, 415, 431, 499))
+            | {"requestBody": {"content": _json({"type": "object"})}}
+        },
     }
     for path, parameters in (
         ("/v2/models/{model}", [name]),
@@ -78,6 +98,11 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
             "get": _operation("Inputs and outputs of a model", _json(_ref("Metadata"))),
         }
         paths[f"{path}/ready"] = {"parameters": parameters, "get": _operation("Whether a model is ready", None)}
+        for page, summary, schema in (
+            ("config", "Triton's configuration of a model", {"type": "object", "required": ["name", "input"]}),
+            ("stats", "Counts and durations of a model", _ref("Statistics")),
+        ):
+            paths[f"{path}/{page}"] = {"parameters": parameters, "get": _operation(summary, _json(schema))}
         paths[f"{path}/infer"] = {"parameters": parameters, "post": _infer(limits)}
     return paths
 
@@ -162,6 +187,8 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "outputs": {"type": "array", "items": _object(output, ["name", "datatype", "shape"])},
     }
     metadata = {"name": names, "versions": {"type": "array", "items": _TEXT}, "platform": _TEXT}
+    policy, tolerance = {"type": ["string", "null"]}, {"type": ["number", "null"], "minimum": 0}
+    seconds = {"type": "array", "items": {"type": "object", "required": ["number", "answered", "waiting"]}}
     classes = {"type": "integer", "minimum": 0, "maximum": max(served.model.classes for served in models.values()) - 1}
     labelled = {"request": _TEXT, "labels": {"type": "array", "minItems": 1, "items": classes}}
     share = {"type": ["number", "null"]}
@@ -180,6 +207,9 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "InferResponse": _object(answer, ["model_name", "outputs"]),
         "ComputeResponse": {"allOf": [_object(computed, list(computed)), _ref("Explanation")]},
         "Explanation": _explanation(),
+        "Statistics": _object({"model_stats": {"type": "array"}}, ["model_stats"]),
+        "Dials": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
+        "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
         "Labels": _object(labelled, list(labelled)),
         "Feedback": _object(told, list(told)),
     }

@@ -93,7 +93,9 @@ class Sources:
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
-            served[name] = ServedModel(name, model, self._policy(model, space, mine, latency, conditions), mine, path)
+            policy = self._policy(model, space, mine, latency, conditions)
+            accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy)
         self._nothing_unused(served, rules, tables)
         return served
 

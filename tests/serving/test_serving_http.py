@@ -70,7 +70,11 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     assert client.is_model_ready("three", "1")
     assert not client.is_model_ready("four")
     assert not client.is_model_ready("three", "2")
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    assert [model["name"] for model in client.get_model_repository_index()] == ["three", "plain"]
+    config = client.get_model_config("three", "1")
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (8, [1, 2, 3])
+    assert {model["name"] for model in client.get_inference_statistics()["model_stats"]} == {"three", "plain"}
     metadata = client.get_model_metadata("three", "1")
     assert metadata["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 1, 2, 3]}]
     assert [(o["name"], o["datatype"], o["shape"]) for o in metadata["outputs"]] == [

@@ -151,6 +151,7 @@ def ladder(
     log_partition: np.ndarray,
     best: np.ndarray,
     closeness: np.ndarray,
+    probability: np.ndarray,
     numbers: np.ndarray,
     ints: np.ndarray,
     ids: np.ndarray,
@@ -159,8 +160,9 @@ def ladder(
     """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
 
     ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
-    int32 [n, shares], the label that scores highest, and ``closeness`` float32 [n, shares], minus the cross-entropy
-    to the full answer, a label that was not computed having ``LEAST_PROBABILITY``.
+    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
+    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
+    having ``LEAST_PROBABILITY``.
     """
     layers, shares = ints[LAYERS], ints[SHARES]
     row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
@@ -183,11 +185,12 @@ def ladder(
                     highest, at = value, chosen[i]
                 below = value - log_partition[query]
                 if below > -25.0:
-                    probability = np.exp(below)
-                    mass += probability
-                    weighted += probability * below
+                    part = np.exp(below)
+                    mass += part
+                    weighted += part * below
             done = ints[row[COUNTS_AT] + share]
             best[query, share] = at
+            probability[query, share] = np.exp(highest - log_partition[query])
             missing = max(0.0, 1.0 - mass)
             own = mass * np.log(mass) if mass > 0.0 else 0.0
             closeness[query, share] = weighted - own + missing * _LOG_LEAST
