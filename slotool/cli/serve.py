@@ -57,6 +57,9 @@ def serve(
     deadline_ms: Annotated[
         float | None, typer.Option("--deadline-ms", min=0.001, help="The deadline that --policy switching plans for.")
     ] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Switching plan of gen-rules, which --policy switching follows.")
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="inline: in the server itself; local: worker processes.")
     ] = "inline",
@@ -106,7 +109,7 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    sources = Sources(*files, threads, policy, deadline_us)
+    sources = Sources(*files, threads, policy, deadline_us, plan, replicas)
     token = read_token(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read the token")
