@@ -15,6 +15,7 @@ INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
 ACTIVE_AT, CHOSEN_AT = range(9, 11)  # ints
 STAMPS_AT = 11  # bytes
 STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
+SUMS_AT = 14  # numbers
 HEADER = 16
 # Fields of a layer; KIND is NONE without an activator.
 INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
@@ -22,7 +23,11 @@ KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED
 BITS, POSITIONS_AT, THRESHOLDS_AT = range(17, 20)
 COARSE, FINE, COARSE_AT, FINE_AT, COARSE_STEPS_AT, FINE_STEPS_AT = range(20, 26)
 PROJECTIONS_AT = 26
-FIELDS = 32
+# Of a convolutional layer, whose INPUTS, rows and look-ups are those of its view; KERNEL_HIGH is 0 of a dense one.
+KERNEL_HIGH, KERNEL_WIDE, DOWN, ACROSS, KERNELS_AT = range(27, 32)
+CHANNELS, PICTURE_HIGH, PICTURE_WIDE, PADDED_HIGH, PADDED_WIDE, TOP, LEFT, MAPS_AT = range(32, 40)
+HIGH, WIDE, POOL, POOLED_HIGH, POOLED_WIDE, GRID = range(40, 46)
+FIELDS = 48
 NONE, HASH, CLUSTERS, PROJECTED = range(4)
 
 # The most labels a query may ask for.

@@ -13,6 +13,7 @@ import numpy as np
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
+from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
@@ -77,6 +78,8 @@ class SloNN(ElasticModel):
         self.negative_inputs = not self.all_int8
         if self.all_int8 and sparse:
             raise InputError(f"{name}: of sparse inputs int8 rows serve an output layer with an activator; it has none")
+        if self.all_int8 and not mlp.dense:
+            raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
         self.input_shape = mlp.input_shape
         self.classes = mlp.classes
         self.first = min(self.activators)
@@ -191,7 +194,7 @@ class SloNN(ElasticModel):
             return np.where(refused[:, None], exact, out)
         mlp = self.mlp
         if self.int8 and not self.all_int8:
-            rounded = self._int8_rows.layer(mlp.layers[-1])
+            rounded = self._int8_rows.layer(mlp.layers[-1].view)
             exact = self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             rounded.weights[exact] = mlp.layers[-1].weights[exact]
             mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], rounded))
@@ -363,7 +366,7 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _int8_rows(self) -> Int8Rows:
-        return Int8Rows.of(self.mlp.layers[-1])
+        return Int8Rows.of(self.mlp.layers[-1].view)
 
     def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
@@ -378,6 +381,7 @@ class SloNN(ElasticModel):
         return {
             "input_shape": list(self.input_shape),
             "layers": [layer.name for layer in self.mlp.layers],
+            "convolutions": {layer.name: layer.geometry() for layer in self.mlp.layers if isinstance(layer, ConvLayer)},
             "weights_sha256": self.mlp.fingerprint,
             "ranker": self.ranker,
             "shares": list(self.shares),
@@ -404,7 +408,10 @@ def _weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
 
 
 def _read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
-    layers = [DenseLayer(name, weights[f"{name}.weight"], weights[f"{name}.bias"]) for name in description["layers"]]
+    geometry, layers = description.get("convolutions", {}), []
+    for name in description["layers"]:
+        own = (weights[f"{name}.weight"], weights[f"{name}.bias"])
+        layers.append(ConvLayer.of(name, *own, geometry[name]) if name in geometry else DenseLayer(name, *own))
     return MLP(tuple(description["input_shape"]), tuple(layers))
 
 
