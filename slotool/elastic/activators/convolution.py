@@ -172,9 +172,11 @@ def _layer(operator: Operator, shape: tuple[int, ...], pool: int, parameters: Ma
         raise InputError(
             f"operator {operator.name!r} is a grouped or dilated convolution, whose channels are not one row"
         )
-    prefix = f"layers.{operator.name.replace('.', '_')}"
-    weights = np.ascontiguousarray(parameters[f"{prefix}.weight"], dtype=np.float32)
-    bias = parameters.get(f"{prefix}.bias", np.zeros(len(weights)))
+    # Uneven padding is a layer of its own, and the convolution then the second of two.
+    prefix = f"layers.{operator.name.replace('.', '_')}."
+    own = {name.rpartition(".")[2]: array for name, array in parameters.items() if name.startswith(prefix)}
+    weights = np.ascontiguousarray(own["weight"], dtype=np.float32)
+    bias = own.get("bias", np.zeros(len(weights)))
     channels, height, width = shape
     return ConvLayer(
         operator.name,

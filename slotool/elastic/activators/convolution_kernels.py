@@ -96,8 +96,8 @@ def convolve(
     if count == units:
         for channel in range(units):
             chosen[channel] = channel
-    peak = _compute(row, after, active, count, numbers, ints)
-    if first and not finite(peak):
+    overflown = _compute(row, after, active, count, numbers, ints)
+    if first and overflown:
         return NOT_FINITE, 0
     if after[KERNEL_HIGH] == 0:
         width = units * row[POOLED_HIGH] * row[POOLED_WIDE]
@@ -147,25 +147,29 @@ def _see(row: np.ndarray, active: int, numbers: np.ndarray, ints: np.ndarray) ->
 
 
 @njit(cache=True, fastmath=FAST)
-def _compute(row: np.ndarray, after: np.ndarray, active: int, count: int, numbers: np.ndarray, ints: np.ndarray) -> Any:
-    """The ``count`` chosen channels, two at a time, into the next layer's place. Returns the largest value there."""
+def _compute(
+    row: np.ndarray, after: np.ndarray, active: int, count: int, numbers: np.ndarray, ints: np.ndarray
+) -> bool:
+    """The ``count`` chosen channels, two at a time, into the next layer's place. Returns whether any overflows."""
     chosen, size = ints[ints[CHOSEN_AT] :], row[HIGH] * row[PADDED_WIDE]
     if after[KERNEL_HIGH] == 0 and count < row[UNITS]:
         inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[UNITS] * row[POOLED_HIGH] * row[POOLED_WIDE]]
         inputs[:] = 0.0
     one = numbers[ints[SUMS_AT] : ints[SUMS_AT] + size]
     other = numbers[ints[SUMS_AT] + size : ints[SUMS_AT] + 2 * size]
-    peak = np.float32(0.0)
+    bad = 0
     for i in range(0, count, 2):
         # The last of an odd number is computed with itself.
         left, right = chosen[i], chosen[min(i + 1, count - 1)]
         one[:] = numbers[row[BIAS_AT] + left]
         other[:] = numbers[row[BIAS_AT] + right]
         _add_up(row, active, left, right, one, other, numbers, ints)
-        peak = max(peak, _pool(row, after, left, one, numbers, ints))
+        for place in range(size):
+            bad += not finite(one[place])
+        _pool(row, after, left, one, numbers, ints)
         if right != left:
-            peak = max(peak, _pool(row, after, right, other, numbers, ints))
-    return peak
+            _pool(row, after, right, other, numbers, ints)
+    return bad > 0
 
 
 @njit(cache=True, fastmath=FAST)
@@ -267,14 +271,13 @@ def _strided(
 @njit(cache=True, fastmath=FAST)
 def _pool(
     row: np.ndarray, after: np.ndarray, channel: int, sums: np.ndarray, numbers: np.ndarray, ints: np.ndarray
-) -> Any:
-    """ReLU and pooling of one channel, into its place in the next layer. Returns the largest value."""
+) -> None:
+    """ReLU and pooling of one channel, into its place in the next layer."""
     high, wide, pool, pitch = row[POOLED_HIGH], row[POOLED_WIDE], row[POOL], row[PADDED_WIDE]
     target, step = ints[INPUT_AT] + channel * high * wide, wide
     if after[KERNEL_HIGH] > 0:
         step = after[PADDED_WIDE]
         target = after[MAPS_AT] + (channel * after[PADDED_HIGH] + after[TOP]) * step + after[LEFT]
-    peak = np.float32(0.0)
     for y in range(high):
         line = numbers[target + y * step : target + y * step + wide]
         for x in range(wide):
@@ -284,5 +287,3 @@ def _pool(
                 for i in range(at, at + pool):
                     best = max(best, sums[i])
             line[x] = best
-            peak = max(peak, best)
-    return peak
