@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
@@ -17,6 +20,15 @@ from typing import Any
 _LIBRARIES = ("numpy", "torch", "tensorflow", "keras", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
 # Those of the optional extras that have a part in a latency.
 _OPTIONAL_LIBRARIES = ("onnxruntime", "ray")
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+_PR_SET_PDEATHSIG = 1
 
 
 @lru_cache(maxsize=1)
@@ -68,6 +80,30 @@ def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
         siblings.setdefault(physical, []).append(core)
     rank = {core: place for threads in siblings.values() for place, core in enumerate(threads)}
     return sorted(rank, key=lambda core: (rank[core], -core))
+
+
+@contextmanager
+def bound_to(cores: Iterable[int]) -> Iterator[None]:
+    """Keep this thread, and the processes it starts meanwhile, on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cores))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """The environment by which numerical libraries, when they are loaded, are told how many threads to use."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process when ``parent``, which started it, ends: even inside a call that hangs, where a closed pipe
+    would go unnoticed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
 
 
 @contextmanager

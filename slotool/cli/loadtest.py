@@ -77,6 +77,7 @@ def loadtest(
     Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
     Effective accuracy is the share of all requests sent that were answered correctly and in time. A client that is
     late itself is warned about; an SLO missed for that reason alone is no verdict but a failed run (exit 3).
+    A server's bearer token is taken from $SLOTOOL_TOKEN.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10 --deadline-ms 20
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,11 +78,10 @@ def train_supernet(
     shares = {"expand": expand, "heads": heads, "width": width or ("0.5,0.75,1" if network == "resnet" else "1")}
     space = wrap(graph, drop=drop, **{name: parse_numbers(text, f"--{name}") for name, text in shares.items()})
     training = Training(epochs=epochs or default_epochs(dataset), rule=rule, drawn=drawn, seed=seed)
+    where = _device(device)
     checkpoint = out.with_name(f".{out.name}.training")
     with output.progress(f"training on {dataset.name}", total=training.epochs) as progress:
-        module = train(
-            space, dataset, training, checkpoint=checkpoint, device=_device(device), progress=progress.advance
-        )
+        module = train(space, dataset, training, checkpoint=checkpoint, device=where, progress=progress.advance)
     with output.progress("measuring the accuracy of subnets") as progress:
         model = chosen_by_flops(out.name, space, module, dataset, points, seed=seed, progress=progress.advance)
     model.save(out, config={"data": dataset.name, "network": network, **asdict(training)}, seed=seed, force=force)
@@ -91,8 +91,9 @@ def train_supernet(
 
 def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, told: dict[str, Any]) -> None:
     """The points, what they cost and how well they answer."""
-    from slotool.cli.output import table
+    from slotool.cli.output import duration, table
 
+    expected = told.get("expected_latency_s", {})
     rows = []
     for point, subnet in model.subnets.items():
         graph = model.space.narrowed(subnet)
@@ -103,13 +104,21 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
             row["point"],
             f"{row['parameters']:,}",
             f"{row['flops']:,}",
+            *([duration(expected[row["point"]])] if expected else []),
             f"{row['validation_accuracy']:.4f}",
             f"{row['test_accuracy']:.4f}",
         ]
         for row in rows
     ]
     title = f"{len(rows)} of {model.space.size:,} subnets, trained on {len(dataset.train):,} examples of {dataset.name}"
-    columns = ["point", "parameters", "FLOPs", "validation accuracy", "test accuracy"]
+    columns = [
+        "point",
+        "parameters",
+        "FLOPs",
+        *(["latency"] if expected else []),
+        "validation accuracy",
+        "test accuracy",
+    ]
     memory = (
         f"weights, once for all: {model.weight_bytes:,} bytes; batch statistics of all points: {model.norm.bytes:,}"
     )
@@ -129,6 +138,8 @@ def _device(name: str) -> str:
 
     if name == "auto":
         return "cuda:0" if torch.cuda.is_available() else "cpu"
+    if name != "cpu" and not re.fullmatch(r"cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is neither auto, cpu nor cuda:0", param_hint="--device")
     if name != "cpu" and not torch.cuda.is_available():
         raise typer.BadParameter(f"{name}: no CUDA device can be used here", param_hint="--device")
     return name

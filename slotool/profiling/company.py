@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,17 +16,6 @@ from slotool.profiling.together import Board
 READY_TIMEOUT_S = 180.0
 # A pause of the clock longer than this is another process at work; the system's own interrupts are shorter.
 LEAST_GAP_S = 2e-4
-
-
-@contextmanager
-def bound_to(core: int) -> Iterator[None]:
-    """This process, and threads it starts, on ``core`` alone."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 class Company:

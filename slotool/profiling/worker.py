@@ -7,33 +7,24 @@ standard input closes, and dies with its parent.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from slotool.machine import die_with_parent, thread_variables
+
 if TYPE_CHECKING:
     from slotool.profiling.bench import Bench
 
-# Nothing above may import numpy, torch or tensorflow: they read these when they are loaded.
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
-PR_SET_PDEATHSIG = 1
+# Nothing above may import numpy, torch or tensorflow: they read their thread counts when they are loaded.
 
 
 def main() -> int:
     options = json.loads(sys.argv[1])
     requests, answers = _take_over_streams()
-    _die_with_parent(int(options["parent"]))
+    die_with_parent(int(options["parent"]))
     try:
         bench, hello = _start(options)
     except Exception as error:
@@ -54,17 +45,10 @@ def _take_over_streams() -> tuple[TextIO, TextIO]:
     return requests, answers
 
 
-def _die_with_parent(parent: int) -> None:
-    """Even inside a call that hangs: closing standard input alone would go unnoticed there."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
 def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
     started, threads = time.perf_counter(), int(options["threads"])
     os.sched_setaffinity(0, options["affinity"])
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
+    os.environ.update(thread_variables(threads))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if options["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

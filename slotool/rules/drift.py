@@ -36,20 +36,41 @@ class Watched:
     alarm_at: int | None
 
 
-def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
-    """Every ensemble of ``rules`` watched over ``feedback``, whose examples stand in the order of arrival.
+class Watcher:
+    """Watches every ensemble of ``rules``, label after label.
 
-    With probability ≥ ``confidence`` none of them is refuted while all certificates hold. Raises ``InputError`` when
-    the feedback lacks a version that the rules consult.
+    With probability ≥ ``confidence`` none of them is ever refuted while all certificates hold.
     """
-    found, excesses = [], list(_excesses(rules, feedback))
-    wanted = len(excesses) / (1.0 - confidence)
-    for point, tolerance, excess, largest in excesses:
-        evidence = evidence_against(excess, largest)
-        beyond = np.flatnonzero(evidence >= wanted)
-        alarm_at = int(beyond[0]) + 1 if len(beyond) else None
-        found.append(Watched(point, tolerance, float(excess.mean()), float(evidence.max()), alarm_at))
-    return found
+
+    def __init__(self, rules: RuleSet, confidence: float):
+        self.rules = rules
+        self._confidence = confidence
+        self._seen: dict[OperatingPoint, tuple[float, float, list[np.ndarray]]] = {}
+
+    def see(self, feedback: OutcomeTable) -> None:
+        """Labelled requests in the order of arrival, after those seen before. Raises ``InputError`` when they lack a
+        version that the rules consult."""
+        for point, tolerance, excess, largest in _excesses(self.rules, feedback):
+            self._seen.setdefault(point, (tolerance, largest, []))[2].append(excess)
+
+    def watched(self) -> list[Watched]:
+        """How each ensemble stands by what has been seen."""
+        wanted = len(self._seen) / (1.0 - self._confidence)
+        found = []
+        for point, (tolerance, largest, parts) in self._seen.items():
+            excess = np.concatenate(parts)
+            evidence = evidence_against(excess, largest)
+            beyond = np.flatnonzero(evidence >= wanted)
+            alarm_at = int(beyond[0]) + 1 if len(beyond) else None
+            found.append(Watched(point, tolerance, float(excess.mean()), float(evidence.max()), alarm_at))
+        return found
+
+
+def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
+    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``."""
+    watcher = Watcher(rules, confidence)
+    watcher.see(feedback)
+    return watcher.watched()
 
 
 def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[OperatingPoint, float, np.ndarray, float]]:

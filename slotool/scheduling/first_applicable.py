@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
+from slotool.scheduling.co_runners import InterferenceAware
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.fixed import FixedPoint
 from slotool.scheduling.latency_constrained import LatencyConstrained
@@ -42,11 +43,15 @@ class FirstApplicable(Policy):
             policy.observe(point, examples, took_us)
 
 
-def by_demand(space: ControlSpace, rules: RuleSet | None = None) -> FirstApplicable:
+def by_demand(
+    space: ControlSpace, rules: RuleSet | None = None, in_company: InterferenceAware | None = None
+) -> FirstApplicable:
     """What a server does by default: whatever the query asks for decides which policy answers.
 
     A tolerance: its tier's rule, when there are ``rules``; a minimum accuracy: ACLO; a deadline: LCAO; nothing: the
-    full point. The first three also keep the deadline, as far as latencies are known.
+    full point. The first three also keep the deadline, as far as latencies are known. ``in_company``: LCAO where
+    latencies beside busy copies are known too.
     """
     tiers = [ToleranceTiers(rules, space)] if rules is not None else []
-    return FirstApplicable([*tiers, AccuracyConstrained(space), LatencyConstrained(space), FixedPoint(space)])
+    in_time = in_company or LatencyConstrained(space)
+    return FirstApplicable([*tiers, AccuracyConstrained(space), in_time, FixedPoint(space)])

@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.errors import InputError
+from slotool.serving import openapi
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
+from slotool.serving.guard import BearerGuard, Token
+from slotool.serving.labels import FeedbackEndpoint
+from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Router
-from slotool.serving.served import ServedModel
 
 
 def create_app(
-    models: Mapping[str, ServedModel], *, limits: Limits | None = None, router: Router | None = None
+    router: Router, *, limits: Limits | None = None, token: Token | None = None, steering: Steering | None = None
 ) -> Starlette:
-    """The ASGI application that serves ``models`` by name.
+    """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
-    A router has run every model at every point, so that an application that exists is warm.
-    ``router``: by default one with an inline engine and metrics of its own. ``app.state.front`` is the ``FrontEnd``
-    that other protocols may share.
-    Raises ``InputError`` when there are no models, ``RunError`` when one cannot run.
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share. ``token``: what clients must show, health
+    probes excepted. ``steering``: lets the live page change the policy. The router is closed when the application's
+    lifespan ends.
     """
-    if not models:
-        raise InputError("there is no model to serve")
-    limits = limits or Limits()
-    router = router or Router(models, max_queue=limits.queue)
-    front = FrontEnd(models, router, limits)
+    front = FrontEnd(router, limits or Limits(), token)
     pages = _Pages(front)
+    live = LivePage(front, pages.index, steering)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        ticking = asyncio.create_task(live.run())
         yield
+        ticking.cancel()
         router.close()
 
     app = Starlette(
-        routes=[*OpenInference(front).routes, *Compute(front).routes, *pages.routes],
+        routes=[
+            *OpenInference(front).routes,
+            *Compute(front).routes,
+            *FeedbackEndpoint(front).routes,
+            *live.routes,
+            *pages.routes,
+        ],
         exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
+        middleware=[Middleware(BearerGuard, token=token, refused=pages.unauthorized)] if token else [],
         lifespan=lifespan,
     )
+    # A redirect would send a POST again, as a GET.
+    app.router.redirect_slashes = False
     app.state.front = front
     return app
 
@@ -58,7 +69,10 @@ class _Pages:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        self.routes = [Route("/", self.index), Route("/metrics", self.metrics)]
+        self.routes = [
+            Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+        ]
 
     async def index(self, request: Request) -> Response:
         models = {
@@ -70,11 +84,15 @@ class _Pages:
             }
             for name, served in self._front.models.items()
         }
-        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/metrics"]
+        paths = ["/v2", "/v2/models/{model}/infer", "/compute", "/live", "/metrics", "/openapi.json"]
         return json_response({"server": "slotool", "version": __version__, "models": models, "paths": paths})
 
     async def metrics(self, request: Request) -> Response:
         return Response(self._front.router.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def openapi(self, request: Request) -> Response:
+        front = self._front
+        return json_response(openapi.document(front.models, front.limits, has_token=front.token is not None))
 
     async def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
@@ -83,6 +101,10 @@ class _Pages:
         name = request.path_params.get("model") or request.headers.get("model", only)
         self._front.dropped(name, error.cause)
         return json_response({"error": str(error)}, error.status)
+
+    def unauthorized(self, refusal: Refusal) -> Response:
+        self._front.dropped("", refusal.cause)
+        return json_response({"error": str(refusal)}, refusal.status, {"WWW-Authenticate": "Bearer"})
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

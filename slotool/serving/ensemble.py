@@ -50,6 +50,10 @@ class PointRunner:
         """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of them."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
 
+    def knows(self, point: OperatingPoint) -> bool:
+        """Whether ``run`` may be called for it."""
+        return point in self._plans
+
     def is_concurrent(self, point: OperatingPoint) -> bool:
         """Whether both versions start at once, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
@@ -86,14 +90,15 @@ class PointRunner:
             for unneeded in runs:
                 unneeded.cancel()
 
-    def warm(self, pool: Executor) -> None:
-        """One forward pass at every point that may be asked for, in the thread that will run it, and one estimate."""
+    def warm(self, pool: Executor | None = None) -> None:
+        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate."""
         x = np.zeros((1, *self.model.input_shape), dtype=np.float32)
         self.model.expected_accuracy(x)
         for plan in self._plans.values():
             for point in (plan.first, plan.second):
                 if point is not None:
                     self._score(x, point)
+                if point is not None and pool is not None:
                     pool.submit(self._score, x, point).result()
 
     def _score(self, x: np.ndarray, point: OperatingPoint) -> Scored:

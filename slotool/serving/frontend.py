@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from starlette.types import Receive
 
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
+from slotool.serving.feedback import Feedback
+from slotool.serving.guard import Token
+from slotool.serving.live import Live
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Answer, Router
 from slotool.serving.served import ServedModel
@@ -29,33 +32,56 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 @dataclass(frozen=True)
 class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused."""
+    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused;
+    ``head_bytes``, ``head_s``: the same of a request's head, its first line and headers."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
     body_s: float = 30.0
     queue: int = 1_000
+    head_bytes: int = 16 * 2**10
+    head_s: float = 10.0
+
+
+@dataclass
+class Dials:
+    """What can be turned while the server runs. ``tolerance``: of requests that ask for no accuracy at all."""
+
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The served models, the router before them, and what clients may send."""
+    """The router with its models, what clients may send, and the token they must show, if any."""
 
-    models: Mapping[str, ServedModel]
     router: Router
     limits: Limits
+    token: Token | None = None
+    dials: Dials = field(default_factory=Dials)
     statistics: dict[str, Statistics] = field(init=False)
+    feedback: dict[str, Feedback] = field(init=False)
+    live: Live = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
+        object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
+        object.__setattr__(self, "live", Live(self.router.waiting))
+        for name, feedback in self.feedback.items():
+            self.router.metrics.watch_feedback(name, feedback)
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """The served models by name, as they are now."""
+        return self.router.models
 
     def model(self, name: str, version: str = VERSION) -> ServedModel:
         """Raises ``Refusal`` (404) for a model or version that is not served."""
-        if name not in self.models:
+        served = self.router.model(name)
+        if served is None:
             raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
         if version != VERSION:
             raise refusals.not_found(f"model {name} has no version {version[:80]!r}; there is {VERSION}")
-        return self.models[name]
+        return served
 
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
@@ -63,20 +89,28 @@ class FrontEnd:
         """Have the router answer, and count it. Raises ``Refusal``."""
         if demands.tolerance is not None and served.rules is None:
             raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+        if self.dials.tolerance is not None:
+            demands = _with_default(demands, self.dials.tolerance, served)
+        read_us = self.router.now_us() - arrival_us
         try:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
         except Refusal:
             self.statistics[served.name].refused(self.router.now_us() - arrival_us)
+            self.feedback[served.name].refused()
             raise
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
-        self.statistics[served.name].answered(answer)
+        self.statistics[served.name].answered(answer, read_us)
+        self.feedback[served.name].answered(x, answer)
+        named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
+        self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
         return answer
 
     def dropped(self, model: str, cause: str) -> None:
         """Count a request that ends without an answer, whatever model it names."""
         self.router.metrics.dropped(model if model in self.models else "", cause)
+        self.live.dropped(cause)
 
     async def body(self, request: Request) -> bytes:
         """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
@@ -120,6 +154,12 @@ class FrontEnd:
         return refusals.too_large(f"the body is longer than {self.limits.body_bytes} bytes")
 
 
+def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> Demands:
+    """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
+    silent = demands.tolerance is None and demands.min_accuracy is None
+    return replace(demands, tolerance=tolerance) if silent and served.rules is not None else demands
+
+
 def has_left(receive: Receive) -> bool:
     """Whether the client has closed the connection, asked without waiting and without a task.
 
@@ -139,6 +179,11 @@ def json_response(document: Mapping[str, Any], status: int = 200, headers: Mappi
     return Response(_ENCODER.encode(document), status, headers, media_type="application/json")
 
 
+def json_list(entries: Sequence[Mapping[str, Any]]) -> Response:
+    """The entries as a strict JSON array."""
+    return Response(_ENCODER.encode(entries), media_type="application/json")
+
+
 def explanation(answer: Answer) -> dict[str, str | float]:
     """Why and how a request was answered as it was; infinite slack is left out, JSON has no infinity."""
     decision = answer.decision
@@ -146,6 +191,7 @@ def explanation(answer: Answer) -> dict[str, str | float]:
     if decision.rule:
         told["rule"] = decision.rule
     told |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    told["request"] = answer.request
     if answer.batch > len(answer.scored.logits):
         told["batch"] = answer.batch
     if answer.slack_us != float("inf"):

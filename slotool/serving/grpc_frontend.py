@@ -23,7 +23,8 @@ from slotool.serving.served import ServedModel
 
 SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
-MAX_METADATA_BYTES = 16 * 2**10
+# As over HTTP, probes show no token.
+OPEN = (v2.ServerLiveRequest, v2.ServerReadyRequest)
 # google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -58,7 +59,7 @@ class GrpcFrontEnd:
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self._front.limits.body_bytes),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+            ("grpc.max_metadata_size", self._front.limits.head_bytes),
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
@@ -93,6 +94,8 @@ class GrpcFrontEnd:
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model = ""
             try:
+                if self._front.token is not None and kind not in OPEN:
+                    self._front.token.check(_authorization(context))
                 request = grpc_messages.parse(await self._message(messages), kind)
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)
@@ -178,6 +181,11 @@ class GrpcFrontEnd:
             "confidence": answer.scored.confidence.astype(np.float32),
         }
         return grpc_messages.format_infer(served.name, VERSION, asked, outputs, explanation(answer))
+
+
+def _authorization(context: Any) -> str | None:
+    shown = [value for name, value in context.invocation_metadata() if name == "authorization"]
+    return shown[0] if len(shown) == 1 else None
 
 
 def _nearer(asked: demands.Demands, left_s: float | None) -> demands.Demands:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -13,6 +13,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 BUCKETS_S = tuple(round(1e-4 * 10 ** (i / 4), 7) for i in range(21))
 BATCHES = tuple(2**i for i in range(11))
 CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class Labelled(Protocol):
+    """What labels said so far."""
+
+    @property
+    def accuracy(self) -> float: ...
+
+    @property
+    def alarms(self) -> Sequence[object]: ...
 
 
 class Metrics:
@@ -50,6 +60,15 @@ class Metrics:
         self._retries = Counter(
             "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
         )
+        self._accuracy = Gauge(
+            "slotool_labelled_accuracy",
+            "Of labelled answers, NaN before any",
+            ["model"],
+            registry=self.registry,
+        )
+        self._alarms = Gauge(
+            "slotool_refuted_certificates", "Tiers whose labels refute them", ["model"], registry=self.registry
+        )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
         )
@@ -61,6 +80,11 @@ class Metrics:
     def watch_workers(self, alive: Callable[[], int]) -> None:
         """Report ``alive()`` as the number of workers whenever metrics are read."""
         self._workers.set_function(alive)
+
+    def watch_feedback(self, model: str, feedback: Labelled) -> None:
+        """Report what labels say whenever metrics are read."""
+        self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
+        self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
 
     def worker_restarted(self) -> None:
         """A worker that was lost has been replaced."""

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import demands, tensors
-from slotool.serving.frontend import VERSION, FrontEnd, explanation, has_left, json_response
+from slotool.serving.frontend import VERSION, FrontEnd, explanation, has_left, json_list, json_response
 
-EXTENSIONS = ["binary_tensor_data"]
+EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
 
 
 class OpenInference:
@@ -26,7 +26,12 @@ class OpenInference:
         self.routes = [
             *(Route(f"{path}/infer", self.infer, methods=["POST"]) for path in (model, versioned)),
             *(Route(f"{path}/ready", self.model_ready) for path in (model, versioned)),
+            *(Route(f"{path}/config", self.model_config) for path in (model, versioned)),
+            *(Route(f"{path}/stats", self.model_statistics) for path in (model, versioned)),
+            # Before the model of any name: none is called so.
+            Route("/v2/models/stats", self.all_statistics),
             *(Route(path, self.model_metadata) for path in (model, versioned)),
+            Route("/v2/repository/index", self.repository_index, methods=["POST"]),
             Route("/v2", self.server_metadata),
             Route("/v2/health/live", self.healthy),
             Route("/v2/health/ready", self.healthy),
@@ -48,6 +53,26 @@ class OpenInference:
         return json_response(
             tensors.model_metadata(served.name, VERSION, served.model.input_shape, served.model.classes)
         )
+
+    async def model_config(self, request: Request) -> Response:
+        """Triton's model configuration extension."""
+        served, batch = self._front.model(**_addressed(request)), self._front.limits.batch
+        return json_response(tensors.model_config(served.name, served.model.input_shape, served.model.classes, batch))
+
+    async def model_statistics(self, request: Request) -> Response:
+        """Triton's statistics extension, of one model."""
+        return self._statistics([self._front.model(**_addressed(request)).name])
+
+    async def all_statistics(self, request: Request) -> Response:
+        return self._statistics(list(self._front.models))
+
+    def _statistics(self, names: list[str]) -> Response:
+        return json_response({"model_stats": [self._front.statistics[n].document(n, VERSION) for n in names]})
+
+    async def repository_index(self, request: Request) -> Response:
+        """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
+        await self._front.body(request)
+        return json_list([{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models])
 
     async def infer(self, request: Request) -> Response:
         front = self._front

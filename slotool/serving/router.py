@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slotool.elastic import ElasticModel
+from slotool.errors import InputError
 from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, Workers
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
@@ -38,7 +39,7 @@ def monotonic_us() -> float:
 class Answer:
     """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included."""
+    in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
 
     scored: Scored
     decision: Decision
@@ -46,6 +47,7 @@ class Answer:
     compute_us: float
     slack_us: float
     batch: int
+    request: str
 
     @property
     def labels(self) -> np.ndarray:
@@ -96,7 +98,8 @@ class Router:
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
     to another one while its deadline lasts. ``max_queue``: requests waiting beyond this are refused on arrival.
-    Use it from one event loop. ``clock_us`` may be replaced in tests.
+    Use it from one event loop. ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or
+    one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -108,6 +111,8 @@ class Router:
         max_queue: int = 1_000,
         clock_us: Callable[[], float] = monotonic_us,
     ):
+        if not models:
+            raise InputError("there is no model to serve")
         self.metrics = metrics or Metrics()
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
@@ -120,6 +125,16 @@ class Router:
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
         self.engine.open(models, self._worker_changed)
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """What is served, as it is now."""
+        return {name: lane.served for name, lane in self._lanes.items()}
+
+    def model(self, name: str) -> ServedModel | None:
+        """The model of this name as it is served now."""
+        lane = self._lanes.get(name)
+        return None if lane is None else lane.served
 
     def waiting(self) -> int:
         """Requests in all queues."""
@@ -250,7 +265,7 @@ class Router:
                 ticket.refuse(refusals.bad_request(overflow))
             elif not ticket.future.done():
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us)
-                ticket.future.set_result(Answer(part, batch.decision, *timing, examples))
+                ticket.future.set_result(Answer(part, batch.decision, *timing, examples, query.id))
 
     def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:
         """The batch of a lost worker waits again, but for those who have been in too many such calls."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling import Policy
+from slotool.tables import OperatingPoint
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,7 @@ class ServedModel:
     """A model and the policy that turns its dial.
 
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
-    load it anew in processes of their own.
+    load it anew in processes of their own. ``accuracy``: mean accuracy by point, as far as it is known.
     """
 
     name: str
@@ -23,3 +26,18 @@ class ServedModel:
     policy: Policy
     rules: RuleSet | None = None
     path: Path | None = None
+    accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
+
+    @cached_property
+    def expected_accuracy(self) -> Mapping[OperatingPoint, float]:
+        """Mean accuracy of the points and of the tiers' ensembles, as far as it is known.
+
+        An ensemble's error is the best version's and the degradation its rule was observed to have.
+        """
+        known = dict(self.accuracy)
+        for rule in self.rules.rules if self.rules else ():
+            assert self.rules is not None
+            best = self.rules.best_error
+            more = rule.degradation * (best if self.rules.tolerance_kind == "relative" else 1.0)
+            known.setdefault(rule.point, 1.0 - best - more)
+        return known

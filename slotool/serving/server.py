@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import ipaddress
@@ -9,6 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Protocol
 
@@ -16,6 +18,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.http_limits import LimitedHttp
 
 KEEP_ALIVE_S = 75
 
@@ -77,12 +81,14 @@ def serve_until_told(
     *,
     drain_s: float,
     beside: Companion | None = None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds.
 
     ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
+    ``on_hangup``: called between two requests when SIGHUP comes.
     """
-    server = Server(app, on_ready, drain_s=drain_s, beside=beside)
+    server = Server(app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup)
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
     gc.freeze()
@@ -91,14 +97,32 @@ def serve_until_told(
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which says when it is ready, runs a companion, and leaves the exit code to its caller."""
+    """uvicorn's server of an application made by ``create_app``, within its limits.
+
+    It says when it is ready, runs a companion, and leaves the exit code to its caller.
+    """
 
     def __init__(
-        self, app: Starlette, on_ready: Callable[[], None], *, drain_s: float, beside: Companion | None = None
+        self,
+        app: Starlette,
+        on_ready: Callable[[], None],
+        *,
+        drain_s: float,
+        beside: Companion | None = None,
+        on_hangup: Callable[[], None] | None = None,
     ):
+        front: FrontEnd = app.state.front
+        limits = front.limits
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            http=partial(
+                LimitedHttp,
+                head_bytes=limits.head_bytes,
+                head_s=limits.head_s,
+                dropped=partial(front.dropped, ""),
+            ),  # type: ignore[arg-type]
+            # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
+            log_level="error",
             access_log=False,
             lifespan="on",
             ws="none",
@@ -111,12 +135,15 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
         self._beside = beside
         self._drain_s = drain_s
+        self._on_hangup = on_hangup
         self.ended_by = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self._beside is not None and not self.should_exit:
             await self._beside.start()
+        if self._on_hangup is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -28,23 +28,28 @@ class _Total:
 class Statistics:
     """What happened to the requests of one model that reached the router: bad requests are not the model's.
 
-    Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``queue`` from arrival to dispatch,
-    ``compute`` in the model.
+    Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``read`` from arrival until the tensors were
+    read, ``queue`` from there to dispatch, ``compute`` in the model.
     """
 
     success: _Total = field(default_factory=_Total)
     fail: _Total = field(default_factory=_Total)
+    read: _Total = field(default_factory=_Total)
     queue: _Total = field(default_factory=_Total)
     compute: _Total = field(default_factory=_Total)
     examples: int = 0
+    executions: float = 0.0
     last_ms: int = 0
 
-    def answered(self, answer: Answer) -> None:
-        """Count an answer."""
+    def answered(self, answer: Answer, read_us: float) -> None:
+        """Count an answer to a request whose tensors were read ``read_us`` after it arrived."""
         self.success.add(answer.queue_us + answer.compute_us)
-        self.queue.add(answer.queue_us)
+        self.read.add(read_us)
+        self.queue.add(max(0.0, answer.queue_us - read_us))
         self.compute.add(answer.compute_us)
         self.examples += len(answer.scored.logits)
+        # Its part in the call it shared with others.
+        self.executions += len(answer.scored.logits) / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
     def refused(self, after_us: float) -> None:
@@ -52,13 +57,23 @@ class Statistics:
         self.fail.add(after_us)
 
     def document(self, model: str, version: str) -> dict[str, Any]:
-        """Triton's ``ModelStatistics`` object: ``inference_count`` in examples, ``execution_count`` in model runs."""
-        stats = {"success": self.success, "fail": self.fail, "queue": self.queue, "compute_infer": self.compute}
+        """Triton's ``ModelStatistics`` object: ``inference_count`` in examples, ``execution_count`` in model runs.
+
+        What writing answers takes is not known: 0 ns, as often as there was one, since clients compare the counts.
+        """
+        stats = {
+            "success": self.success,
+            "fail": self.fail,
+            "queue": self.queue,
+            "compute_input": self.read,
+            "compute_infer": self.compute,
+            "compute_output": _Total(self.compute.count),
+        }
         return {
             "name": model,
             "version": version,
             "last_inference": self.last_ms,
             "inference_count": self.examples,
-            "execution_count": self.compute.count,
+            "execution_count": round(self.executions),
             "inference_stats": {name: total.document() for name, total in stats.items()},
         }

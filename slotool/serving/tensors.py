@@ -44,7 +44,7 @@ def parse_request(
     Raises ``Refusal`` (400) naming what is wrong, whatever the bytes are.
     """
     head, raw = _split(body, header_length)
-    document = _json_object(head)
+    document = json_object(head)
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise bad_request("id: text is expected")
@@ -127,7 +127,8 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
     return body[:length], body[length:]
 
 
-def _json_object(head: bytes) -> dict[str, Any]:
+def json_object(head: bytes) -> dict[str, Any]:
+    """A JSON object, strictly. Raises ``Refusal`` (400) for anything else."""
     try:
         document = _DECODER.decode(head.decode())
     except (ValueError, RecursionError) as error:

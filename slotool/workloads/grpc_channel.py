@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.errors import InputError, RunError
 from slotool.workloads.endpoint import Answer, Channel, Reply, Terms, number_of, seconds_of
-from slotool.workloads.target import ANSWER_WITHIN_S
+from slotool.workloads.target import ANSWER_WITHIN_S, authorization
 
 # The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
 _STATUSES = {
@@ -46,14 +46,16 @@ class GrpcChannel(Channel):
         self.where = f"{address} (gRPC)"
         self._model = model
         self._parameters = terms.parameters()
+        self._shown = tuple(authorization().items())
         self._answer_within_s = answer_within_s
         # Processes of one test must not share a connection, nor tests one after the other.
         self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def ask(self, x: np.ndarray, number: int) -> Reply:
+        request = self._request(x, number)
         try:
-            response = await self._stub.ModelInfer(self._request(x, number), timeout=self._answer_within_s)
+            response = await self._stub.ModelInfer(request, timeout=self._answer_within_s, metadata=self._shown)
         except grpc.aio.AioRpcError as error:
             return _failure(error)
         at_s = time.perf_counter()
@@ -87,7 +89,8 @@ def first_model(address: str) -> str:
     with grpc.insecure_channel(authority(address)) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
-            index = stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(ready=True), timeout=ANSWER_WITHIN_S)
+            asked, shown = service_pb2.RepositoryIndexRequest(ready=True), tuple(authorization().items())
+            index = stub.RepositoryIndex(asked, timeout=ANSWER_WITHIN_S, metadata=shown)
         except grpc.RpcError as error:
             failed = _failure(error)
             if failed.status == 0:

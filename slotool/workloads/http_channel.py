@@ -8,7 +8,7 @@ import aiohttp
 import numpy as np
 
 from slotool.workloads.endpoint import Channel, Endpoint, Reply
-from slotool.workloads.target import reason
+from slotool.workloads.target import authorization, reason
 
 
 class HttpChannel(Channel):
@@ -41,5 +41,7 @@ class HttpChannel(Channel):
 def client_session(answer_within_s: float) -> aiohttp.ClientSession:
     """A session that gives up after that long and opens any number of connections."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=answer_within_s)
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=answer_within_s),
+        headers=authorization(),
     )

@@ -11,8 +11,8 @@ import pandas as pd
 
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
-from slotool.machine import cores_by_preference
-from slotool.profiling.company import Company, bound_to, pauses_s
+from slotool.machine import bound_to, cores_by_preference
+from slotool.profiling.company import Company, pauses_s
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.scheduling.space import PLANNING_QUANTILE
 from slotool.tables import LatencyTable
@@ -82,13 +82,13 @@ def measure(
     if latency is None and settings.estimate:
         # β can be told only where every one that may be is known.
         for beside in besides:
-            with Company(request, beside, core) as company, bound_to(core):
+            with Company(request, beside, core) as company, bound_to([core]):
                 tables.append(profiled(beside, company))
     complete = bool(tables)
     rows: list[dict[str, Any]] = []
     pauses: dict[int, np.ndarray] = {}
     for beside in besides:
-        with Company(request, beside, core) as company, bound_to(core):
+        with Company(request, beside, core) as company, bound_to([core]):
             progress(f"beside {beside}: what the system hands out")
             pauses[beside] = pauses_s(min(MOST_PAUSES_S, 5 * settings.seconds))
             if not complete:

@@ -41,6 +41,12 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
+def authorization() -> dict[str, str]:
+    """The header that shows ``$SLOTOOL_TOKEN``; none where that is not set."""
+    token = os.environ.get("SLOTOOL_TOKEN", "").strip()
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is localhost or an address of the loopback interface. Names are not looked up."""
     try:

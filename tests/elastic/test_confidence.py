@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from slotool.elastic.activators.confidence import (
     mean_share,
     rates,
 )
+from slotool.elastic.activators.expectation import Expectation
 
 SHARES = (0.05, 0.1, 0.3, 0.6)
 ROWS, TABLES = 6, 2
@@ -35,7 +38,8 @@ def lessons(n: int, seed: int) -> Lessons:
     labels = np.column_stack([np.where(same, full[:, None], full[:, None] + 1), full]).astype(np.int32)
     truth = np.where(rng.random(n) < 0.8, full, full + 2)
     own = -rng.random(n) / 10
-    return Lessons(buckets, Trials(labels, same - 1.0 + own[:, None], own), labels == truth[:, None])
+    likely = np.where(labels == labels[:, -1:], 0.8, 0.1)
+    return Lessons(buckets, Trials(labels, same - 1.0 + own[:, None], own, likely), labels == truth[:, None])
 
 
 def tried(measure: Measure, seed: int = 0, n: int = 400) -> tuple[ConfidenceTables, np.ndarray, Lessons]:
@@ -75,7 +79,7 @@ def test_no_input_has_a_part_in_its_own_estimate(measure: Measure) -> None:
     for one in (0, 17, 200):
         labels, close = held_out.trials.labels.copy(), held_out.trials.closeness.copy()
         labels[one, :-1], close[one] = labels[one, -1] + 1, -50.0
-        other = Lessons(held_out.buckets, Trials(labels, close, held_out.trials.closest), held_out.correct)
+        other = Lessons(held_out.buckets, replace(held_out.trials, labels=labels, closeness=close), held_out.correct)
         _, changed = measure.try_out(lessons(900, 1), other, ROWS, SHARES, np.random.default_rng(0))
         np.testing.assert_array_equal(changed[one], estimates[one])
 
@@ -137,3 +141,37 @@ def test_a_backed_bucket_starts_from_what_its_training_inputs_say() -> None:
     backing = np.array([[1.0], [0.5], [1.5], [4.0]])
     means = ConfidenceTables.learn(buckets, 4, confidences, 10.0, backing).means[:, 0]
     np.testing.assert_allclose(means, [2.0, (60 + 10 * 1.0) / 40, (60 + 10 * 3.0) / 40, 8.0])
+
+
+def unlike(n: int, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:
+    """Inputs of which one k answers a tenth otherwise, by labels hardly less probable; probabilities are true."""
+    probability = np.column_stack([np.zeros(n), rng.uniform(0.2, 1.0, n)])
+    other = rng.random(n) < 0.1
+    probability[:, 0] = np.where(other, 0.9 * np.minimum(probability[:, 1], 1 - probability[:, 1]), probability[:, 1])
+    drawn = rng.random(n)
+    correct = np.column_stack([drawn < probability[:, 1]] * 2)
+    correct[other, 0] = drawn[other] > 1 - probability[other, 0]
+    labels = np.column_stack([other.astype(np.int32), np.zeros(n, np.int32)])
+    return Trials(labels, np.zeros((n, 1)), np.zeros(n), probability), correct
+
+
+def test_the_loss_expected_is_the_loss_with_less_chance_in_it() -> None:
+    rng = np.random.default_rng(0)
+    trials, correct = unlike(400_000, rng)
+    true = float((trials.probability[:, 1] - trials.probability[:, 0]).mean())
+    counted, expected = [], []
+    for _ in range(200):
+        trials, correct = unlike(1_000, rng)
+        found = Expectation.learn(trials, correct).of(trials)
+        assert found[:, 1].mean() == pytest.approx(correct[:, 1].mean()), "of the full network it is the accuracy"
+        counted.append(float(correct[:, 1].mean() - correct[:, 0].mean()))
+        expected.append(float(found[:, 1].mean() - found[:, 0].mean()))
+    assert np.mean(expected) == pytest.approx(true, abs=3 * np.std(counted) / np.sqrt(200))
+    assert np.std(expected) < 0.75 * np.std(counted)
+
+
+def test_where_every_k_answers_alike_nothing_is_lost() -> None:
+    trials, correct = unlike(500, np.random.default_rng(1))
+    alike = replace(trials, labels=np.zeros_like(trials.labels), probability=trials.probability[:, [1, 1]])
+    found = Expectation.learn(alike, correct[:, [1, 1]]).of(alike)
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])

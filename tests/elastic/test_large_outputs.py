@@ -158,9 +158,10 @@ def test_the_full_point_is_exactly_the_network_even_with_int8_rows() -> None:
 def test_int8_rows_are_the_nearest_steps_and_the_best_labels_keep_their_float_scores() -> None:
     layer = network().layers[1]
     rounded = Int8Rows.of(layer)
-    assert np.abs(rounded.layer(layer).weights - layer.weights).max() <= rounded.scale.max() / 2 + 1e-6
+    weights = rounded.rows * rounded.scale[:, None]
+    assert np.abs(weights - layer.weights).max() <= rounded.scale.max() / 2 + 1e-6
     zero = DenseLayer("zero", np.zeros((2, 3), np.float32), np.zeros(2, np.float32))
-    assert not Int8Rows.of(zero).layer(zero).weights.any()
+    assert not Int8Rows.of(zero).rows.any()
     x, point = data().test.x[:50], model().points[-2]
     labels, scores = model().at_int8().top(x, 3, point=point)
     exact = np.take_along_axis(network().logits(x), labels.astype(np.int64), axis=1)

@@ -19,7 +19,15 @@ from numba import njit
 from slotool.artifacts import open_artifact
 from slotool.data import load_dataset
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.integer_dots import LANES, dots_few, dots_few_plain
+from slotool.elastic.activators.integer_dots import (
+    LANES,
+    LINE_BYTES,
+    ROWS,
+    dots_few,
+    dots_few_plain,
+    row_dots,
+    row_dots_plain,
+)
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rounded import RoundedMLP, top_rounded
 from slotool.elastic.activators.rows import with_rows
@@ -216,5 +224,25 @@ def test_the_instruction_and_plain_vectors_give_the_same_sums(seed: int, count: 
     own, plain = np.zeros(LANES, np.int32), np.zeros(LANES, np.int32)
     _both(weights.ravel(), inputs.view(np.int32).ravel(), listed, count, own, plain)
     expected = np.einsum("gni,gi->n", weights[listed].astype(int), inputs[listed].astype(int))
+    np.testing.assert_array_equal(own, expected)
+    np.testing.assert_array_equal(plain, expected)
+
+
+@njit
+def _both_rows(bytes_, at, lines, own, plain):  # type: ignore[no-untyped-def]
+    row_dots(bytes_, 0, at[0], at[1], at[2], at[3], lines, own, 0)
+    row_dots_plain(bytes_, 0, at[0], at[1], at[2], at[3], lines, plain, 0)
+
+
+@given(seed=st.integers(0, 1_000), lines=st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_four_rows_have_the_same_products_by_the_instruction_and_by_plain_vectors(seed: int, lines: int) -> None:
+    rng = np.random.default_rng(seed)
+    query = rng.integers(0, 256, size=lines * LINE_BYTES).astype(np.uint8)
+    rows = rng.integers(-128, 128, size=(6, len(query))).astype(np.int8)
+    chosen = rng.integers(6, size=ROWS)
+    own, plain = np.zeros(ROWS, np.float32), np.zeros(ROWS, np.float32)
+    _both_rows(np.concatenate([query.view(np.int8), rows.ravel()]), (1 + chosen) * len(query), lines, own, plain)
+    expected = rows[chosen].astype(int) @ query.astype(int)
     np.testing.assert_array_equal(own, expected)
     np.testing.assert_array_equal(plain, expected)

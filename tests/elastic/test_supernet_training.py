@@ -28,7 +28,7 @@ from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import ServedModel, create_app
+from slotool.serving import Router, ServedModel, create_app
 from slotool.tables import FULL, LatencyTable, OperatingPoint, OutcomeTable
 
 Slotool = Callable[..., Any]
@@ -180,7 +180,7 @@ def assert_served(model: ElasticModel, latency: LatencyTable, outcomes: OutcomeT
     """A server that knows both tables answers as the model does."""
     assert {*latency.rows["point"]} == {point.key for point in model.points}
     space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, threads=1)
-    app = create_app({"supernet": ServedModel("supernet", model, by_demand(space, None), None)})
+    app = create_app(Router({"supernet": ServedModel("supernet", model, by_demand(space, None), None)}))
     image = {"name": "input", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": [0.5] * 64}
     with TestClient(app) as client:
         answer = client.post("/v2/models/supernet/infer", json={"inputs": [image]}).json()
@@ -223,13 +223,16 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
         (["--rule", "astrology"], "'astrology' is neither sandwich nor progressive"),
         (["--expand", "1,0.5"], "expand: shares ascend from above 0 to 1"),
         (["--width", "some"], "neither a number nor start:stop:step"),
+        (["--device", "banana"], "'banana' is neither auto, cpu nor cuda:0"),
+        (["--data", "nowhere"], "no data set called 'nowhere'"),
         (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to choose"),
     ],
 )
 def test_bad_arguments_end_in_one_sentence(
     slotool: Slotool, tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
-    done = slotool("train", "supernet", "-o", tmp_path / "s", "--data", "digits", "--threads", 1, *arguments)
+    data = [] if "--data" in arguments else ["--data", "digits"]
+    done = slotool("train", "supernet", "-o", tmp_path / "s", *data, "--threads", 1, *arguments)
     assert done.exit_code == 2
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
     assert not (tmp_path / "s").exists()

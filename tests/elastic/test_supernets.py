@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.elastic import load_model
 from slotool.elastic.evaluation import evaluate
 from slotool.elastic.family import Family
+from slotool.elastic.supernets import steps
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
 from slotool.elastic.supernets.plan import learning_plan
@@ -94,6 +96,35 @@ def test_every_actuated_subnet_is_the_one_extracted(name: str, data: st.DataObje
     np.testing.assert_allclose(model.forward(batch, model.full), alone, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(batch, before)
     assert space.subnet(OperatingPoint.parse(space.point(subnet).key)) == subnet
+
+
+@pytest.mark.parametrize("name", ["convolutional", "strange"])
+def test_both_ways_to_convolve_have_one_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, module, norm, x = made(name)
+    answers = []
+    for work, images in ((0, sys.maxsize), (sys.maxsize, 1), (steps.SMALL_WORK, steps.POINTWISE_IMAGES)):
+        monkeypatch.setattr(steps, "SMALL_WORK", work)
+        monkeypatch.setattr(steps, "POINTWISE_IMAGES", images)
+        measure(space, module, norm, [space.smallest, space.largest], x)
+        model = Supernet("s", space, module, norm, [space.smallest, space.largest])
+        answers.append([model.forward(x[:n], point) for n in (1, 3, 20) for point in model.points])
+    for one, other, chosen in zip(*answers, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(one, chosen, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_all_points_answer_by_the_same_weights(name: str) -> None:
+    """Nothing was copied for a point: a change of the shared weights is seen at each."""
+    model, x = supernet(name), made(name)[3]
+    last = model.module.of[model.space.graph.operators[-1].name]
+    kept = last.weight.clone()
+    try:
+        last.weight.zero_()
+        for point in model.points:
+            np.testing.assert_allclose(model.forward(x[:2], point), np.tile(last.bias.numpy(), (2, 1)))
+    finally:
+        last.weight.copy_(kept)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

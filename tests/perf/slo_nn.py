@@ -145,11 +145,13 @@ def add_static(bench: Bench, model: Any) -> None:
 def _least_k(bench: Bench, activators: Any, shares: Sequence[float]) -> tuple[int, float]:
     """The least k whose loss on validation data, and a standard error more, is allowed; and that error."""
     from slotool.elastic.activators.build import flat, right
+    from slotool.elastic.activators.expectation import Expectation
     from slotool.elastic.activators.trying import try_all
 
     split = bench.data.validation
-    correct = right(try_all(bench.mlp, activators, shares, flat(split.x)).labels, split.y).astype(float)
-    lost = correct[:, -1:] - correct
+    trials = try_all(bench.mlp, activators, shares, flat(split.x))
+    expected = Expectation.learn(trials, right(trials.labels, split.y)).of(trials)
+    lost = expected[:, -1:] - expected
     errors = lost.std(axis=0) / np.sqrt(len(lost))
     at = int((lost.mean(axis=0) + errors <= ALLOWED_LOSS).argmax())
     return at, float(errors[at])

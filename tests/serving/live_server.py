@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,9 +15,12 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.grpc_frontend import GrpcFrontEnd
+from slotool.serving.guard import Token
+from slotool.serving.live_page import Steering
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
+ACCURACIES = (0.8, 0.9, 0.95)
 POINTS = tuple(OperatingPoint.of(version=name) for name in ("small", "medium", "large"))
 
 
@@ -65,11 +68,12 @@ def tier_rules(threshold: float = 0.7) -> RuleSet:
 def space(*latencies_us: float) -> ControlSpace:
     """The space of the three points; accuracies .8, .9 and .95."""
     known = {(point, 1): time_us for point, time_us in zip(POINTS, latencies_us, strict=False)}
-    return ControlSpace(POINTS, known, dict(zip(POINTS, (0.8, 0.9, 0.95), strict=True)))
+    return ControlSpace(POINTS, known, dict(zip(POINTS, ACCURACIES, strict=True)))
 
 
 def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | None = None) -> ServedModel:
-    return ServedModel(model.name, model, policy or by_demand(space(), rules), rules)
+    accuracy = dict(zip(POINTS, ACCURACIES, strict=True))
+    return ServedModel(model.name, model, policy or by_demand(space(), rules), rules, accuracy=accuracy)
 
 
 @dataclass
@@ -93,11 +97,16 @@ class LiveServer:
 
 
 @contextmanager
-def live_server(models: list[ServedModel], limits: Limits | None = None) -> Iterator[LiveServer]:
+def live_server(
+    models: list[ServedModel],
+    limits: Limits | None = None,
+    token: Token | None = None,
+    steering: Callable[[Router], Steering] | None = None,
+) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     router = Router(by_name, max_queue=limits.queue)
-    app = create_app(by_name, limits=limits, router=router)
+    app = create_app(router, limits=limits, token=token, steering=steering(router) if steering else None)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)

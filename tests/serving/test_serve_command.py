@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,6 +32,7 @@ from slotool.tables import LatencyTable, OutcomeTable
 
 Slotool = Callable[..., Any]
 WAIT_S = 60
+TABLES = ("--latency", "latency.parquet", "--outcomes", "family-outcomes.parquet")
 EXAMPLE = np.zeros((1, 8, 8), dtype=np.float32)
 
 
@@ -121,6 +124,36 @@ def test_grpc_is_served_beside_http_and_drained(folder: Path) -> None:
         assert process.stderr.read() == ""
 
 
+def curl_examples() -> list[str]:
+    """The commands under ``### serve`` of the README, as they can be pasted."""
+    readme = Path(__file__).parents[2] / "README.md"
+    section = readme.read_text().partition("### serve\n")[2].partition("\n### ")[0]
+    return re.findall(r"^\$ (curl .*?)\n(?=\{|```)", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(folder / "digit.npy", EXAMPLE)
+    monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
+    (folder / "token").write_text("a-token-for-the-test\n")
+    examples = curl_examples()
+    assert len(examples) == 2
+    with serving(folder, "family", "--rules", "rules.json", "--token-file", "token") as (process, ready):
+        shown = 'curl --silent --header "Authorization: Bearer $SLOTOOL_TOKEN" '
+        for example in examples:
+            # This family's own tiers begin at 0.1.
+            command = example.replace("127.0.0.1:8000", f"127.0.0.1:{ready['port']}").replace("0.08", "0.1")
+            told = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
+            assert "Authorization: Bearer" in json.loads(told.stdout)["error"]
+            told = subprocess.run(command.replace("curl ", shown, 1), shell=True, cwd=folder, capture_output=True,
+                                  text=True, check=True)  # fmt: skip
+            answer = json.loads(told.stdout)
+            assert "tier" in answer.get("parameters", answer).get("reason", ""), told.stdout
+        process.kill()
+        assert process.stderr is not None
+        assert "other users of this machine can read the token" in process.stderr.read()
+
+
 def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -192,3 +225,68 @@ def test_what_cannot_be_served_is_a_sentence(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may bind any port")
 def test_a_port_that_needs_more_rights_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     assert slotool("serve", folder / "mlp", "--port", "80").exit_code == 2
+
+
+def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "here")
+    here = tmp_path / "here"
+    seconds = {"small": 1e-3, "medium": 2e-3, "large": 3e-3}
+    rows = [
+        {"subject": "family", "point": f"version={name}", "batch_size": n, "samples_s": [s * (n + 2) / 3]}
+        for name, s in seconds.items()
+        for n in (1, 4)
+    ]
+    LatencyTable.of([{**row, "machine": machine_id()} for row in rows]).save(here / "batches.parquet")
+    options = ("--rules", "rules.json", "--latency", "batches.parquet", "--outcomes", "family-outcomes.parquet",
+               "--policy", "maxacc", "--engine", "local")  # fmt: skip
+    with serving(here, "family", *options) as (process, ready):
+
+        def compute(**headers: str) -> dict[str, Any]:
+            return httpx.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=headers, timeout=WAIT_S,
+                              trust_env=False).json()  # fmt: skip
+
+        def reread(sentence: str) -> None:
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            while sentence not in process.stderr.readline():
+                assert process.poll() is None
+
+        assert compute()["reason"].startswith("maxacc")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.2"
+        rules = json.loads((here / "rules.json").read_text())
+        rules["rules"] = [rule for rule in rules["rules"] if rule["tolerance"] != 0.2]
+        (here / "rules.json").write_text(json.dumps(rules))
+        reread("read anew")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
+        (here / "rules.json").write_text("{")
+        reread("the old tables and rules stay")
+        assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
+        dials = httpx.get(f"{ready['url']}/live", trust_env=False).json()
+        assert (dials["policy"], dials["tiers"]) == ("maxacc", [0.1, 0.3])
+        assert {"by-demand", "maxacc", "slackfit"} <= set(dials["policies"])
+        turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        assert turned.status_code == 400, "the rules' file is broken just now"
+        assert compute()["reason"].startswith("maxacc")
+        (here / "rules.json").write_text(json.dumps(rules))
+        turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        assert turned.json()["policy"] == "by-demand"
+        assert compute()["reason"].startswith("nothing asked for")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--engine", "cloud"), "no engine is called 'cloud'"),
+        (("--replicas", "2"), "the inline engine is one worker"),
+        (("--policy", "whole-queue"), "no latency of any operating point is known"),
+        (("--policy", "luck", *TABLES), "no policy 'luck'"),
+    ],
+)  # fmt: skip
+def test_engines_and_policies_that_there_are_not(slotool: Slotool, folder: Path, arguments: tuple[str, ...],
+                                                 sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.chdir(folder)
+    result = slotool("serve", "family", "--port", "0", *arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())

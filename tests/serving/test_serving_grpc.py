@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grpc
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
@@ -207,9 +208,18 @@ def test_statistics_are_what_happened() -> None:
         assert (stats.name, stats.inference_count, stats.execution_count) == ("three", 4, 2)
         totals = stats.inference_stats
         assert [t.count for t in (totals.success, totals.queue, totals.compute_infer, totals.fail)] == [2, 2, 2, 1]
-        assert totals.success.ns == pytest.approx(totals.queue.ns + totals.compute_infer.ns, abs=5)
+        assert totals.compute_input.count == totals.compute_output.count == 2
+        parts = (totals.compute_input, totals.queue, totals.compute_infer)
+        assert totals.success.ns == pytest.approx(sum(part.ns for part in parts), abs=5)
+        assert all(part.ns > 0 for part in parts)
         assert totals.compute_infer.ns >= 2 * 0.02e9
         assert totals.fail.ns > 0
+        over_http = httpx.get(f"{live.url}/v2/models/three/stats", trust_env=False).json()["model_stats"]
+        assert over_http == httpx.get(f"{live.url}/v2/models/stats", trust_env=False).json()["model_stats"]
+        assert over_http[0]["inference_stats"]["compute_infer"] == {
+            "count": totals.compute_infer.count,
+            "ns": totals.compute_infer.ns,
+        }
         assert abs(stats.last_inference / 1e3 - time.time()) < 3600
 
 

@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, create_app
+from slotool.serving import Limits, Router
 
 SMALL, MEDIUM, LARGE = POINTS
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
@@ -70,7 +70,11 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     assert client.is_model_ready("three", "1")
     assert not client.is_model_ready("four")
     assert not client.is_model_ready("three", "2")
-    assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert "binary_tensor_data" in client.get_server_metadata()["extensions"]
+    assert [model["name"] for model in client.get_model_repository_index()] == ["three", "plain"]
+    config = client.get_model_config("three", "1")
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (8, [1, 2, 3])
+    assert {model["name"] for model in client.get_inference_statistics()["model_stats"]} == {"three", "plain"}
     metadata = client.get_model_metadata("three", "1")
     assert metadata["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 1, 2, 3]}]
     assert [(o["name"], o["datatype"], o["shape"]) for o in metadata["outputs"]] == [
@@ -316,7 +320,7 @@ def test_a_body_that_does_not_come_is_408() -> None:
 
 def test_there_is_no_server_of_nothing() -> None:
     with pytest.raises(InputError, match="no model"):
-        create_app({})
+        Router({})
 
 
 def test_one_model_needs_no_name() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
+from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.workloads import Poisson, RequestLog
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import Target, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 
@@ -268,6 +270,12 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(artifact: Path) -> Iterator[dict[str, Any]]:
+    with serving(artifact) as ready:
+        yield ready
+
+
+@contextmanager
+def serving(artifact: Path) -> Iterator[dict[str, Any]]:
     """``slotool serve`` of that network over both protocols, in a process of its own."""
     command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--port", "0", "--grpc-port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -303,6 +311,21 @@ def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
     assert (log.rows["compute_s"] > 0).all()
     assert (log.provenance["endpoint"], log.provenance["processes"]) == (
         "grpc" if protocol == "grpc" else "infer", processes)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["infer", "grpc"])
+def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
+    with serving(artifact) as served:
+        address = served["url"] if form == "infer" else f"grpc://{served['grpc']}"
+        plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
+        assert ask_first_model(address, form) == "mlp"
+        run = LocalRun(plan, Target(address, form, "mlp"))
+        run.drive()
+        assert run.log().answered.all()
+        monkeypatch.delenv("SLOTOOL_TOKEN")
+        with pytest.raises(InputError, match="Authorization: Bearer"):
+            LocalRun(plan, Target(address, form, "mlp")).drive()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

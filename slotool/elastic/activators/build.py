@@ -24,6 +24,7 @@ from slotool.elastic.activators.confidence import (
     least_share,
     mean_share,
 )
+from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, bucket_entropy
@@ -158,6 +159,10 @@ class Subject:
         """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
         return right(trials.labels, getattr(self.data, split).y)
 
+    def expected(self, trials: Trials) -> np.ndarray:
+        """float64 [shares + 1]: the validation accuracy expected of each k, whose answers there are ``trials``."""
+        return Expectation.learn(trials, self.correct(trials, "validation")).of(trials).mean(axis=0)
+
     @property
     def steps(self) -> int:
         """How often ``full`` calls progress."""
@@ -232,28 +237,19 @@ def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> S
     trained = _lessons(subject, activators, shares, "train", full, subject.progress)
     held_out = _lessons(subject, activators, shares, "validation")
     levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
+    expected = Expectation.learn(held_out.trials, held_out.correct).of(held_out.trials)
     measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
         # Every measure is judged on the same parts.
         confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
-        calibration = Calibration.measure(estimates, held_out.correct, levels)
+        calibration = Calibration.measure(estimates, expected, levels)
         measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
     mean_k = {name: entry[0] for name, entry in measured.items()}
     _, confidence, calibration = measured[best]
     sparse = not isinstance(subject.data.train.x, np.ndarray)
-    return SloNN(
-        name,
-        mlp,
-        shares,
-        activators,
-        confidence,
-        calibration,
-        learnt.entropy,
-        measure=best,
-        mean_k=mean_k,
-        sparse=sparse,
-    )
+    tables = (activators, confidence, calibration, learnt.entropy)
+    return SloNN(name, mlp, shares, *tables, measure=best, mean_k=mean_k, sparse=sparse)
 
 
 def _lessons(
@@ -315,7 +311,7 @@ class _Layer:
         subject = self.subject
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
         trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
-        accuracy = subject.correct(trials, "validation").mean(axis=0)
+        accuracy = subject.expected(trials)
         enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
+from slotool.elastic.activators.quantisation import rounded_inputs
 from slotool.elastic.activators.ranker import MOST_LISTS, Ranker
 from slotool.errors import InputError
 
@@ -17,6 +18,8 @@ COARSE_SAMPLE = 20_000
 COARSE_ITERATIONS, FINE_ITERATIONS = 15, 10
 # A fine cluster of fewer examples than this is not made.
 LEAST_IN_CLUSTER = 12
+# Inputs rounded at a time.
+CHUNK = 8_192
 # Offset of a place that holds no centroid: never the nearest.
 NOWHERE = np.float32(-3e38)
 
@@ -26,8 +29,8 @@ NOWHERE = np.float32(-3e38)
 class Clusters(Ranker):
     """One table: the nearest of few coarse centroids, then the nearest of the fine ones below it.
 
-    "Nearest" is the largest c·x − ½‖c‖². Centroids are kept as int8 with a scale each, and are what that says: the
-    partition is learnt from, and looked up with, the rounded ones.
+    "Nearest" is the largest c·x − ½‖c‖². Centroids are kept as int8 with a scale each, inputs are rounded to 255 steps:
+    the partition is learnt from, and looked up with, the rounded ones.
     ``coarse``: int8 [c, d], ``coarse_scale``: float32 [c]; ``fine``: int8 [c, f, d], ``fine_scale``: float32 [c, f];
     ``sizes``: uint16 [c], how many of the f places of each coarse cluster hold a centroid.
     """
@@ -150,5 +153,12 @@ def _offset(centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """int64 [n]: the number of the nearest centre."""
-    values = (inputs @ centres.T.astype(np.float32)) * scale + _offset(centres, scale)
-    return np.asarray(values).argmax(axis=1)
+    rows = centres.astype(np.float32)
+    sums, offset = rows.sum(axis=1), _offset(centres, scale)
+    nearest = np.empty(inputs.shape[0], dtype=np.int64)
+    for start in range(0, len(nearest), CHUNK):
+        steps, step, least = rounded_inputs(inputs[start : start + CHUNK])
+        # Sums of whole numbers, so in any order the same; then as ``byte_kernels`` has it.
+        values = (steps @ rows.T * step + least * sums) * scale + offset
+        nearest[start : start + CHUNK] = values.argmax(axis=1)
+    return nearest

@@ -20,13 +20,12 @@ from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.freehash import FreeHash
+from slotool.elastic.activators.integer_dots import ROWS
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.mongoose import Mongoose
 from slotool.elastic.activators.quantisation import Int8Rows
 from slotool.elastic.activators.random_order import RandomOrder
 
-# Pieces begin at multiples of so many bytes: a row of 64 or 128 int8 then fills whole cache lines.
-LINE_BYTES = 64
 NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
 
 
@@ -60,7 +59,7 @@ class Compiled:
             if at in activators:
                 self._lay_out_activator(rows[at], at, activators[at])
             if int8 and at in int8:
-                rows[at, k.BYTES_AT] = self._bytes.add(int8[at].rows)
+                rows[at, k.BYTES_AT] = self._bytes.add(_in_lines(int8[at].rows))
                 rows[at, k.STEPS_AT] = self._numbers.add(np.column_stack([int8[at].scale, mlp.layers[at].bias]))
         header[k.LAYERS], header[k.SHARES] = len(mlp.layers), len(shares)
         header[k.MEANS_AT] = self._numbers.add(confidence.means)
@@ -70,14 +69,18 @@ class Compiled:
         self.state[1][k.HEADER : k.HEADER + rows.size] = rows.ravel()
 
     def _lay_out_workspace(self, header: np.ndarray, rows: np.ndarray) -> None:
-        width = max(max(layer.inputs, layer.units, layer.outputs) for layer in self.mlp.layers)
-        header[k.SUMS_AT] = self._numbers.add(np.zeros(2 * int((rows[:, k.HIGH] * rows[:, k.PADDED_WIDE]).max())))
+        # Sums are made of so many rows at a time.
+        width = max(max(layer.inputs, layer.units, layer.outputs) for layer in self.mlp.layers) + ROWS
+        pairs = 2 * int((rows[:, k.HIGH] * rows[:, k.PADDED_WIDE]).max())
+        header[k.CONVOLVED_AT] = self._numbers.add(np.zeros(pairs))
         for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
             header[field] = self._numbers.add(np.zeros(width))
         header[k.BEST_AT] = self._numbers.add(np.zeros(k.MOST_ANSWERS))
         for field in (k.ACTIVE_AT, k.CHOSEN_AT):
             header[field] = self._ints.add(np.zeros(width))
         header[k.STARTS_AT] = self._ints.add(np.zeros(max(1, int(rows[:, k.TABLES].max()))))
+        header[k.QUERY_AT] = self._bytes.add(np.zeros(_lines(width) * k.LINE_BYTES))
+        header[k.QUERY_STEPS_AT] = self._numbers.add(np.zeros(k.SUMS + int(rows[:, [k.COARSE, k.FINE]].max()) + ROWS))
         # The last of the bytes: what follows its beginning is cleared now and then.
         header[k.STAMPS_AT] = self._bytes.add(np.zeros(width))
         header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
@@ -148,10 +151,13 @@ class Compiled:
     def _lay_out_clusters(self, row: np.ndarray, ranker: Clusters) -> None:
         row[k.KIND] = k.CLUSTERS
         row[k.COARSE], row[k.FINE] = ranker.fine.shape[:2]
-        row[k.COARSE_AT] = self._bytes.add(ranker.coarse)
-        row[k.FINE_AT] = self._bytes.add(ranker.fine)
-        row[k.COARSE_STEPS_AT] = self._numbers.add(np.stack([ranker.coarse_scale, ranker.coarse_offset]))
-        row[k.FINE_STEPS_AT] = self._numbers.add(np.stack([ranker.fine_scale, ranker.fine_offset], axis=1))
+        row[k.COARSE_AT] = self._bytes.add(_in_lines(ranker.coarse))
+        row[k.FINE_AT] = self._bytes.add(_in_lines(ranker.fine))
+        for field, rows, scale, offset in (
+            (k.COARSE_STEPS_AT, ranker.coarse, ranker.coarse_scale, ranker.coarse_offset),
+            (k.FINE_STEPS_AT, ranker.fine, ranker.fine_scale, ranker.fine_offset),
+        ):
+            row[field] = self._numbers.add(np.stack([scale, offset, rows.sum(axis=-1, dtype=np.float32)], axis=-2))
 
     def _lay_out_projections(self, row: np.ndarray, ranker: Mongoose) -> None:
         row[k.KIND], row[k.BITS] = k.PROJECTED, ranker.thresholds.shape[1]
@@ -161,6 +167,16 @@ class Compiled:
     def _lay_out_nothing(self, row: np.ndarray, ranker: RandomOrder) -> None:
         # A key of no bits.
         row[k.KIND] = k.HASH
+
+
+def _lines(width: int) -> int:
+    return -(-width // k.LINE_BYTES)
+
+
+def _in_lines(rows: np.ndarray) -> np.ndarray:
+    """int8 [..., inputs] with zeros up to the end of each row's last cache line."""
+    width = rows.shape[-1]
+    return np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, _lines(width) * k.LINE_BYTES - width)])
 
 
 def _base(ranker: Any) -> type:
@@ -184,7 +200,7 @@ class _Tape:
         self._length = 0
 
     def reserve(self, size: int) -> None:
-        step = LINE_BYTES // self.dtype.itemsize
+        step = k.LINE_BYTES // self.dtype.itemsize
         self._length += -(-size // step) * step
 
     def add(self, array: np.ndarray) -> int:
@@ -195,9 +211,9 @@ class _Tape:
         return start
 
     def joined(self) -> np.ndarray:
-        spare = LINE_BYTES // self.dtype.itemsize
+        spare = k.LINE_BYTES // self.dtype.itemsize
         whole = np.zeros(self._length + spare, dtype=self.dtype)
-        ahead = (-whole.ctypes.data % LINE_BYTES) // self.dtype.itemsize
+        ahead = (-whole.ctypes.data % k.LINE_BYTES) // self.dtype.itemsize
         tape = whole[ahead : ahead + self._length]
         for start, array in self.pieces:
             tape[start : start + array.size] = array.ravel()

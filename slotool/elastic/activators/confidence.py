@@ -36,12 +36,17 @@ class Trials:
 
     ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
     [n, shares], minus the cross-entropy to the full answer; ``closest``: float [n], that of the full answer to itself,
-    or where that was not computed of the largest k.
+    or where that was not computed of the largest k; ``probability``: float32 [n, shares + 1], what the full network's
+    softmax gives each of ``labels``.
     """
 
     labels: np.ndarray
     closeness: np.ndarray
     closest: np.ndarray
+    probability: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> Trials:
+        return Trials(self.labels[chosen], self.closeness[chosen], self.closest[chosen], self.probability[chosen])
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,7 @@ class Lessons:
     correct: np.ndarray
 
     def take(self, chosen: np.ndarray) -> Lessons:
-        trials = Trials(*(part[chosen] for part in (self.trials.labels, self.trials.closeness, self.trials.closest)))
-        return Lessons(self.buckets[chosen], trials, self.correct[chosen])
+        return Lessons(self.buckets[chosen], self.trials.take(chosen), self.correct[chosen])
 
     @property
     def same_first(self) -> np.ndarray:
@@ -202,7 +206,8 @@ class Calibration:
 
     @classmethod
     def measure(cls, estimates: np.ndarray, correct: np.ndarray, levels: int = MOST_THRESHOLDS) -> Calibration:
-        """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
+        """From ĉ(k, x) float [n, shares] and correct answers, bool or the chance of it [n, shares + 1], the last those
+        of the full network.
 
         Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
         a stricter one keeps.
@@ -210,8 +215,11 @@ class Calibration:
         found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
         thresholds = np.concatenate([[-np.inf], found, [np.nextafter(found[-1], np.inf)]])
         every = np.arange(len(correct))
+        by_point = correct.mean(axis=0)
         reached = np.array([correct[every, least_share(estimates, t)].mean() for t in thresholds])
-        return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], correct.mean(axis=0))
+        # The same mean added up in another order must not be out of reach.
+        reached[-1] = by_point[-1]
+        return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point)
 
     def expected(self, estimates: np.ndarray) -> np.ndarray:
         """a of ĉ(k, x), float64 [n, shares + 1]; the full network expects its held-out accuracy."""

@@ -28,6 +28,7 @@ from slotool.elastic.activators.layout import (
     BIAS_AT,
     CHANNELS,
     CHOSEN_AT,
+    CONVOLVED_AT,
     COUNTS_AT,
     DOWN,
     GRID,
@@ -50,7 +51,6 @@ from slotool.elastic.activators.layout import (
     POOLED_HIGH,
     POOLED_WIDE,
     SHARES,
-    SUMS_AT,
     TOP,
     UNITS,
     WIDE,
@@ -155,8 +155,8 @@ def _compute(
     if after[KERNEL_HIGH] == 0 and count < row[UNITS]:
         inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[UNITS] * row[POOLED_HIGH] * row[POOLED_WIDE]]
         inputs[:] = 0.0
-    one = numbers[ints[SUMS_AT] : ints[SUMS_AT] + size]
-    other = numbers[ints[SUMS_AT] + size : ints[SUMS_AT] + 2 * size]
+    one = numbers[ints[CONVOLVED_AT] : ints[CONVOLVED_AT] + size]
+    other = numbers[ints[CONVOLVED_AT] + size : ints[CONVOLVED_AT] + 2 * size]
     bad = 0
     for i in range(0, count, 2):
         # The last of an odd number is computed with itself.

@@ -34,6 +34,7 @@ from slotool.elastic.activators.layout import (
     BIAS_AT,
     BYTES_AT,
     CHOSEN_AT,
+    COLUMNS_AT,
     COUNTS_AT,
     FIELDS,
     HASHED,
@@ -56,6 +57,9 @@ from slotool.elastic.activators.layout import (
     VALUES_AT,
 )
 from slotool.elastic.activators.slo_nn import SCORED_AGAIN
+
+# Columns of sparse inputs that are fetched while the query is being read.
+FETCHED_COLUMNS = 16
 
 
 @njit(cache=True, fastmath=FAST)
@@ -149,6 +153,7 @@ def ladder(
     log_partition: np.ndarray,
     best: np.ndarray,
     closeness: np.ndarray,
+    probability: np.ndarray,
     numbers: np.ndarray,
     ints: np.ndarray,
     ids: np.ndarray,
@@ -157,8 +162,9 @@ def ladder(
     """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
 
     ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
-    int32 [n, shares], the label that scores highest, and ``closeness`` float32 [n, shares], minus the cross-entropy
-    to the full answer, a label that was not computed having ``LEAST_PROBABILITY``.
+    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
+    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
+    having ``LEAST_PROBABILITY``.
     """
     layers, shares = ints[LAYERS], ints[SHARES]
     row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
@@ -181,11 +187,12 @@ def ladder(
                     highest, at = value, chosen[i]
                 below = value - log_partition[query]
                 if below > -25.0:
-                    probability = np.exp(below)
-                    mass += probability
-                    weighted += probability * below
+                    part = np.exp(below)
+                    mass += part
+                    weighted += part * below
             done = ints[row[COUNTS_AT] + share]
             best[query, share] = at
+            probability[query, share] = np.exp(highest - log_partition[query])
             missing = max(0.0, 1.0 - mass)
             own = mass * np.log(mass) if mass > 0.0 else 0.0
             closeness[query, share] = weighted - own + missing * _LOG_LEAST
@@ -236,11 +243,14 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
     row = ints[HEADER : HEADER + FIELDS]
     listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
-    width = row[INPUTS]
+    width, units, columns = row[INPUTS], row[UNITS], row[COLUMNS_AT]
     for i in range(len(indices)):
         index = np.int64(indices[i])
         if index < 0 or index >= width:
             return OUT_OF_RANGE
+        if columns >= 0 and i < FETCHED_COLUMNS:
+            for line in range(0, units, FLOATS_PER_LINE):
+                prefetch(numbers, columns + index * units + line)
         actives[i] = index
         listed[i] = values[i]
     if row[ROWS_AT] >= 0:

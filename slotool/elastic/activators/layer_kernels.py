@@ -11,6 +11,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from slotool.elastic.activators.byte_kernels import (
+    AHEAD,
+    FAST,
+    FLOATS_PER_LINE,
+    gather_int8,
+    insert,
+    lines_of,
+    nearest,
+    round_query,
+)
 from slotool.elastic.activators.intrinsics import prefetch
 from slotool.elastic.activators.layout import (
     ACTIVE_AT,
@@ -38,6 +48,7 @@ from slotool.elastic.activators.layout import (
     INPUTS,
     KIND,
     LENGTH,
+    LINE_BYTES,
     LISTS_AT,
     MEANS_AT,
     NONE,
@@ -51,19 +62,15 @@ from slotool.elastic.activators.layout import (
     SLOTS_AT,
     STAMPS_AT,
     STARTS_AT,
-    STEPS_AT,
     TABLES,
     THRESHOLDS_AT,
     UNITS,
     VALUES_AT,
 )
 
-# Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
-FAST = {"reassoc", "contract", "nsz"}
 _LARGEST = float(np.finfo(np.float32).max)
-# Rows fetched ahead of the one being read; measured: 8 to 16 are alike.
-AHEAD = 12
-FLOATS_PER_LINE, BYTES_PER_LINE = 16, 64
+# The head of a list is fetched while k is being chosen.
+FETCHED_NODES = 128
 LAST_STAMP = 127
 # One node in so many is few enough for rows, whatever the inputs.
 FEW_BY_ROWS = 8
@@ -102,15 +109,6 @@ def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, in
             if values[node] > best[keep - 1]:
                 insert(values[node], node, keep, best, nodes)
     return units
-
-
-@njit(cache=True, fastmath=FAST, forceinline=True)
-def insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
-    place = keep - 1
-    while place > 0 and best[place - 1] < value:
-        best[place], nodes[place] = best[place - 1], nodes[place - 1]
-        place -= 1
-    best[place], nodes[place] = value, node
 
 
 @njit(cache=True, fastmath=FAST)
@@ -172,36 +170,9 @@ def gather(
 ) -> None:
     """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
     if row[BYTES_AT] >= 0:
-        _gather_int8(row, start, stop, keep, numbers, ints, bytes_)
+        gather_int8(row, start, stop, keep, numbers, ints, bytes_)
     else:
         _gather_float32(row, start, stop, keep, numbers, ints)
-
-
-@njit(cache=True, fastmath=FAST)
-def _gather_int8(
-    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
-) -> None:
-    units, inputs, rows_at, steps_at = row[UNITS], row[INPUTS], row[BYTES_AT], row[STEPS_AT]
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-    rows = bytes_[rows_at : rows_at + units * inputs].reshape(units, inputs)
-    steps = numbers[steps_at : steps_at + 2 * units].reshape(units, 2)
-    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
-    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
-    worst = best[keep - 1] if keep else np.float32(np.inf)
-    for i in range(start - AHEAD, stop):
-        if i + AHEAD < stop:
-            ahead = chosen[i + AHEAD]
-            prefetch(numbers, steps_at + 2 * ahead)
-            for line in range(0, inputs, BYTES_PER_LINE):
-                prefetch(bytes_, rows_at + ahead * inputs + line)
-        if i < start:
-            continue
-        node = chosen[i]
-        value = dot(rows[node], x) * steps[node, 0] + steps[node, 1]
-        output[i] = value
-        if value > worst:
-            insert(value, node, keep, best, nodes)
-            worst = best[keep - 1]
 
 
 @njit(cache=True, fastmath=FAST)
@@ -313,19 +284,16 @@ def hash_nodes(row: np.ndarray, known: bool, numbers: np.ndarray, ints: np.ndarr
 def find_buckets(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """The row of this query's list in each table, into STARTS."""
     starts = ints[ints[STARTS_AT] :]
+    if row[KIND] == CLUSTERS or row[BYTES_AT] >= 0:
+        round_query(row[INPUTS], numbers, ints, bytes_)
     if row[KIND] == CLUSTERS:
-        coarse, fine, inputs = row[COARSE], row[FINE], row[INPUTS]
-        near = _nearest(row[COARSE_AT], row[COARSE_STEPS_AT], coarse, inputs, numbers, ints, bytes_)
-        key = near * fine + _nearest(
-            row[FINE_AT] + near * fine * inputs,
-            row[FINE_STEPS_AT] + 2 * near * fine,
-            fine,
-            inputs,
-            numbers,
-            ints,
-            bytes_,
-        )
+        fine, width = row[FINE], row[INPUTS]
+        near = nearest(row[COARSE_AT], row[COARSE_STEPS_AT], row[COARSE], width, numbers, ints, bytes_)
+        at, steps = row[FINE_AT] + near * fine * lines_of(width) * LINE_BYTES, row[FINE_STEPS_AT] + 3 * near * fine
+        key = near * fine + nearest(at, steps, fine, width, numbers, ints, bytes_)
         starts[0] = np.int64(ids[row[SLOTS_AT] + key])
+        for line in range(0, min(row[LENGTH], FETCHED_NODES), FLOATS_PER_LINE):
+            prefetch(ids, row[LISTS_AT] + starts[0] * row[LENGTH] + line)
         return
     if row[KIND] == PROJECTED:
         _find_projected(row, starts, numbers, ints, ids, bytes_)
@@ -356,40 +324,6 @@ def _find_projected(
 
 
 @njit(cache=True, fastmath=FAST)
-def _nearest(
-    at: int, steps: int, count: int, inputs: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
-) -> int:
-    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset; four share a pass over x."""
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-    centroids = bytes_[at : at + count * inputs].reshape(count, inputs)
-    scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
-    near, highest = 0, np.float32(-np.inf)
-    fours = count - count % 4
-    for c in range(0, fours, 4):
-        c0, c1, c2, c3 = centroids[c], centroids[c + 1], centroids[c + 2], centroids[c + 3]
-        v0 = v1 = v2 = v3 = np.float32(0.0)
-        for i in range(len(x)):
-            v0 += np.float32(c0[i]) * x[i]
-            v1 += np.float32(c1[i]) * x[i]
-            v2 += np.float32(c2[i]) * x[i]
-            v3 += np.float32(c3[i]) * x[i]
-        near, highest = _nearer(v0 * scale[c] + offset[c], c, near, highest)
-        near, highest = _nearer(v1 * scale[c + 1] + offset[c + 1], c + 1, near, highest)
-        near, highest = _nearer(v2 * scale[c + 2] + offset[c + 2], c + 2, near, highest)
-        near, highest = _nearer(v3 * scale[c + 3] + offset[c + 3], c + 3, near, highest)
-    for c in range(fours, count):
-        near, highest = _nearer(dot(centroids[c], x) * scale[c] + offset[c], c, near, highest)
-    return near
-
-
-@njit(cache=True, forceinline=True)
-def _nearer(value: Any, c: int, near: int, highest: Any) -> tuple[int, Any]:
-    if value > highest:
-        return c, value
-    return near, highest
-
-
-@njit(cache=True, fastmath=FAST)
 def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
     picked, starts, stamps = ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :], bytes_[ints[STAMPS_AT] :]
@@ -398,8 +332,9 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
     if hashed == 0 and tables == 1:
         # One list names no node twice.
         own = ids[lists + starts[0] * length : lists + starts[0] * length + min(count, length)]
-        for place in range(len(own)):
-            picked[place] = own[place]
+        heads = picked[: len(own)]
+        for place in range(len(heads)):
+            heads[place] = own[place]
         if count <= length:
             return
         now, chosen = _next_stamp(ints, stamps), length

@@ -2,7 +2,7 @@
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
 - ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
-- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows, centroids, stamps.
+- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows, centroids, rounded input, stamps.
 
 Fields ending in _AT are offsets.
 """
@@ -15,8 +15,11 @@ INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
 ACTIVE_AT, CHOSEN_AT = range(9, 11)  # ints
 STAMPS_AT = 11  # bytes
 STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
-SUMS_AT = 14  # numbers
-HEADER = 16
+QUERY_AT, QUERY_STEPS_AT = range(14, 16)  # bytes, numbers
+CONVOLVED_AT = 16  # numbers
+HEADER = 24
+# At QUERY_STEPS: step and least value of the rounded query; from SUMS on what centroids have of it.
+SUMS = 4
 # Fields of a layer; KIND is NONE without an activator.
 INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
 KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED, HASHED_AT = range(7, 17)
@@ -29,6 +32,9 @@ CHANNELS, PICTURE_HIGH, PICTURE_WIDE, PADDED_HIGH, PADDED_WIDE, TOP, LEFT, MAPS_
 HIGH, WIDE, POOL, POOLED_HIGH, POOLED_WIDE, GRID = range(40, 46)
 FIELDS = 48
 NONE, HASH, CLUSTERS, PROJECTED = range(4)
+
+# A row of int8 takes whole cache lines.
+LINE_BYTES = 64
 
 # The most labels a query may ask for.
 MOST_ANSWERS = 128

@@ -19,6 +19,7 @@ from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.mlp import DenseLayer
+from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
@@ -239,12 +240,26 @@ def _clustered(ranker: Clusters, layer: _Layer, device: torch.device) -> Callabl
         )
     )
 
+    coarse_sums, fine_sums = coarse.sum(dim=1), fine.sum(dim=2)
+
     def keys(x: Tensor) -> Tensor:
-        near = (x @ coarse.T * coarse_scale + coarse_offset).argmax(dim=1)
-        within = torch.bmm(fine[near], x[:, :, None])[:, :, 0] * fine_scale[near] + fine_offset[near]
+        steps, step, least = _rounded(x)
+        near = ((steps @ coarse.T * step + least * coarse_sums) * coarse_scale + coarse_offset).argmax(dim=1)
+        products = torch.bmm(fine[near], steps[:, :, None])[:, :, 0]
+        within = (products * step + least * fine_sums[near]) * fine_scale[near] + fine_offset[near]
         return (near * fine.shape[1] + within.argmax(dim=1))[:, None]
 
     return keys
+
+
+def _rounded(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``quantisation.rounded_inputs``."""
+    least, most = x.amin(dim=1, keepdim=True).clamp_max(0), x.amax(dim=1, keepdim=True).clamp_min(0)
+    spread = most - least
+    enough = spread > float(LEAST_SPREAD)
+    per_step = torch.where(enough, float(INPUT_STEPS) / spread, 0.0)
+    steps = ((x - least) * per_step + 0.5).floor_()
+    return steps, torch.where(enough, spread / float(INPUT_STEPS), 0.0), least
 
 
 _KEYS: dict[type, Callable[[Any, _Layer, torch.device], Callable[[Tensor], Tensor]]] = {

@@ -1,12 +1,16 @@
-"""Rows of int8 with a scale each: a quarter of the bytes to fetch for a node that is computed."""
+"""Rows of int8 with a scale each: a quarter of the bytes to fetch for a node that is computed; inputs to match."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
+
+# Steps of a rounded input; a spread of less than the least is none.
+INPUT_STEPS, LEAST_SPREAD = np.float32(255), np.float32(1e-30)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,35 @@ class Int8Rows:
             rows[part] = np.rint(layer.weights[part] / np.where(scale[part] > 0, scale[part], 1.0)[:, None])
         return cls(rows, scale)
 
-    def layer(self, layer: DenseLayer) -> DenseLayer:
-        """``layer`` with its weights as these rows say."""
-        return DenseLayer(layer.name, self.rows * self.scale[:, None], layer.bias)
+
+def rounded_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] whole numbers from 0 to 255, and twice [n, 1].
+
+    ``x``: float32 [n, inputs], an array or CSR. ``least`` is 0 where no value is negative. The very same numbers as
+    ``byte_kernels.round_query``.
+    """
+    x = x if isinstance(x, np.ndarray) else x.toarray()
+    least, most = (extreme(x, axis=1, keepdims=True, initial=np.float32(0)) for extreme in (np.min, np.max))
+    spread = most - least
+    enough = spread > LEAST_SPREAD
+    per_step = np.divide(INPUT_STEPS, spread, out=np.zeros_like(spread), where=enough)
+    steps = np.floor((x - least) * per_step + np.float32(0.5))
+    return steps, np.where(enough, spread / INPUT_STEPS, np.float32(0)), least
+
+
+@dataclass(frozen=True)
+class RoundedLayer(DenseLayer):
+    """A layer of which all nodes but ``exact`` int64 [h] are computed from ``rows`` and rounded inputs."""
+
+    rows: Int8Rows
+    exact: np.ndarray
+
+    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
+        """As of a ``DenseLayer``; of ``nodes``, where they are given, exactly."""
+        if nodes is not None:
+            return super().pre_activations(inputs, nodes)
+        steps, step, least = rounded_inputs(inputs)
+        rows = self.rows.rows.astype(np.float32)
+        values = (steps @ rows.T * step + least * rows.sum(axis=1)) * self.rows.scale + self.bias
+        values[:, self.exact] = super().pre_activations(inputs, self.exact)
+        return values

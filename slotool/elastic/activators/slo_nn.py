@@ -16,7 +16,7 @@ from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
 from slotool.elastic.activators.registry import RANKERS
 from slotool.elastic.model import Asker, ElasticModel
 from slotool.errors import ArtifactError, InputError
@@ -194,9 +194,8 @@ class SloNN(ElasticModel):
             return np.where(refused[:, None], exact, out)
         mlp = self.mlp
         if self.int8 and not self.all_int8:
-            rounded = self._int8_rows.layer(mlp.layers[-1].view)
-            exact = self.activators[len(mlp.layers) - 1].ranker.computed_nodes
-            rounded.weights[exact] = mlp.layers[-1].weights[exact]
+            last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
+            rounded = RoundedLayer(last.name, last.weights, last.bias, self._int8_rows, exact)
             mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], rounded))
         return logits(mlp, self.activators, flat, self.shares[self._at[point]])
 

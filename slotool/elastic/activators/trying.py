@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.answers import FullAnswers
-from slotool.elastic.activators.confidence import Trials, closeness
+from slotool.elastic.activators.confidence import Trials, closeness, softmax
 from slotool.elastic.activators.mlp import MLP
 
 CHUNK = 8192
@@ -52,7 +52,9 @@ def try_all(
         near[:, at] = closeness(answers, thinned)
         labels.insert(at, thinned.argmax(axis=1))
         progress()
-    return Trials(np.stack(labels, axis=1).astype(np.int32), near, closeness(answers, answers))
+    every = np.stack(labels, axis=1).astype(np.int32)
+    probability = np.take_along_axis(softmax(answers), every.astype(np.int64), axis=1).astype(np.float32)
+    return Trials(every, near, closeness(answers, answers), probability)
 
 
 def _climb(
@@ -69,6 +71,7 @@ def _climb(
     last = MLP((mlp.layers[-1].inputs,), (mlp.layers[-1],), partial=True)
     compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares, in_full=False)
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
-    near = np.empty((len(hidden), len(shares)), dtype=np.float32)
-    kernels.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, *compiled.state)
-    return Trials(np.column_stack([best, full.first]), near, near[:, -1])
+    near, likely = (np.empty((len(hidden), len(shares)), dtype=np.float32) for _ in range(2))
+    kernels.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
+    probability = np.column_stack([likely, full.probabilities.max(axis=1).toarray()])
+    return Trials(np.column_stack([best, full.first]), near, near[:, -1], probability)

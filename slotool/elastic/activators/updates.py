@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ from scipy import sparse
 from slotool.elastic.activators.activator import Activator, activity, layer_input
 from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import LEAST_VALIDATION_EXAMPLES, flat, right
-from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons
+from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons, Trials
+from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores, sum_by_key
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import in_chunks, try_all
@@ -103,24 +104,18 @@ class TableUpdates:
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
         model, first = self.model, min(activators)
         parts = [self._lessons(activators, first, x, y) for x, y in self._recent]
-        lessons = Lessons(
-            np.concatenate([part.buckets for part in parts]),
-            replace(
-                parts[0].trials,
-                labels=np.concatenate([part.trials.labels for part in parts]),
-                closeness=np.concatenate([part.trials.closeness for part in parts]),
-                closest=np.concatenate([part.trials.closest for part in parts]),
-            ),
-            np.concatenate([part.correct for part in parts]),
-        )
+        trials = (np.concatenate([getattr(part.trials, of.name) for part in parts]) for of in fields(Trials))
+        buckets, correct = (np.concatenate([getattr(part, of) for part in parts]) for of in ("buckets", "correct"))
+        lessons = Lessons(buckets, Trials(*trials), correct)
         # Inputs that back their own buckets would have a part in their own estimates.
         measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True, backed=False)
         rows = activators[first].lists.rows
         confidence, estimates = measure.try_out(lessons, lessons, rows, model.shares, np.random.default_rng(0))
         levels = max(2, len(model.calibration.thresholds) - 2)
-        found = Calibration.measure(estimates, lessons.correct, levels)
         if self._recent[0][1] is not None:
-            return confidence, found
+            expected = Expectation.learn(lessons.trials, lessons.correct).of(lessons.trials)
+            return confidence, Calibration.measure(estimates, expected, levels)
+        found = Calibration.measure(estimates, lessons.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, Calibration(found.thresholds, found.accuracy - unknown, found.by_point - unknown)
 

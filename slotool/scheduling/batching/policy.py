@@ -65,11 +65,16 @@ class BatchingPolicy(Policy):
             queue.free_us,
         )
         if cell == REFUSE:
-            return CannotMeet(grid.space.too_slow(self.points, query.examples, slack_us))
+            return CannotMeet(self._why_refused(query.examples, slack_us, grid.latency_us[lowest, narrowest], queue))
         row, column = divmod(cell, len(grid.sizes))
         took_us = grid.latency_us[row, column]
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
         return Decision(grid.points[row], int(grid.sizes[column]), reason)
+
+    def _why_refused(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
+        if quickest_us <= slack_us and len(self.points) == len(self.grid.points):
+            return f"not all {len(queue.deadlines_us)} who wait can be in time, and this one has the least left"
+        return self.grid.space.too_slow(self.points, examples, slack_us)
 
     def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
         """Of the queries that cannot all be in time, not even in the fastest batches, one of the least important.

@@ -27,4 +27,6 @@ def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPol
         return FixedBatching(grid, OperatingPoint.parse(point))
     if base == ModelSwitching.name:
         return ModelSwitching(grid, deadline_us=deadline_us)
+    if base == WholeQueue.name:
+        return WholeQueue(grid, deadline_us)
     return POLICIES[base](grid)

@@ -1,4 +1,4 @@
-"""WholeQueue: the pace that everybody who waits, and those who are about to come, can afford."""
+"""WholeQueue: the call that leaves the service best off, by what every queue it may lead to is worth."""
 
 from __future__ import annotations
 
@@ -11,60 +11,84 @@ from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
+from slotool.scheduling.batching.values import CREWS, DISPERSIONS, LOADS, ValueTables, value_tables
 from slotool.scheduling.space import ControlSpace
 
-WINDOW_US = 200_000.0
-STRETCH = 2.5
-SHARE = 0.3
-RESERVE = 0.4
-# Loads, of what the fastest batches could serve, up to and from which the stretch holds in full and not at all.
-_FULL_EASE, _NO_EASE = 0.5, 0.9
-# A burst is what comes within this part of the time a newcomer has; it is looked for among so many arrivals.
-_BURST_SPAN = 0.125
-_REMEMBERED = 512
-# Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of pace, and never the unsafe way.
+# The rate of arrivals is that of so many deadlines past; or of one, where that is higher by so many standard errors.
+WINDOW = 8.0
+ALERT = 1.5
+AVERSION = 1.0
+# What a deadline is taken to be where nobody says: so many of the slowest calls for one query.
+_CALLS_PER_DEADLINE = 3.0
+# Arrivals are counted in bins of this part of a deadline to tell their dispersion, the last so many of them.
+_BIN, _REMEMBERED, _FEWEST_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
+# Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of time, and never the unsafe way.
 _RUNS = 32
-_WINDOW, _STRETCH, _SHARE, _RESERVE, _COLUMN, _TABLE = 0, 1, 2, 3, 4, 5
+_DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
+_HEAD = 7
 
 
 @njit(cache=True)
-def _pace_us(
-    now_us: float, deadlines_us: Any, arrived_us: Any, workers: int, window_us: float, stretch: float, least_us: float
-) -> Any:
-    """Worker µs that one query may cost, so that all who wait and the recent rate of arrivals can be served.
+def _rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: float) -> float:
+    count = len(arrived_us)
+    first = np.searchsorted(arrived_us, now_us - window_us, side="right")
+    rate = (count - first) / window_us
+    if first == 0 and count > 1:
+        # The service is younger than the window.
+        rate = (count - 1) / max(now_us - arrived_us[0], 0.5 * deadline_us)
+    lately = count - np.searchsorted(arrived_us, now_us - deadline_us, side="right")
+    return max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
 
-    ``least_us``: what it costs at least.
+
+@njit(cache=True)
+def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float) -> float:
+    """Variance ÷ mean of how many arrive in a bin, within the window."""
+    first = int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
+    first = max(first, len(arrived_us) - _REMEMBERED)
+    if first >= len(arrived_us):
+        return _UNKNOWN_DISPERSION
+    bins = int((now_us - arrived_us[first]) / bin_us)
+    if bins < _FEWEST_BINS:
+        return _UNKNOWN_DISPERSION
+    total, squares, there, current = 0.0, 0.0, 0.0, 0
+    for i in range(first, len(arrived_us)):
+        at = int((arrived_us[i] - arrived_us[first]) / bin_us)
+        if at != current:
+            total, squares, there, current = total + there, squares + there * there, 0.0, at
+        there += 1.0
+    if current < bins:
+        total, squares = total + there, squares + there * there
+    mean = total / bins
+    return (squares / bins - mean * mean) / mean if mean > 0 else 1.0
+
+
+@njit(cache=True)
+def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: int) -> Any:
+    """Where in the plan lie the crew's queues and the tables of the loads next below and above; share of that above.
+
+    ``rows``: numbers in the table of rows. A table: the gain, then ``after``, then ``before``.
     """
-    pace_us: float = np.inf
-    rank = 0
-    while rank < len(deadlines_us):
-        after = min(len(deadlines_us), rank + 1 + rank // _RUNS)
-        pace_us = min(pace_us, (deadlines_us[rank] - now_us) * workers / after)
-        rank = after
-    recent = len(arrived_us) - int(np.searchsorted(arrived_us, now_us - window_us, side="right"))
-    afforded_us = workers * window_us / max(recent, 1)
-    # Up to half load lulls make up for what bursts take; near full load nothing does.
-    eased = min(1.0, max(0.0, (_NO_EASE - least_us / afforded_us) / (_NO_EASE - _FULL_EASE)))
-    return min(pace_us, least_us + (1.0 + (stretch - 1.0) * eased) * (afforded_us - least_us))
+    levels, count = int(plan[_LEVELS]), int(plan[_QUEUES])
+    crew = spread = 0
+    while crew + 1 < len(CREWS) and workers >= CREWS[crew + 1]:
+        crew += 1
+    # To the nearer one, by ratio.
+    while spread + 1 < len(DISPERSIONS) and dispersion * dispersion >= DISPERSIONS[spread] * DISPERSIONS[spread + 1]:
+        spread += 1
+    below, share = 0, 0.0
+    while below + 2 < len(LOADS) and load >= LOADS[below + 1]:
+        below += 1
+    if load > LOADS[below]:
+        share = min(1.0, np.log(load / LOADS[below]) / np.log(LOADS[below + 1] / LOADS[below]))
+    queues = _HEAD + levels + rows
+    size = 1 + 2 * levels * count
+    table = queues + len(CREWS) * count + ((crew * len(DISPERSIONS) + spread) * len(LOADS) + below) * size
+    return queues + crew * count, table, table + size, share
 
 
-@njit(cache=True)
-def _sustainable(rising_us: Any, sizes: Any, lowest: int, pace_us: float, longest_us: float) -> int:
-    """The last row that keeps the pace in batches of at most ``longest_us``; ``lowest`` when none does."""
-    columns = len(sizes)
-    low, high = lowest, len(rising_us) // columns - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        keeps = False
-        for column in range(columns):
-            took_us = rising_us[middle * columns + column]
-            # A call for one query need not leave time to gather the next batch.
-            keeps = keeps or ((took_us <= longest_us or column == 0) and took_us <= pace_us * sizes[column])
-        if keeps:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+@njit(cache=True, inline="always")
+def _between(plan: Any, at: int, part: float) -> float:
+    return plan[at] * (1.0 - part) + plan[at + 1] * part
 
 
 @njit(cache=True)
@@ -90,14 +114,37 @@ def _rest_allows_us(
 
 
 @njit(cache=True)
-def _largest_burst(arrived_us: Any, span_us: float) -> int:
-    """Most of the recent arrivals that came within ``span_us`` of one before them."""
-    most, low = 0, max(0, len(arrived_us) - _REMEMBERED)
-    for at in range(low, len(arrived_us)):
-        while arrived_us[at] - arrived_us[low] > span_us:
-            low += 1
-        most = max(most, at - low)
-    return most
+def _somebody_is_lost(
+    latency_us: Any, sizes: Any, fastest: int, now_us: float, deadlines_us: Any, workers: int
+) -> bool:
+    """Whether, served in order in the fastest batches and by workers that are all idle, somebody would be late."""
+    rank = 0
+    while rank < len(deadlines_us):
+        batch, member = rank // sizes[fastest], rank % sizes[fastest]
+        column = np.searchsorted(sizes, member + 1)
+        done_us = now_us + (batch // workers) * latency_us[0, fastest] + latency_us[0, column]
+        if done_us > deadlines_us[rank] + ROUNDING_US:
+            return True
+        rank += 1 + rank // _RUNS
+    return False
+
+
+@njit(cache=True)
+def _grown_old(
+    plan: Any, levels_us: Any, sizes: Any, queues: Any, table: int, stay: float, left_us: float, until_us: float,
+    coming: float,
+) -> float:  # fmt: skip
+    """What is lost when those who stay have waited for longer than the tables suppose; ``left_us``: their time then."""
+    supposed_us = plan[_DEADLINE] - until_us * (1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0))
+    level = int(np.searchsorted(levels_us, left_us, side="right")) - 1
+    supposed = max(int(np.searchsorted(levels_us, supposed_us, side="right")) - 1, 0)
+    late = plan[table] + plan[_AVERSION] if level < 0 else 0.0
+    level = max(level, 0)
+    if level >= supposed:
+        return late
+    at = min(int(np.searchsorted(queues, stay + coming, side="right")) - 1, len(queues) - 2)
+    before = table + 1 + len(levels_us) * len(queues) + at
+    return late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
 
 
 @chooser
@@ -110,62 +157,65 @@ def choose_whole_queue(
     workers = 0
     for at_us in free_us:
         workers += at_us < np.inf
-    fastest = int(plan[_COLUMN])
-    least_us = latency_us[0, fastest] / sizes[fastest]
-    pace_us = _pace_us(now_us, deadlines_us, arrived_us, workers, plan[_WINDOW], plan[_STRETCH], least_us)
-    fresh_us, burst = np.inf, 0.0
-    if len(arrived_us):
-        fresh_us = max(0.0, deadlines_us[-1] - arrived_us[-1])
-        burst = plan[_RESERVE] * _largest_burst(arrived_us, _BURST_SPAN * fresh_us)
-    ceiling = _sustainable(plan[_TABLE:], sizes, lowest, pace_us, plan[_SHARE] * fresh_us)
-    best_row, best_column = -1, -1
+    workers = max(workers, 1)
+    fastest, levels, count = int(plan[_COLUMN]), int(plan[_LEVELS]), int(plan[_QUEUES])
+    levels_us = plan[_HEAD : _HEAD + levels]
+    rate = _rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
+    spread = _dispersion(now_us, arrived_us, plan[_WINDOW], _BIN * plan[_DEADLINE])
+    at, low, high, share = _tables_of(plan, levels * columns, rate * plan[_UNIT], spread, workers)
+    queues = plan[at : at + count]
+    average = plan[low] * (1.0 - share) + plan[high] * share
+    best, cell = -np.inf, REFUSE
     for column in range(narrowest, columns):
+        if latency_us[lowest, column] > slack_us:
+            break
         taken = min(sizes[column], waiting)
-        allowed_us = slack_us
-        if latency_us[lowest, column] <= slack_us:
-            rest_us = _rest_allows_us(
-                now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers
-            )
-            batches = np.ceil((waiting - taken + burst) / sizes[fastest])
-            burst_us = workers * fresh_us - batches * latency_us[0, fastest]
-            # A burst that may not come never stands in the way of the fastest call for all, or of the largest.
-            if column == columns - 1 or sizes[column] >= waiting:
-                burst_us = max(burst_us, plan[_TABLE + lowest * columns + column])
-            allowed_us = min(allowed_us, rest_us + ROUNDING_US, burst_us)
-        # The last row whose latency, and that of all before it, is allowed.
-        low, high = lowest - 1, ceiling
-        while low < high:
-            middle = (low + high + 1) // 2
-            if plan[_TABLE + middle * columns + column] <= allowed_us:
-                low = middle
-            else:
-                high = middle - 1
-        if low >= lowest and low >= best_row:
-            best_row, best_column = low, column
+        rest_us = _rest_allows_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
+        allowed_us = min(slack_us, rest_us + ROUNDING_US)
+        stay = min(float(waiting - taken), queues[-1])
+        place = min(np.searchsorted(queues, stay, side="right") - 1, count - 2)
+        part = (stay - queues[place]) / (queues[place + 1] - queues[place])
+        for level in range(levels):
+            row = int(plan[_HEAD + levels + level * columns + column])
+            if row < lowest:
+                continue
+            if latency_us[row, column] > allowed_us:
+                break
+            after = 1 + level * count + place
+            worth = _between(plan, low + after, part) * (1.0 - share) + _between(plan, high + after, part) * share
+            if taken < waiting:
+                until_us = levels_us[level] / workers
+                left_us = deadlines_us[taken] - now_us - until_us
+                worth -= _grown_old(plan, levels_us, sizes, queues, low if share < 0.5 else high, stay, left_us,
+                                    until_us, rate * levels_us[level])  # fmt: skip
+            worth += taken * (accuracy[row] - average)
+            if worth > best:
+                best, cell = worth, row * columns + column
         if sizes[column] >= waiting:
             break
-    if best_row >= 0:
-        return best_row * columns + best_column
-    # Not everybody can be saved: as many as possible of the first.
+    if cell >= 0:
+        return cell
+    # Not everybody can be saved. If somebody is lost whatever is done, the most urgent may be: then the batches behind
+    # it are whole ones. Else as many as possible of the first.
+    if _somebody_is_lost(latency_us, sizes, fastest, now_us, deadlines_us, workers):
+        return REFUSE
     column = widest(latency_us, lowest, narrowest, slack_us)
     return lowest * columns + column if column >= 0 else REFUSE
 
 
 class WholeQueue(BatchingPolicy):
-    """The most accurate point at which nobody need be late, neither those who wait nor those expected.
+    """Of the calls after which nobody need be late the one that leaves the service best off, now and later.
 
-    A call of b queries must (1) end by the most urgent deadline, (2) leave time for the rest of the queue in the
-    fastest batches there are, and (3) be at a point that keeps the pace: the least over all deadlines of time left
-    × workers ÷ queries due by then, and the time per arrival at the rate of the last ``window_us``: workers ÷ rate, of
-    which the part beyond the least a query costs counts ``stretch`` times up to half load, and once near full. A point
-    keeps it when in some batch, of at most ``share`` of the time a newcomer has, or by itself, a query costs no more.
-    And it must (4) leave time for ``reserve`` of the largest burst among the recent arrivals, should it come again
-    just now. Of the calls that hold to all four the most accurate is made, of these the largest; when none does, the
-    largest batch of the fastest point that meets the most urgent deadline.
+    A call must end by the most urgent deadline and leave time for the rest of the queue in the fastest batches. Among
+    those that do, that of most worth is made: the accuracy of its batch, and what it is worth to go on with those who
+    stay, those who come meanwhile and the time they will have left (``values``). Those who come are expected at the
+    rate of the last ``WINDOW`` deadlines, or of the last one where that is clearly higher, as unevenly as they came.
+    When no call is left and somebody is lost even in the fastest batches, the most urgent query is refused: small
+    batches for the sake of those whose time is almost up would lose more.
 
-    The pace of those who wait is that of the online algorithm "optimal available" for speed scaling (Yao, Demers and
-    Shenker 1995): where accuracy gains less and less from time, sharing time as evenly as deadlines allow is best.
-    Raises ``InputError`` when ``window_us``, ``stretch`` or ``share`` is not positive, or ``reserve`` is negative.
+    ``deadline_us``: the time that queries usually have, three times the slowest call for one where left out; each
+    query's own deadline is kept in any case. ``aversion``: what a query that is lost costs, in accuracies beyond its
+    own answer's. Raises ``InputError`` when the deadline is not positive or the aversion negative.
     """
 
     name: ClassVar[str] = "whole-queue"
@@ -174,20 +224,30 @@ class WholeQueue(BatchingPolicy):
     def __init__(
         self,
         space: ControlSpace | ControlGrid,
-        window_us: float = WINDOW_US,
-        stretch: float = STRETCH,
-        share: float = SHARE,
-        reserve: float = RESERVE,
+        deadline_us: float | None = None,
+        aversion: float = AVERSION,
     ):
-        if not (window_us > 0 and stretch > 0 and share > 0):
-            raise InputError(f"window {window_us:g} µs, stretch {stretch:g} and share {share:g} must be positive")
-        if not reserve >= 0:
-            raise InputError(f"a reserve of {reserve:g} of a burst is negative")
-        self._settings = (window_us, stretch, share, reserve)
+        if deadline_us is not None and not 0 < deadline_us < np.inf:
+            raise InputError(f"a usual deadline of {deadline_us:g} µs is not a positive, finite time")
+        if not aversion >= 0:
+            raise InputError(f"an aversion of {aversion:g} is negative")
+        self._deadline_us, self._aversion = deadline_us, aversion
         super().__init__(space)
 
     def prepare(self) -> np.ndarray:
         grid = self.grid
+        deadline_us = self._deadline_us or _CALLS_PER_DEADLINE * float(grid.latency_us[:, 0].max())
+        tables = value_tables(grid, deadline_us, self._aversion)
         fastest = int((grid.sizes / grid.latency_us[0]).argmax())
-        rising = np.maximum.accumulate(grid.latency_us, axis=0)
-        return np.concatenate([[*self._settings, fastest], rising.ravel()])
+        unit_us = float((grid.quickest_us / grid.sizes).min())
+        levels, queues = len(tables.levels_us), tables.queues.shape[1]
+        head = np.array([deadline_us, WINDOW * deadline_us, self._aversion, unit_us, fastest, levels, queues])
+        parts = [head, tables.levels_us, tables.rows.ravel(), tables.queues.ravel(), _in_order(tables)]
+        return np.concatenate(parts)
+
+
+def _in_order(tables: ValueTables) -> np.ndarray:
+    """Gain, ``after`` and ``before`` of every crew, dispersion and load, one behind the other."""
+    shape = (*tables.gain.shape, -1)
+    parts = [tables.gain[..., None], tables.after.reshape(shape), tables.before.reshape(shape)]
+    return np.concatenate(parts, axis=-1).ravel()

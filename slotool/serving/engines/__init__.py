@@ -2,5 +2,6 @@
 
 from slotool.serving.engines.base import Engine, WorkerLost
 from slotool.serving.engines.inline import InlineEngine
+from slotool.serving.engines.local import LocalEngine
 
-__all__ = ["Engine", "InlineEngine", "WorkerLost"]
+__all__ = ["Engine", "InlineEngine", "LocalEngine", "WorkerLost"]

@@ -1,0 +1,162 @@
+"""Rows of int8 against one query rounded to 255 steps: the nearest centroid, gathered nodes. See ``layout``.
+
+Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from slotool.elastic.activators.integer_dots import ROWS, row_dots
+from slotool.elastic.activators.intrinsics import prefetch
+from slotool.elastic.activators.layout import (
+    BEST_AT,
+    BEST_NODES_AT,
+    BYTES_AT,
+    CHOSEN_AT,
+    INPUT_AT,
+    INPUTS,
+    LINE_BYTES,
+    OUTPUT_AT,
+    QUERY_AT,
+    QUERY_STEPS_AT,
+    STEPS_AT,
+    SUMS,
+    UNITS,
+)
+from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
+
+# Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
+FAST = {"reassoc", "contract", "nsz"}
+# Rows fetched ahead of the one being read; measured: 8 to 16 are alike.
+AHEAD = 12
+FLOATS_PER_LINE = 16
+# Lines of a row that compiled code is made for: 128 hidden units.
+USUAL_LINES = 2
+# Above it, read as unsigned, are the bits of numbers below zero.
+SIGN = np.uint32(0x80000000)
+
+
+@njit(cache=True, forceinline=True)
+def lines_of(width: int) -> int:
+    return (width + LINE_BYTES - 1) // LINE_BYTES
+
+
+@njit(cache=True, fastmath=FAST, forceinline=True)
+def insert(value: Any, node: int, keep: int, best: np.ndarray, nodes: np.ndarray) -> None:
+    place = keep - 1
+    while place > 0 and best[place - 1] < value:
+        best[place], nodes[place] = best[place - 1], nodes[place - 1]
+        place -= 1
+    best[place], nodes[place] = value, node
+
+
+@njit(cache=True, fastmath={*FAST, "nnan"})
+def _highest(values: np.ndarray) -> Any:
+    highest = values[0]
+    for i in range(len(values)):
+        highest = max(highest, values[i])
+    return highest
+
+
+# No sum of floats is reordered or fused here and in ``nearest``, so that NumPy finds the very same centroids.
+@njit(cache=True)
+def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
+    """The layer's inputs in 255 steps, as ``quantisation.rounded_inputs`` has them, into QUERY; step and least value
+    into QUERY_STEPS."""
+    x, steps = numbers[ints[INPUT_AT] : ints[INPUT_AT] + width], ints[QUERY_STEPS_AT]
+    # By their bits: numbers that are not negative are in order as whole numbers, the others backwards and above all.
+    bits: Any = x.view(np.uint32)
+    signed: Any = x.view(np.int32)
+    highest, lowest = np.int32(0), np.uint32(0)
+    for i in range(len(bits)):
+        lowest = max(lowest, bits[i])
+    for i in range(len(signed)):
+        highest = max(highest, signed[i])
+    scratch: Any = numbers[steps : steps + 2].view(np.uint32)
+    scratch[0], scratch[1] = np.uint32(highest), lowest if lowest > SIGN else np.uint32(0)
+    least = numbers[steps + 1]
+    spread = numbers[steps] - least
+    per_step = INPUT_STEPS / spread if spread > LEAST_SPREAD else np.float32(0)
+    numbers[steps] = spread / INPUT_STEPS if spread > LEAST_SPREAD else np.float32(0)
+    query = bytes_[ints[QUERY_AT] : ints[QUERY_AT] + width]
+    for i in range(len(x)):
+        query[i] = np.int8(np.int32((x[i] - least) * per_step + np.float32(0.5)))
+    bytes_[ints[QUERY_AT] + width : ints[QUERY_AT] + lines_of(width) * LINE_BYTES] = 0
+
+
+@njit(cache=True)
+def nearest(
+    at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> int:
+    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset for the rounded query."""
+    own = ints[QUERY_STEPS_AT]
+    if width == USUAL_LINES * LINE_BYTES:
+        _sum_centroids(at, count, USUAL_LINES, own + SUMS, numbers, ints, bytes_)
+    else:
+        _sum_centroids(at, count, lines_of(width), own + SUMS, numbers, ints, bytes_)
+    values, step, least = numbers[own + SUMS : own + SUMS + count], numbers[own], numbers[own + 1]
+    scale, offset = numbers[steps : steps + count], numbers[steps + count : steps + 2 * count]
+    sums = numbers[steps + 2 * count : steps + 3 * count]
+    for c in range(len(values)):
+        values[c] = (values[c] * step + least * sums[c]) * scale[c] + offset[c]
+    near, highest = 0, _highest(values)
+    while near < count - 1 and values[near] < highest:
+        near += 1
+    return near
+
+
+@njit(cache=True, forceinline=True)
+def _sum_centroids(
+    at: int, count: int, lines: int, target: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
+    last, stride = count - 1, lines * LINE_BYTES
+    for i in range(0, count, ROWS):
+        a, b = at + i * stride, at + min(i + 1, last) * stride
+        c, d = at + min(i + 2, last) * stride, at + min(i + 3, last) * stride
+        row_dots(bytes_, ints[QUERY_AT], a, b, c, d, lines, numbers, target + i)
+
+
+@njit(cache=True, fastmath=FAST)
+def gather_int8(
+    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+) -> None:
+    """Of the rounded query, which is not negative: it left a ReLU. One pass each for sums, values and the best."""
+    chosen = ints[ints[CHOSEN_AT] + start : ints[CHOSEN_AT] + stop]
+    output = numbers[ints[OUTPUT_AT] + start : ints[OUTPUT_AT] + stop]
+    if row[INPUTS] == USUAL_LINES * LINE_BYTES:
+        _sum_rows(row, chosen, ints[OUTPUT_AT] + start, USUAL_LINES, numbers, ints, bytes_)
+    else:
+        _sum_rows(row, chosen, ints[OUTPUT_AT] + start, lines_of(row[INPUTS]), numbers, ints, bytes_)
+    step, steps = numbers[ints[QUERY_STEPS_AT]], numbers[row[STEPS_AT] : row[STEPS_AT] + 2 * row[UNITS]]
+    for i in range(len(chosen)):
+        output[i] = output[i] * step * steps[2 * chosen[i]] + steps[2 * chosen[i] + 1]
+    if keep:
+        best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        for first in range(0, len(output), FLOATS_PER_LINE):
+            some = output[first : first + FLOATS_PER_LINE]
+            if _highest(some) > best[keep - 1]:
+                for i in range(len(some)):
+                    if some[i] > best[keep - 1]:
+                        insert(some[i], chosen[first + i], keep, best, nodes)
+
+
+@njit(cache=True, forceinline=True)
+def _sum_rows(
+    row: np.ndarray, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
+) -> None:
+    """Products of the rounded query with the rows of ``chosen``, of so many lines each, fetched ahead."""
+    last, start, stride = len(chosen) - 1, row[BYTES_AT], lines * LINE_BYTES
+    for i in range(-AHEAD, len(chosen), ROWS):
+        for ahead in range(i + AHEAD, min(i + AHEAD + ROWS, len(chosen))):
+            prefetch(numbers, row[STEPS_AT] + 2 * chosen[ahead])
+            for line in range(lines):
+                prefetch(bytes_, start + chosen[ahead] * stride + line * LINE_BYTES)
+        if i >= 0:
+            # Where four are not left the last comes again.
+            a, b = start + chosen[i] * stride, start + chosen[min(i + 1, last)] * stride
+            c, d = start + chosen[min(i + 2, last)] * stride, start + chosen[min(i + 3, last)] * stride
+            row_dots(bytes_, ints[QUERY_AT], a, b, c, d, lines, numbers, target + i)

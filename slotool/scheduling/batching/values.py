@@ -1,0 +1,202 @@
+"""What a queue is worth to a service that goes on choosing well: tables, computed once beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy import stats
+
+from slotool.scheduling.batching.grid import ControlGrid
+
+# Loads, of what the fastest batches can serve, dispersions of arrivals (variance ÷ mean), and numbers of workers.
+LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92])
+DISPERSIONS = np.array([1.0, 3.0, 9.0])
+CREWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+_LEVELS, _QUANTILES, _EXACT_QUEUE, _LONG_QUEUES = 20, 16, 25, 16
+_ROUNDS, _SWEEPS = 24, 10
+# Accuracies a call by which the average may still be wrong.
+_SETTLED = 2e-4
+
+
+@dataclass(frozen=True)
+class ValueTables:
+    """Per crew, dispersion and load (axes C, F, R) of a service whose queries all have ``deadline_us``.
+
+    ``levels_us``: float64 [J], how long a call may take. ``rows``: int64 [J, B], the most accurate row that does a
+    batch of each size in that time, -1 where none does. ``queues``: float64 [C, N], numbers of queries waiting.
+    ``gain``: float64 [C, F, R], accuracy of the average query under the best choices. ``after``: float64
+    [C, F, R, J, N], what it is worth, in accuracies beyond ``gain`` per query, to begin a call of level j and leave n
+    waiting. ``before``: float64, likewise, to stand before n who wait, the first of whom has time for a call of j.
+    """
+
+    deadline_us: float
+    levels_us: np.ndarray
+    rows: np.ndarray
+    queues: np.ndarray
+    gain: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+
+
+def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> ValueTables:
+    """Relative values of a semi-Markov decision process, by value iteration (Puterman 1994, §11.4).
+
+    A state is how many wait and for how long the first has waited; a choice is how long the call may take and how many
+    are in it; its reward the accuracy of each beyond the average query's, which Newton's rule finds so that nothing is
+    gained in the long run. While a call runs a negative binomial number of queries arrives, of which the first has
+    waited in proportion; with several workers the next one comes free after that part of the call. Who can no longer be
+    served in the fastest batches is lost, at the price of an average answer and ``aversion`` more.
+    """
+    arrays = grid.latency_us, grid.accuracy, grid.sizes
+    return _tables(*((array.tobytes(), array.dtype.str, array.shape) for array in arrays), deadline_us, aversion)
+
+
+@lru_cache(maxsize=32)
+def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversion: float) -> ValueTables:
+    latency_us, accuracies, batch_sizes = (
+        np.frombuffer(raw, dtype=kind).reshape(shape) for raw, kind, shape in (latency, accuracy, sizes)
+    )
+    rising_us = np.maximum.accumulate(latency_us, axis=0)
+    least_us = float(latency_us.min())
+    longest_us = max(min(float(latency_us.max()), deadline_us), least_us)
+    levels_us = np.unique(np.r_[least_us, np.geomspace(least_us, longest_us, _LEVELS)[1:]])
+    rows = np.stack(
+        [np.searchsorted(column, levels_us * (1 + 1e-9), side="right") - 1 for column in rising_us.T], axis=1
+    )
+    gains = np.where(rows >= 0, accuracies[np.maximum(rows, 0)], -1.0)
+    unit_us = float((latency_us.min(axis=0) / batch_sizes).min())
+    queues = np.stack([_queues(crew * deadline_us / unit_us, int(batch_sizes[-1])) for crew in CREWS])
+    shape = len(CREWS), len(DISPERSIONS), len(LOADS)
+    gain = np.zeros(shape)
+    after = np.zeros((*shape, len(levels_us), queues.shape[1]))
+    before = np.zeros_like(after)
+    for f, dispersion in enumerate(DISPERSIONS):
+        coming = [_arrivals(load / unit_us * levels_us, dispersion) for load in LOADS]
+        for c, crew in enumerate(CREWS):
+            values, average = np.zeros((len(levels_us), queues.shape[1])), float(accuracies[-1])
+            for r, load in enumerate(LOADS):
+                moves = _moves(queues[c], levels_us, coming[r], batch_sizes, crew, deadline_us, unit_us)
+                per_call = max(1.0, load / unit_us * float(np.median(levels_us)))
+                average = _solve(
+                    values, after[c, f, r], queues[c], gains, batch_sizes, *moves, average, aversion, per_call
+                )
+                gain[c, f, r], before[c, f, r] = average, values
+    return ValueTables(deadline_us, levels_us, rows, queues, gain, after, before)
+
+
+def _queues(most: float, largest: int) -> np.ndarray:
+    """Numbers of waiting queries that are looked at: the first few, then ever wider apart."""
+    long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
+    return np.r_[np.arange(float(_EXACT_QUEUE)), long]
+
+
+def _arrivals(mean: np.ndarray, dispersion: float) -> np.ndarray:
+    """float64 [J, Q]: equally likely numbers of arrivals with these means and variance ÷ mean."""
+    at = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+    if dispersion <= 1.0:
+        drawn = stats.poisson.ppf(at, mean[:, None])
+    else:
+        drawn = stats.nbinom.ppf(at, mean[:, None] / (dispersion - 1.0), 1.0 / dispersion)
+    found = drawn.mean(axis=1, keepdims=True)
+    return np.where(found > 0, drawn * mean[:, None] / np.maximum(found, 1e-12), mean[:, None])
+
+
+@njit(cache=True)
+def _moves(
+    queues: Any, levels_us: Any, coming: Any, sizes: Any, crew: float, deadline_us: float, unit_us: float
+) -> tuple[Any, Any, Any, Any]:
+    """Where a call of level j that leaves n leads, per quantile of arrivals: level, place and weight of the state;
+    and how many are lost on the way."""
+    shape = (len(levels_us), len(queues), coming.shape[1])
+    level, place, weight = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    lost = np.zeros(shape[:2])
+    last = len(queues) - 1
+    for j in range(shape[0]):
+        # The next decision is made, by whichever worker, when this part of the call is over.
+        until_us = levels_us[j] / crew
+        for i in range(shape[1]):
+            stay = queues[i]
+            gone = max(0.0, stay - max(0.0, (deadline_us - levels_us[j] - until_us) * crew / unit_us))
+            lost[j, i] = gone
+            for q in range(shape[2]):
+                waiting = stay - gone + coming[j, q]
+                if waiting > queues[last]:
+                    lost[j, i] += (waiting - queues[last]) / shape[2]
+                    waiting = queues[last]
+                # Those who stayed have waited before, about as long as it took them to come.
+                aged = 1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0) if stay > 0 else waiting / (waiting + 1.0)
+                left = np.searchsorted(levels_us, deadline_us - until_us * aged, side="right") - 1
+                if waiting <= 0:
+                    left, waiting = shape[0] - 1, 1.0
+                elif left < 0:
+                    lost[j, i] += min(waiting, 1.0) / shape[2]
+                    left = 0
+                waiting = max(waiting, 1.0)
+                at = min(np.searchsorted(queues, waiting, side="right") - 1, last - 1)
+                level[j, i, q], place[j, i, q] = left, at
+                weight[j, i, q] = (waiting - queues[at]) / (queues[at + 1] - queues[at])
+    return level, place, weight, lost
+
+
+@njit(cache=True)
+def _solve(
+    values: Any, after: Any, queues: Any, gains: Any, sizes: Any, level: Any, place: Any, weight: Any, lost: Any,
+    average: float, aversion: float, per_call: float,
+) -> float:  # fmt: skip
+    """Value iteration from ``values`` on, which it changes, as ``after``; the average accuracy of a query."""
+    before, drift = average, 0.0
+    for turn in range(_ROUNDS):
+        found = 0.0
+        for _ in range(_SWEEPS):
+            _expect(values, after, level, place, weight, lost, average + aversion)
+            _choose(values, after, queues, gains, sizes, average)
+            found = values[-1, 1]
+            values -= found
+        if turn > 0 and abs(found) < _SETTLED:
+            break
+        # What is gained per call falls by one query's accuracy per query in it as the average rises.
+        slope = -per_call
+        if turn > 0 and abs(average - before) > 1e-7:
+            slope = min((found - drift) / (average - before), -1.0)
+        before, drift = average, found
+        average = min(1.0, max(0.0, average - found / slope))
+    return average
+
+
+@njit(cache=True)
+def _expect(values: Any, after: Any, level: Any, place: Any, weight: Any, lost: Any, price: float) -> None:
+    for j in range(after.shape[0]):
+        for i in range(after.shape[1]):
+            total = 0.0
+            for q in range(level.shape[2]):
+                of, at, share = values[level[j, i, q]], place[j, i, q], weight[j, i, q]
+                total += of[at] * (1.0 - share) + of[at + 1] * share
+            after[j, i] = total / level.shape[2] - lost[j, i] * price
+
+
+@njit(cache=True)
+def _choose(values: Any, after: Any, queues: Any, gains: Any, sizes: Any, average: float) -> None:
+    last = len(queues) - 1
+    for i in range(1, len(queues)):
+        best = -np.inf
+        for j in range(len(gains)):
+            for column in range(len(sizes)):
+                if gains[j, column] < 0:
+                    break
+                # A batch is not cut down while a larger one is in time too: those left over would grow old.
+                if column + 1 < len(sizes) and sizes[column + 1] <= queues[i] and gains[j, column + 1] >= 0:
+                    continue
+                taken = min(queues[i], float(sizes[column]))
+                stay = queues[i] - taken
+                at = min(np.searchsorted(queues, stay, side="right") - 1, last - 1)
+                share = (stay - queues[at]) / (queues[at + 1] - queues[at])
+                worth = after[j, at] * (1.0 - share) + after[j, at + 1] * share
+                best = max(best, taken * (gains[j, column] - average) + worth)
+                if sizes[column] >= queues[i]:
+                    break
+            values[j, i] = best
+    values[:, 0] = values[:, 1]

@@ -1,0 +1,242 @@
+"""The local engine: worker processes on cores of their own, tensors in shared memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError, RunError
+from slotool.machine import bound_to, cores_by_preference, thread_variables
+from slotool.serving.engines.base import Done, Engine, WorkerChange, WorkerLost
+from slotool.serving.engines.protocol import CALL, FAILED, LONGEST, READY, REPLY, encode_point
+from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
+from slotool.serving.ensemble import PointRunner, Scored
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+START_TIMEOUT_S = 180.0
+# A worker that dies before it is warm is started again after so long, twice as long each time.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+
+
+class LocalEngine(Engine):
+    """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
+
+    Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
+    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. Conc ensembles run as Seq, with the same
+    answers. Models must come from artifacts (``ServedModel.path``).
+    """
+
+    name = "local"
+
+    def __init__(self, replicas: int = 1, threads: int = 1, *, most_examples: int = 1_024, hang_s: float = 10.0):
+        self.workers = replicas
+        self._threads, self._most_examples, self._hang_s = threads, most_examples, hang_s
+        self._models: dict[str, ServedModel] = {}
+        self._processes: list[_Process] = []
+        self._on_change: WorkerChange = _nobody_listens
+        self._watch: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
+        for name, served in models.items():
+            if served.path is None:
+                raise InputError(f"{name} does not come from an artifact: worker processes cannot load it")
+            PointRunner(served.model, served.policy.points)
+        self._models, self._on_change = dict(models), on_change
+        self._processes = [self._started(worker) for worker in range(self.workers)]
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        try:
+            for process in self._processes:
+                process.wait_until_warm(max(0.0, deadline_s - time.monotonic()))
+        except RunError:
+            self.close()
+            raise
+
+    def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
+        PointRunner(self._models[model].model, points)
+
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._listen_in(loop)
+        process = self._processes[worker]
+        try:
+            process.begin(model, point, x, done)
+        except OSError:
+            self._lost(worker)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        for process in self._processes:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(process.socket)
+            process.end()
+
+    def pid(self, worker: int) -> int:
+        """Of the process that is ``worker`` now."""
+        return self._processes[worker].popen.pid
+
+    def _started(self, worker: int) -> _Process:
+        cores = cores_by_preference()
+        first = worker * self._threads
+        own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
+        return _Process(self._models, own, self._threads, self._most_examples)
+
+    def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        for worker, process in enumerate(self._processes):
+            loop.add_reader(process.socket, self._hear, worker)
+        self._watch = loop.call_later(self._hang_s / 4, self._look_for_hung)
+
+    def _hear(self, worker: int) -> None:
+        process = self._processes[worker]
+        try:
+            message = process.socket.recv(LONGEST)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lost(worker)
+        elif process.call is not None:
+            process.finish(message)
+        elif REPLY.unpack(message)[0] == READY:
+            process.was_warm = True
+            self._on_change(worker, True)
+
+    def _lost(self, worker: int) -> None:
+        """Replace the process; the call it was at is lost, and told so."""
+        process, loop = self._processes[worker], self._loop
+        assert loop is not None
+        loop.remove_reader(process.socket)
+        code = process.end()
+        call, process.call = process.call, None
+        if call is None:
+            self._on_change(worker, False)
+        pause_s = 0.0 if process.was_warm else min(FIRST_PAUSE_S * 2**process.pauses, LONGEST_PAUSE_S)
+        loop.call_later(pause_s, self._replace, worker, 0 if process.was_warm else process.pauses + 1)
+        if call is not None:
+            call.done(WorkerLost(f"worker {worker} ended in the middle of a call (exit code {code})"))
+
+    def _replace(self, worker: int, pauses: int) -> None:
+        if self._closed or self._loop is None:
+            return
+        process = self._processes[worker] = self._started(worker)
+        process.pauses = pauses
+        self._loop.add_reader(process.socket, self._hear, worker)
+
+    def _look_for_hung(self) -> None:
+        now_s = time.monotonic()
+        for process in self._processes:
+            if process.call is not None and now_s - process.call.begun_s > self._hang_s:
+                process.popen.kill()  # its socket closes, and that is heard
+        assert self._loop is not None
+        self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    model: str
+    examples: int
+    done: Done
+    begun_s: float
+
+
+class _Process:
+    """One worker process as the router sees it."""
+
+    def __init__(self, models: Mapping[str, ServedModel], cores: Sequence[int], threads: int, most_examples: int):
+        self._numbers = {name: number for number, name in enumerate(models)}
+        shapes = {
+            name: Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
+            for name, served in models.items()
+        }
+        self._tensors = SharedTensors(shapes, most_examples)
+        self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        options = {
+            "parent": os.getpid(),
+            "threads": threads,
+            "most_examples": most_examples,
+            "socket_fd": other.fileno(),
+            "tensors_fd": self._tensors.fd,
+            "models": [_options(served, shapes[name]) for name, served in models.items()],
+        }
+        with bound_to(cores), other:
+            # Its own session: Ctrl-C in the terminal is for the router, which drains first.
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
+                pass_fds=(other.fileno(), self._tensors.fd),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **thread_variables(threads)},
+                start_new_session=True,
+            )
+        self.socket.setblocking(False)
+        self.call: _Call | None = None
+        self.was_warm = False
+        self.pauses = 0
+
+    def wait_until_warm(self, timeout_s: float) -> None:
+        """Raises ``RunError`` when it does not get there."""
+        heard, _, _ = select.select([self.socket], [], [], timeout_s)
+        message = self.socket.recv(LONGEST) if heard else b""
+        if not message:
+            what = "died while it started" if heard else f"was not warm within {timeout_s:.0f} s"
+            raise RunError(f"a worker process {what}")
+        kind, length = REPLY.unpack(message)
+        if kind == FAILED:
+            raise RunError(f"a worker process cannot run its models: {self._tensors.read_text(length)}")
+        self.was_warm = True
+
+    def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        """Raises ``OSError`` when the process is gone; ``done`` is then the caller's to tell."""
+        self.call = _Call(model, len(x), done, time.monotonic())
+        self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
+        self.socket.send(CALL.pack(self._numbers[model], len(x)) + encode_point(point))
+
+    def finish(self, message: bytes) -> None:
+        """Hand the answer to whoever waits for it."""
+        call, self.call = self.call, None
+        assert call is not None
+        kind, length = REPLY.unpack(message)
+        if kind == FAILED:
+            call.done(RunError(self._tensors.read_text(length)))
+            return
+        seen = self._tensors.outputs(call.model, call.examples)
+        call.done(Scored(seen.logits.copy(), seen.confidence.copy()))
+
+    def end(self) -> int:
+        """Its exit code."""
+        self.socket.close()
+        with suppress(ProcessLookupError):
+            self.popen.kill()
+        return self.popen.wait()
+
+
+def _options(served: ServedModel, shapes: Shapes) -> dict[str, Any]:
+    return {
+        "name": served.name,
+        "path": str(served.path),
+        "inputs": shapes.inputs,
+        "classes": shapes.classes,
+        "points": [encode_point(point).decode() for point in served.policy.points],
+    }
+
+
+def _nobody_listens(worker: int, alive: bool) -> None:
+    raise RunError("the engine is not open")

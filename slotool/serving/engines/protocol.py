@@ -1,0 +1,26 @@
+"""What router and worker process say to each other: short messages on a socket that keeps them apart.
+
+The router sends the model's number, the examples and the point as JSON; the worker answers ``DONE``, or ``FAILED`` +
+length of the sentence it left in the shared memory. A worker says ``READY`` once it is warm, or ``FAILED``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from slotool.tables import OperatingPoint
+
+CALL = struct.Struct("<HI")
+REPLY = struct.Struct("<BI")
+READY, DONE, FAILED = 1, 2, 3
+LONGEST = 65_536
+
+
+def encode_point(point: OperatingPoint) -> bytes:
+    """Every digit of its numbers, which ``key`` would round."""
+    return json.dumps(dict(point.settings)).encode()
+
+
+def decode_point(text: bytes) -> OperatingPoint:
+    return OperatingPoint.of(json.loads(text))

@@ -1,0 +1,91 @@
+"""The worker process of the ``local`` engine: ``python -m slotool.serving.engines.worker OPTIONS``.
+
+It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
+asked for, says that it is ready, and then answers call after call. It ends when the router closes the socket,
+and dies with it. OPTIONS: JSON, see ``LocalEngine``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+import torch
+
+from slotool.elastic import load_model
+from slotool.machine import die_with_parent
+from slotool.serving.engines.protocol import CALL, DONE, FAILED, LONGEST, READY, REPLY, decode_point
+from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
+from slotool.serving.ensemble import PointRunner
+
+
+def main() -> int:
+    options = json.loads(sys.argv[1])
+    # Ctrl-C in the terminal is for the router, which drains first.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(options["parent"])
+    return _serve(options)
+
+
+def _serve(options: dict[str, Any]) -> int:
+    shapes = {entry["name"]: Shapes(entry["inputs"], entry["classes"]) for entry in options["models"]}
+    tensors = SharedTensors(shapes, options["most_examples"], options["tensors_fd"])
+    router = socket.socket(fileno=options["socket_fd"])
+    try:
+        runners = _warm_runners(options)
+    except Exception as error:
+        router.send(REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}")))
+        return 1
+    # What is loaded stays: a full collection would stop a call for long.
+    gc.collect()
+    gc.freeze()
+    router.send(REPLY.pack(READY, os.getpid()))
+    while message := _received(router):
+        try:
+            _answer(message, runners, tensors)
+            reply = REPLY.pack(DONE, 0)
+        except Exception as error:
+            reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
+        router.send(reply)
+    return 0
+
+
+def _received(router: socket.socket) -> bytes:
+    try:
+        return router.recv(LONGEST)
+    except ConnectionResetError:
+        return b""
+
+
+def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
+    torch.set_num_threads(options["threads"])
+    runners = []
+    for entry in options["models"]:
+        model = load_model(entry["path"])
+        points = [decode_point(text.encode()) for text in entry["points"]]
+        runner = PointRunner(model, dict.fromkeys([*model.points, *points]))
+        runner.warm()
+        runners.append((entry["name"], runner))
+    return runners
+
+
+def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> None:
+    number, examples = CALL.unpack_from(message)
+    name, runner = runners[number]
+    point = decode_point(message[CALL.size :])
+    x = tensors.inputs(name, examples).reshape(examples, *runner.model.input_shape)
+    if not runner.knows(point):
+        runner.add([point])  # of a policy that came later
+    scored = runner.run(x, point)
+    outputs = tensors.outputs(name, examples)
+    outputs.logits[:] = scored.logits
+    outputs.confidence[:] = scored.confidence
+
+
+if __name__ == "__main__":
+    sys.exit(main())

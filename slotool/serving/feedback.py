@@ -1,0 +1,140 @@
+"""What labels that come later tell: accuracy as it really is, and whether the rules' certificates still hold."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.elastic import ElasticModel, confidence
+from slotool.elastic.evaluation import version_name
+from slotool.rules.drift import Watched, Watcher
+from slotool.rules.ruleset import RuleSet
+from slotool.serving import refusals
+from slotool.serving.router import Answer
+from slotool.serving.served import ServedModel
+from slotool.tables import OutcomeTable
+
+# Answers remembered until their labels come: so many, and no more than so many numbers of input.
+MOST_REMEMBERED, MOST_NUMBERS = 10_000, 16 * 2**20
+# Accuracy is told of so many labelled examples, the last ones.
+MOST_LABELLED = 5_000
+# Certificates are looked at again after so many labelled requests.
+LOOK_EVERY = 20
+ALARM_CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    x: np.ndarray
+    labels: np.ndarray
+    in_time: bool
+
+
+class Feedback:
+    """Remembers what was answered, takes labels, and tells what they mean. One per served model.
+
+    A label given for a request is held against its answer: effective accuracy is the share of labelled answers that
+    were right and in time, times the share of all requests that were answered at all (model-switching, §2). Where rules
+    serve, every version that they consult answers the labelled input too, whichever the request was answered by, so
+    that each certificate is watched on all labels (``rules.drift``).
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, _Remembered] = OrderedDict()
+        self._numbers = 0
+        self._right: deque[tuple[bool, bool]] = deque(maxlen=MOST_LABELLED)
+        self._unseen: list[tuple[np.ndarray, np.ndarray]] = []
+        self._answered = self._refused = self._labelled = 0
+        self._watcher: Watcher | None = None
+        self.alarms: list[Watched] = []
+
+    def answered(self, x: np.ndarray, answer: Answer) -> None:
+        """Remember the answer to ``x`` until its label comes."""
+        self._answered += 1
+        self._waiting[answer.request] = _Remembered(x, answer.labels, answer.slack_us >= 0)
+        self._numbers += x.size
+        while len(self._waiting) > MOST_REMEMBERED or self._numbers > MOST_NUMBERS:
+            _, forgotten = self._waiting.popitem(last=False)
+            self._numbers -= forgotten.x.size
+
+    def refused(self) -> None:
+        """A request ended without an answer."""
+        self._refused += 1
+
+    def label(self, served: ServedModel, request: str, labels: np.ndarray) -> None:
+        """Take the true classes (int64 [n]) of the examples of a request.
+
+        Raises ``Refusal``: 404 for a request that is not remembered, or was labelled already; 400 for another number
+        of labels than it had examples, or a class there is not.
+        """
+        remembered = self._waiting.get(request)
+        if remembered is None:
+            raise refusals.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
+        if labels.shape != remembered.labels.shape:
+            raise refusals.bad_request(f"{len(labels)} labels for a request of {len(remembered.labels)} examples")
+        if not ((labels >= 0) & (labels < served.model.classes)).all():
+            raise refusals.bad_request(f"labels are classes from 0 to {served.model.classes - 1}")
+        del self._waiting[request]
+        self._numbers -= remembered.x.size
+        self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.labels)
+        self._labelled += len(labels)
+        if served.rules is not None:
+            self._unseen.append((remembered.x, labels))
+
+    @property
+    def accuracy(self) -> float:
+        """Of the last labelled examples; NaN before any."""
+        return float(np.mean([right for right, _ in self._right])) if self._right else math.nan
+
+    def summary(self) -> dict[str, Any]:
+        """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
+        the ``alarms``: tiers whose certificate their labels refute."""
+        right = np.array(self._right, dtype=bool).reshape(-1, 2)
+        asked = self._answered + self._refused
+        share = self._answered / asked if asked else 1.0
+        return {
+            "labelled": self._labelled,
+            "accuracy": self.accuracy if len(right) else None,
+            "effective_accuracy": float(right.all(axis=1).mean()) * share if len(right) else None,
+            "alarms": [{"point": w.point.key, "tolerance": w.tolerance, "evidence": w.evidence} for w in self.alarms],
+        }
+
+    async def look(self, served: ServedModel) -> None:
+        """Have the versions answer what was labelled since, and look at the certificates, when it is time.
+
+        In a thread, since it takes tens of milliseconds.
+        """
+        rules = served.rules
+        if rules is None or len(self._unseen) < LOOK_EVERY:
+            return
+        taken, self._unseen = self._unseen, []
+        if self._watcher is None or self._watcher.rules is not rules:
+            self._watcher, self.alarms = Watcher(rules, ALARM_CONFIDENCE), []
+        watcher = self._watcher
+        watched = await asyncio.to_thread(_look, served.model, watcher, taken)
+        if watcher is self._watcher:
+            self.alarms = [w for w in watched if w.alarm_at is not None]
+
+
+def _look(model: ElasticModel, watcher: Watcher, labelled: list[tuple[np.ndarray, np.ndarray]]) -> list[Watched]:
+    x = np.concatenate([part for part, _ in labelled])
+    watcher.see(_outcomes(model, watcher.rules, x, np.concatenate([labels for _, labels in labelled])))
+    return watcher.watched()
+
+
+def _outcomes(model: ElasticModel, rules: RuleSet, x: np.ndarray, labels: np.ndarray) -> OutcomeTable:
+    """What each version the rules consult would have answered; their time is not measured here, so it is none."""
+    points = {version_name(point): point for point in model.points}
+    frames = []
+    for version in {*rules.versions, rules.best_version}:
+        logits = model.forward(x, points[version])
+        error = (logits.argmax(axis=1) != labels).astype(np.float64)
+        columns = {"version": version, "error": error, "confidence": confidence(logits), "latency_s": 0.0}
+        frames.append(pd.DataFrame({"example": [str(i) for i in range(len(labels))], **columns}))
+    return OutcomeTable(pd.concat(frames, ignore_index=True))

@@ -1,0 +1,39 @@
+"""Labels for what was answered: ``POST /v2/models/{model}/feedback``; GET tells what they say so far."""
+
+from __future__ import annotations
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slotool.serving import refusals
+from slotool.serving.frontend import FrontEnd, json_response
+from slotool.serving.tensors import json_object
+
+
+class FeedbackEndpoint:
+    """Takes ``{"request": id, "labels": [class, …]}``, the id being the one that came with the answer."""
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        self.routes = [Route("/v2/models/{model}/feedback", self.feedback, methods=["GET", "POST"])]
+
+    async def feedback(self, request: Request) -> Response:
+        served = self._front.model(request.path_params["model"])
+        known = self._front.feedback[served.name]
+        if request.method == "POST":
+            known.label(served, *_asked(await self._front.body(request)))
+            await known.look(served)
+        return json_response(known.summary())
+
+
+def _asked(body: bytes) -> tuple[str, np.ndarray]:
+    document = json_object(body)
+    request, labels = document.get("request"), document.get("labels")
+    if not isinstance(request, str):
+        raise refusals.bad_request("request: the text that came with the answer is expected")
+    whole = isinstance(labels, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in labels)
+    if not isinstance(labels, list) or not labels or not whole or not all(abs(n) < 2**31 for n in labels):
+        raise refusals.bad_request("labels: a list of classes is expected, one per example")
+    return request, np.array(labels, dtype=np.int64)

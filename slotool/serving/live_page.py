@@ -1,0 +1,131 @@
+"""The page for browsers, the figures it asks for each second, and the dials it lets one turn."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from importlib import resources
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slotool import __version__
+from slotool.errors import InputError
+from slotool.serving import tensors
+from slotool.serving.frontend import FrontEnd, json_response
+from slotool.serving.guard import require_same_origin, wants_page
+from slotool.serving.refusals import bad_request
+
+TICK_S = 1.0
+# Nothing is fetched from elsewhere, whatever the page holds, and no other site may show it in a frame.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+Page = Callable[[Request], Awaitable[Response]]
+
+
+class Steering(Protocol):
+    """Changes the policy of the served models while they are served."""
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """What may be chosen from."""
+
+    @property
+    def policy(self) -> str:
+        """What is in force."""
+
+    async def use(self, policy: str) -> None:
+        """Put another in force. Raises ``InputError``; then nothing has changed."""
+
+
+class LivePage:
+    """Handlers over one ``FrontEnd``; ``index`` answers clients that are no browsers."""
+
+    def __init__(self, front: FrontEnd, index: Page, steering: Steering | None = None):
+        self._front = front
+        self._index = index
+        self._steering = steering
+        self._html = (resources.files("slotool.serving") / "live.html").read_text(encoding="utf-8")
+        self.routes = [
+            Route("/", self.page),
+            Route("/live", self.figures, methods=["GET"]),
+            Route("/live", self.turn, methods=["POST"]),
+        ]
+
+    async def run(self) -> None:
+        """Close a second of the figures every second, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._front.live.tick()
+
+    async def page(self, request: Request) -> Response:
+        if not wants_page(request.headers.get("accept", "")):
+            return await self._index(request)
+        headers = {"Content-Security-Policy": _POLICY, "Vary": "Accept", "Cache-Control": "no-store"}
+        return Response(self._html, headers=headers, media_type="text/html")
+
+    async def figures(self, request: Request) -> Response:
+        """Seconds after ``since`` and what is in force; ``since`` is a second's number, all without one."""
+        text = request.query_params.get("since", "-1")
+        number = -1
+        with suppress(ValueError):
+            number = int(text) if len(text) < 20 else -1
+        return json_response(self._document(number))
+
+    async def turn(self, request: Request) -> Response:
+        """Change ``policy`` or ``tolerance``, whichever is named, and say what is in force then."""
+        front = self._front
+        require_same_origin(request, has_token=front.token is not None)
+        asked = tensors.json_object(await front.body(request))
+        strangers = set(asked) - {"policy", "tolerance"}
+        if strangers:
+            raise bad_request(f"there are the dials policy and tolerance, none is called {min(strangers)[:40]!r}")
+        if "tolerance" in asked:
+            tolerance = _tolerance(asked["tolerance"])
+        if "policy" in asked:
+            await self._use(asked["policy"])
+        if "tolerance" in asked and tolerance != front.dials.tolerance:
+            front.dials.tolerance = tolerance
+            front.live.event("no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}")
+        return json_response(self._document(1 << 62))
+
+    async def _use(self, policy: Any) -> None:
+        steering = self._steering
+        if steering is None or policy not in list(steering.policies):
+            offered = ", ".join(steering.policies) if steering else "none"
+            raise bad_request(f"policy: {str(policy)[:40]!r} is not among those of this server: {offered}")
+        if policy == steering.policy:
+            return
+        try:
+            await steering.use(policy)
+        except InputError as error:
+            raise bad_request(f"policy {policy}: {error}") from None
+        self._front.live.event(f"policy {policy}")
+
+    def _document(self, number: int) -> dict[str, Any]:
+        front, steering = self._front, self._steering
+        tiers = {rule.tolerance for served in front.models.values() if served.rules for rule in served.rules.rules}
+        return {
+            "version": __version__,
+            "up_s": round(front.live.up_s(), 3),
+            "models": list(front.models),
+            "policy": steering.policy if steering else None,
+            "policies": list(steering.policies) if steering else [],
+            "tolerance": front.dials.tolerance,
+            "tiers": sorted(tiers),
+            "seconds": front.live.since(number),
+        }
+
+
+def _tolerance(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
+        raise bad_request("tolerance: a number from 0 on is expected, or null for none")
+    return float(value)

@@ -1,0 +1,167 @@
+"""What a server is made of: artifacts, and the tables and rules that say how their dials are turned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slotool.elastic import ElasticModel, load_model
+from slotool.elastic.evaluation import version_name
+from slotool.errors import InputError
+from slotool.machine import machine_id
+from slotool.rules.ruleset import RuleSet
+from slotool.scheduling import (
+    ControlSpace,
+    CoRunnerEstimator,
+    FirstApplicable,
+    InterferenceAware,
+    LatencyProfile,
+    Policy,
+    ToleranceTiers,
+    by_demand,
+)
+from slotool.scheduling.batching import POLICIES, ControlGrid, make_policy
+from slotool.scheduling.latency_profile import copies_in
+from slotool.serving.served import ServedModel
+from slotool.tables import LatencyTable, OutcomeTable
+
+BY_DEMAND = "by-demand"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files a server was started from; what they hold is read anew whenever it is told to.
+
+    ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to tell which latency
+    rows describe this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
+    answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
+    """
+
+    artifacts: tuple[Path, ...]
+    names: tuple[str, ...] = ()
+    rules: Path | None = None
+    latency: Path | None = None
+    outcomes: tuple[Path, ...] = ()
+    threads: int = 1
+    policy: str = BY_DEMAND
+    deadline_us: float = math.inf
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names that ``policy`` may have with these tables."""
+        return (BY_DEMAND, *(POLICIES if self.latency and self.outcomes else ()))
+
+    def with_policy(self, name: str) -> Sources:
+        return replace(self, policy=name)
+
+    def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
+        """Everything is read and matched before the first request, so that a wrong table is an error and no surprise.
+
+        ``warn`` is given a sentence for whatever is doubtful. Raises ``InputError`` for names that cannot be told apart
+        and for tables, rules or a policy that fit none of the models.
+        """
+        models = [load_model(str(path)) for path in self.artifacts]
+        if self.names and len(self.names) != len(models):
+            raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
+        named: dict[str, tuple[ElasticModel, Path]] = {}
+        for name, model, path in zip(self.names or [m.name for m in models], models, self.artifacts, strict=True):
+            if name in named or not name or "/" in name:
+                raise InputError(f"{name!r} cannot name another model; choose names with --name")
+            named[name] = model, path
+        return self._match(named, warn)
+
+    def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
+        """The same models with tables, rules and policy as their files are now. Raises as ``load`` does."""
+        return self._match({name: (entry.model, entry.path or Path()) for name, entry in served.items()}, warn)
+
+    def _match(
+        self, named: Mapping[str, tuple[ElasticModel, Path]], warn: Callable[[str], None]
+    ) -> dict[str, ServedModel]:
+        rules = RuleSet.load(self.rules) if self.rules else None
+        latency = LatencyTable.load(self.latency) if self.latency else None
+        tables = {path: OutcomeTable.load(path) for path in self.outcomes}
+        served = {}
+        for name, (model, path) in named.items():
+            mine = rules if rules and _has_versions(model, rules) else None
+            outcomes = _outcomes_of(model, tables)
+            conditions = _conditions(model, latency, self.threads, warn)
+            space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
+            policy = self._policy(model, space, mine, latency, conditions)
+            accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy)
+        self._nothing_unused(served, rules, tables)
+        return served
+
+    def _policy(
+        self,
+        model: ElasticModel,
+        space: ControlSpace,
+        rules: RuleSet | None,
+        latency: LatencyTable | None,
+        conditions: Mapping[str, Any],
+    ) -> Policy:
+        if self.policy == BY_DEMAND:
+            return by_demand(space, rules, _in_company(model, space, latency, conditions))
+        tiers = [ToleranceTiers(rules, space)] if rules is not None else []
+        return FirstApplicable([*tiers, make_policy(self.policy, ControlGrid(space), self.deadline_us)])
+
+    def _nothing_unused(
+        self, served: Mapping[str, ServedModel], rules: RuleSet | None, tables: Mapping[Path, OutcomeTable]
+    ) -> None:
+        if rules and not any(entry.rules for entry in served.values()):
+            wanted = ", ".join(sorted({*rules.versions, rules.best_version}))
+            raise InputError(f"{self.rules}: no served model has the versions these rules consult: {wanted}")
+        for path, table in tables.items():
+            if not any(_outcomes_of(entry.model, tables) is table for entry in served.values()):
+                raise InputError(f"{path}: these are the outcomes of none of the served models")
+
+
+def _has_versions(model: ElasticModel, rules: RuleSet) -> bool:
+    return {*rules.versions, rules.best_version} <= {version_name(point) for point in model.points}
+
+
+def _outcomes_of(model: ElasticModel, tables: Mapping[Path, OutcomeTable]) -> OutcomeTable | None:
+    """The table evaluated from this model: its provenance says so, or it has all of the model's points."""
+    names = {version_name(point) for point in model.points}
+    fitting = [table for table in tables.values() if names <= set(table.versions)]
+    return next((table for table in fitting if table.provenance.get("subject", model.name) == model.name), None)
+
+
+def _conditions(
+    model: ElasticModel, latency: LatencyTable | None, threads: int, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Which latency rows describe this server; falls back with a warning where only others were measured."""
+    if latency is None:
+        return {}
+    alone = {"co_runners": "", "replicas": 1}
+    rows = latency.where(subject=model.name, status="ok", **alone).rows
+    if rows.empty:
+        warn(f"the latency table has no rows of {model.name}: its deadlines only bound the time in the queue")
+        return {}
+    if threads not in set(rows["threads"]):
+        warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
+    if machine_id() not in set(rows["machine"]):
+        warn(f"the latencies of {model.name} were measured on another machine")
+    return {**alone, "threads": threads} if threads in set(rows["threads"]) else alone
+
+
+def _in_company(
+    model: ElasticModel, space: ControlSpace, latency: LatencyTable | None, conditions: Mapping[str, Any]
+) -> InterferenceAware | None:
+    """LCAO that tells how crowded the machine is, where latencies beside busy copies of the model are known."""
+    if latency is None or not conditions:
+        return None
+    narrowed = {name: value for name, value in conditions.items() if name != "co_runners"}
+    rows = latency.where(subject=model.name, status="ok", batch_size=1, **narrowed).rows
+    if not any(copies_in(model.name, text) for text in rows["co_runners"].unique()):
+        return None
+    profile = LatencyProfile.of_table(model.name, model.points, latency, **narrowed)
+    accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
+    spaces = {
+        beside: ControlSpace(model.points, {(point, 1): time_us for point, time_us in planned.items()}, accuracy)
+        for beside, planned in profile.planned_us.items()
+    }
+    return InterferenceAware(spaces, CoRunnerEstimator(profile.mean_us))

@@ -1,0 +1,145 @@
+"""The local engine: the same answers from worker processes, whatever happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from live_server import tier_rules
+
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.elastic import load_model
+from slotool.errors import InputError, RunError
+from slotool.scheduling import ControlSpace, by_demand
+from slotool.scheduling.batching.fixed import FixedBatching
+from slotool.scheduling.batching.grid import ControlGrid
+from slotool.serving import Answer, Refusal, Router, ServedModel
+from slotool.serving.demands import Demands
+from slotool.serving.engines import LocalEngine
+
+HERE = lambda: False  # noqa: E731
+X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
+
+
+def family() -> ServedModel:
+    path = shipped_artifact("family").path
+    model = load_model(str(path))
+    sizes = {1: 200.0, 8: 500.0, 32: 1_000.0}
+    known = {(point, n): (i + 1) * us for i, point in enumerate(model.points) for n, us in sizes.items()}
+    accuracy = {point: 0.9 + 0.01 * i for i, point in enumerate(model.points)}
+    grid = ControlGrid(ControlSpace(model.points, known, accuracy))
+    return ServedModel("family", model, FixedBatching(grid, model.points[-1]), None, path)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    engine = LocalEngine(2, most_examples=64, hang_s=2.0)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def router(engine: LocalEngine) -> Router:
+    return Router({"family": family()}, engine)
+
+
+def ask(router: Router, count: int, demands: Demands) -> list[Answer | Refusal]:
+    async def all_of_them() -> list[Answer | Refusal]:
+        now_us = router.now_us()
+        asked = [router.answer("family", X[i : i + 1], demands, now_us, HERE) for i in range(count)]
+        return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
+
+    return asyncio.run(all_of_them())
+
+
+def test_workers_answer_as_the_model_itself_does(router: Router) -> None:
+    served = family()
+    for n in (1, 5, 64):
+        answers = ask(router, n, Demands(60e6))
+        assert all(isinstance(answer, Answer) for answer in answers), answers
+        logits = np.concatenate([answer.scored.logits for answer in answers])
+        np.testing.assert_allclose(logits, served.model.forward(X[:n], served.model.full), atol=1e-4)
+    assert max(answer.batch for answer in answers) > 1
+
+
+def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(router: Router, engine: LocalEngine) -> None:
+    async def killed_under_them() -> list[Answer]:
+        await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
+        stopped = [engine.pid(worker) for worker in range(2)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        asked = [
+            asyncio.ensure_future(router.answer("family", X[i : i + 1], Demands(60e6), router.now_us(), HERE))
+            for i in range(40)
+        ]
+        await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
+        os.kill(stopped[0], signal.SIGKILL)
+        answers = await asyncio.gather(*asked)
+        # One was killed, the other hung, and was found to.
+        assert {engine.pid(worker) for worker in range(2)}.isdisjoint(stopped)
+        while router.alive() < 2:
+            await asyncio.sleep(0.05)
+        return answers
+
+    answers = asyncio.run(asyncio.wait_for(killed_under_them(), 60))
+    served = family()
+    logits = np.concatenate([answer.scored.logits for answer in answers])
+    np.testing.assert_allclose(logits, served.model.forward(X[:40], served.model.full), atol=1e-4)
+    count = router.metrics.registry.get_sample_value
+    assert count("slotool_worker_restarts_total") == 2
+    assert (count("slotool_retries_total", {"model": "family"}) or 0) >= 2
+
+
+def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_is_busy(
+    router: Router, engine: LocalEngine
+) -> None:
+    async def ask_stopped() -> list[Answer | Refusal]:
+        for worker in range(2):
+            os.kill(engine.pid(worker), signal.SIGSTOP)
+        try:
+            asked = [
+                asyncio.ensure_future(router.answer("family", x, Demands(ms * 1e3), router.now_us(), HERE))
+                for x, ms in ((X[:1], 60e3), (X[:1], 60e3), (X[1:2], 50.0))
+            ]
+            await asyncio.wait(asked[2:])
+            assert not any(task.done() for task in asked[:2])
+        finally:
+            for worker in range(2):
+                os.kill(engine.pid(worker), signal.SIGCONT)
+        return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
+
+    first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 60))
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
+    assert isinstance(late, Refusal)
+    assert late.cause == "expired"
+
+
+@pytest.mark.parametrize("tolerance", [0.1, 0.2, 0.3])
+def test_ensembles_of_rules_that_came_later_answer_as_they_do_inline(router: Router, tolerance: float) -> None:
+    served, rules = family(), tier_rules(threshold=0.9)
+    tiers = ServedModel("family", served.model, by_demand(ControlSpace(served.model.points), rules), rules, served.path)
+    router.replace(tiers)
+    asked = Demands(tolerance=tolerance)
+    for got, expected in zip(ask(router, 20, asked), ask(Router({"family": tiers}), 20, asked), strict=True):
+        assert isinstance(got, Answer)
+        assert isinstance(expected, Answer)
+        assert got.decision == expected.decision
+        np.testing.assert_allclose(got.scored.logits, expected.scored.logits, atol=1e-4)
+
+
+def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:
+    served = family()
+    with pytest.raises(InputError, match="does not come from an artifact"):
+        Router({"family": ServedModel("family", served.model, served.policy)}, LocalEngine())
+
+
+def test_an_artifact_that_a_worker_cannot_load_is_told_at_the_start(tmp_path: Path) -> None:
+    served = family()
+    with pytest.raises(RunError, match="cannot run its models"):
+        Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalEngine())

@@ -1,0 +1,73 @@
+"""Labels after the fact: accuracy as it is, and certificates that are refuted when the world has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+
+from slotool.scheduling import by_demand
+
+CLASSES = 4
+X = np.random.default_rng(3).random((400, 6)).astype(np.float32)
+
+
+@pytest.fixture
+def live() -> Iterator[LiveServer]:
+    rules = tier_rules(threshold=0.6)
+    with live_server([served(ThreeLinear(), by_demand(space(), rules), rules)]) as live:
+        yield live
+
+
+def compute(live: LiveServer, row: int, **headers: str) -> dict[str, Any]:
+    return httpx.post(f"{live.url}/compute", content=X[row].tobytes(), headers=headers, trust_env=False).json()
+
+
+def label(live: LiveServer, request: str, *labels: int) -> httpx.Response:
+    content = {"request": request, "labels": list(labels)}
+    return httpx.post(f"{live.url}/v2/models/three/feedback", json=content, trust_env=False)
+
+
+def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: LiveServer) -> None:
+    answers = [compute(live, row) for row in range(8)]
+    for number, answer in enumerate(answers[:4]):
+        told = label(live, answer["request"], (answer["label"] + (number == 0)) % CLASSES).json()
+    assert told == {"labelled": 4, "accuracy": 0.75, "effective_accuracy": 0.75, "alarms": []}
+    assert live.count("slotool_labelled_accuracy", model="three") == 0.75
+    for _ in range(2):  # nothing reached the router but a request that asks for what cannot be
+        httpx.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Min-Accuracy": "1"}, trust_env=False)
+    told = httpx.get(f"{live.url}/v2/models/three/feedback", trust_env=False).json()
+    assert told["effective_accuracy"] == pytest.approx(0.75 * 8 / 10)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_certificate_is_refuted_when_the_tier_errs_more_than_it_may(live: LiveServer, changed: bool) -> None:
+    model = live.models["three"]
+    assert isinstance(model, ThreeLinear)
+    best = model.forward(X.reshape(-1, 1, 2, 3), POINTS[-1]).argmax(axis=1)
+    truth = best if changed else model.forward(X.reshape(-1, 1, 2, 3), POINTS[0]).argmax(axis=1)
+    for row in range(160):
+        answer = compute(live, row, Tolerance="0.3")
+        told = label(live, answer["request"], int(truth[row])).json()
+    # Small alone serves the widest tier: where the large one is always right it errs far more than 30 % more.
+    assert {alarm["tolerance"] for alarm in told["alarms"]} >= {0.3} if changed else told["alarms"] == []
+    assert (live.count("slotool_refuted_certificates", model="three") > 0) == changed
+
+
+def test_labels_that_cannot_be_are_refused_with_a_sentence(live: LiveServer) -> None:
+    request = compute(live, 0)["request"]
+    for status, asked in (
+        (404, ("999", 1)),
+        (400, (request, 1, 2)),
+        (400, (request, CLASSES)),
+        (400, (request,)),
+        (200, (request, 1)),
+        (404, (request, 1)),
+    ):
+        response = label(live, *asked)  # type: ignore[arg-type]
+        assert response.status_code == status
+        assert status == 200 or len(response.json()["error"]) > 10

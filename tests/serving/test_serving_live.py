@@ -1,0 +1,271 @@
+"""Figures by the second, the dials, and the page itself in a real browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from browser import Browser, browser_at
+from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+
+from slotool.elastic import confidence
+from slotool.errors import InputError
+from slotool.scheduling import Decision, FixedPoint, by_demand
+from slotool.serving import Answer, Router
+from slotool.serving.ensemble import Scored
+from slotool.serving.guard import Token
+from slotool.serving.live import KEPT_SECONDS, MOST_SAMPLES, Live
+from slotool.serving.served import ServedModel
+
+SMALL, MEDIUM, LARGE = POINTS
+X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
+SECRET = "correct-horse-battery"
+
+
+class ByName:
+    """Steering between what answers everything at one point, and by demand."""
+
+    policies: Sequence[str] = ("by-demand", "always-small", "broken")
+
+    def __init__(self, router: Router):
+        self._router = router
+        self.policy = "by-demand"
+
+    async def use(self, policy: str) -> None:
+        if policy == "broken":
+            raise InputError("it has no table to go by")
+        for entry in self._router.models.values():
+            chosen = FixedPoint(space(), SMALL) if policy == "always-small" else by_demand(space(), entry.rules)
+            self._router.replace(ServedModel(entry.name, entry.model, chosen, entry.rules, accuracy=entry.accuracy))
+        self.policy = policy
+
+
+@pytest.fixture
+def live() -> Iterator[LiveServer]:
+    model = served(ThreeLinear(), by_demand(space(), tier_rules()), tier_rules())
+    with live_server([model], steering=ByName) as live:
+        yield live
+
+
+def answer(latency_us: float, slack_us: float = 1.0) -> Answer:
+    scored = Scored(np.zeros((1, 4), np.float32), confidence(np.zeros((1, 4), np.float32)))
+    return Answer(scored, Decision(SMALL, 1, "as asked"), latency_us / 2, latency_us / 2, slack_us, 1, "7")
+
+
+def test_a_second_holds_what_ended_in_it() -> None:
+    now_s, waiting = [0.0], [7]
+    live = Live(lambda: waiting[0], lambda: now_s[0])
+    for latency_us in (100.0, 200.0, 300.0):
+        live.answered(answer(latency_us), "small", 0.8)
+    live.answered(answer(400.0, slack_us=-5.0), "large", 0.9)
+    for cause in ("expired", "queue-full", "queue-full", "bad-request", "client-gone"):
+        live.dropped(cause)
+    live.event("policy b")
+    now_s[0] = 2.0
+    live.tick()
+    (second,) = live.since(-1)
+    assert (second["answered"], second["refused"], second["waiting"], second["event"]) == (2.0, 1.5, 7, "policy b")
+    assert second["attainment"] == pytest.approx(3 / 7), "what clients did wrong themselves does not count"
+    assert second["accuracy"] == pytest.approx((3 * 0.8 + 0.9) / 4)
+    assert second["effective"] == pytest.approx(3 * 0.8 / 7), "late and refused ones are wrong"
+    assert second["p50_us"] == pytest.approx(250.0)
+    assert second["points"] == {"small": 1.5, "large": 0.5}
+    assert second["drops"] == {"expired": 0.5, "queue-full": 1.0, "bad-request": 0.5, "client-gone": 0.5}
+    now_s[0] = 3.0
+    live.tick()
+    (empty,) = live.since(second["number"])
+    assert (empty["answered"], empty["attainment"], empty["accuracy"], empty["p99_us"]) == (0.0, None, None, None)
+
+
+def test_unknown_accuracies_are_not_made_up() -> None:
+    now_s = [0.0]
+    live = Live(lambda: 0, lambda: now_s[0])
+    live.answered(answer(1.0), "small", 0.8)
+    live.answered(answer(1.0), "tier", None)
+    now_s[0] = 1.0
+    live.tick()
+    (second,) = live.since(-1)
+    assert (second["accuracy"], second["effective"]) == (0.8, None)
+
+
+def test_memory_is_bounded_and_samples_are_of_the_whole_second() -> None:
+    now_s = [0.0]
+    live = Live(lambda: 0, lambda: now_s[0])
+    for i in range(5 * MOST_SAMPLES):
+        live.answered(answer(float(i)), "small", None)
+    assert len(live._open.latencies_us) == MOST_SAMPLES
+    for _ in range(KEPT_SECONDS + 50):
+        now_s[0] += 1.0
+        live.tick()
+    seconds = live.since(-1)
+    assert len(seconds) == KEPT_SECONDS
+    assert [s["number"] for s in seconds[:2]] == [50, 51]
+    now_s[0] += 1.0
+    for i in range(5 * MOST_SAMPLES):
+        live.answered(answer(float(i)), "small", None)
+    live.tick()
+    assert live.since(seconds[-1]["number"])[0]["p50_us"] == pytest.approx(2.5 * MOST_SAMPLES, rel=0.1)
+
+
+def test_tiers_have_the_accuracy_their_rules_promise() -> None:
+    rules = tier_rules()
+    known = served(ThreeLinear(), rules=rules).expected_accuracy
+    assert known[MEDIUM] == 0.9
+    assert all(known[rule.point] == pytest.approx(1 - 0.02 * (1 + rule.degradation)) for rule in rules.rules)
+
+
+def seconds(live: LiveServer, since: int = -1) -> list[dict[str, Any]]:
+    return httpx.get(f"{live.url}/live", params={"since": since}, trust_env=False).json()["seconds"]
+
+
+def until(reached: Callable[[], Any], within_s: float = 30.0) -> Any:
+    end_s = time.monotonic() + within_s
+    while not (found := reached()):
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def compute(live: LiveServer, **headers: str) -> dict[str, Any]:
+    return httpx.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, trust_env=False).json()
+
+
+def test_served_requests_are_in_the_figures(live: LiveServer) -> None:
+    for _ in range(5):
+        compute(live)
+    compute(live, Tolerance="much")
+
+    def total(of: str, name: str) -> float:
+        rates = [(s[of].get(name, 0), s) for s in seconds(live)]
+        ends = [0.0, *(s["up_s"] for _, s in rates)]
+        return sum(rate * (end - begin) for (rate, _), begin, end in zip(rates, ends[:-1], ends[1:], strict=True))
+
+    until(lambda: total("points", LARGE.key) > 4.9)
+    assert total("points", LARGE.key) == pytest.approx(5, rel=0.01)
+    assert total("drops", "bad-request") == pytest.approx(1, rel=0.01)
+    last = seconds(live)[-1]["number"]
+    assert all(s["number"] > last for s in seconds(live, last))
+
+
+def turn(live: LiveServer, dials: Any, **headers: str) -> httpx.Response:
+    return httpx.post(f"{live.url}/live", json=dials, headers=headers, trust_env=False)
+
+
+def test_dials_are_turned_while_requests_go_on(live: LiveServer) -> None:
+    assert compute(live)["operating_point"] == LARGE.key
+    told = turn(live, {"tolerance": 0.1}).json()
+    assert (told["tolerance"], told["policy"], told["policies"]) == (0.1, "by-demand", list(ByName.policies))
+    assert compute(live)["rule"] == "response-time-0.1"
+    assert compute(live, **{"Min-Accuracy": "0.85"})["operating_point"] == MEDIUM.key, "it says what it wants itself"
+    assert turn(live, {"policy": "always-small", "tolerance": None}).json()["policy"] == "always-small"
+    assert compute(live)["operating_point"] == SMALL.key
+    (event,) = until(lambda: [s["event"] for s in seconds(live) if "always-small" in s["event"]])
+    assert event.endswith("policy always-small; no default tolerance")
+    assert turn(live, {"policy": "by-demand"}).status_code == 200
+    assert compute(live)["operating_point"] == LARGE.key
+
+
+@pytest.mark.parametrize(
+    ("dials", "sentence"),
+    [
+        ({"policy": "magic"}, "'magic' is not among those of this server: by-demand"),
+        ({"policy": ["by-demand"]}, "is not among those"),
+        ({"policy": "broken"}, "it has no table to go by"),
+        ({"tolerance": -0.1}, "a number from 0 on"),
+        ({"tolerance": "0.1"}, "a number from 0 on"),
+        ({"tolerance": True}, "a number from 0 on"),
+        ({"tempo": 3}, "none is called 'tempo'"),
+        ([], "not a JSON object"),
+        ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
+    ],
+)
+def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, dials: Any, sentence: str) -> None:
+    response = turn(live, dials)
+    assert response.status_code == 400
+    assert sentence in response.json()["error"]
+    assert compute(live)["operating_point"] == LARGE.key
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "evil.example", "Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
+        {"Host": "evil.example:8000"},
+    ],
+)
+def test_pages_of_other_sites_turn_nothing(live: LiveServer, headers: dict[str, str]) -> None:
+    response = turn(live, {"tolerance": 0.1}, **headers)
+    assert response.status_code == 403
+    assert compute(live)["operating_point"] == LARGE.key
+    own = {"Origin": live.url, "Sec-Fetch-Site": "same-origin"}
+    assert turn(live, {"tolerance": 0.1}, **own).status_code == 200
+
+
+def test_a_page_for_browsers_and_a_document_for_others(live: LiveServer) -> None:
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    page = httpx.get(live.url, headers={"Accept": accept}, trust_env=False)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
+        index = httpx.get(live.url, headers=headers, trust_env=False)
+        assert index.json()["server"] == "slotool"
+
+
+def test_the_page_shows_and_turns_in_a_real_browser(live: LiveServer) -> None:
+    with browser_at(f"{live.url}/") as page:
+        page.until("document.body.dataset.state === 'live'")
+        assert page.value("document.querySelector('#models').textContent") == "three"
+
+        def some_answered() -> Any:
+            compute(live)
+            return page.value("document.querySelector('#plots .legend b').textContent") not in ("0", "–")
+
+        until(some_answered)
+        shown = page.value("document.querySelector('#tiles').innerText")
+        assert "Attainment\n100%" in shown.replace(" ", "").replace("\n\n", "\n")
+        assert "large" in shown
+        assert inked(page) == [True] * 7
+        page.value("document.querySelector('#policy').value = 'always-small'")
+        page.value("document.querySelector('#tolerance').value = '0.2'")
+        page.value("document.querySelector('#turn').click()")
+        page.until("document.querySelector('#said').textContent === 'in force'")
+        assert compute(live)["operating_point"] == SMALL.key
+        assert live.url in page.value("location.href")
+        until(lambda: page.value("seconds.some(second => second.event.includes('policy always-small'))"))
+        page.value("document.querySelector('#policy').value = 'broken'; document.querySelector('#turn').click()")
+        page.until("document.querySelector('#said').className === 'bad'")
+        assert "no table" in page.value("document.querySelector('#said').textContent")
+        assert page.asked_elsewhere == []
+        assert page.complaints == []
+
+
+def inked(page: Browser) -> list[bool]:
+    """Of each plot, whether anything is drawn on it."""
+    return page.value(
+        "[...document.querySelectorAll('canvas')].map(canvas => canvas.getContext('2d')"
+        ".getImageData(0, 0, canvas.width, canvas.height).data.some(value => value))"
+    )
+
+
+def test_the_page_asks_for_the_token_it_needs() -> None:
+    with (
+        live_server([served(ThreeLinear())], token=Token.of(SECRET, "the test")) as live,
+        browser_at(f"{live.url}/") as page,
+    ):
+        page.until("!document.querySelector('#locked').hidden")
+        assert page.value("document.querySelector('#models').textContent") == "", "nothing is told without it"
+        page.value(
+            f"document.querySelector('#locked input').value = '{SECRET}';"
+            "document.querySelector('#locked form').requestSubmit()"
+        )
+        page.until("document.body.dataset.state === 'live'")
+        assert page.value("document.querySelector('#models').textContent") == "three"
+        assert SECRET not in page.value("location.href")
