@@ -106,7 +106,7 @@ class LivePage:
             await steering.use(policy)
         except InputError as error:
             raise bad_request(f"policy {policy}: {error}") from None
-        self._front.live.event(f"policy {policy}")
+        self._front.router.events.tell("dial", f"policy {policy}")
 
     def _document(self, number: int) -> dict[str, Any]:
         front, steering = self._front, self._steering

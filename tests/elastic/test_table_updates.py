@@ -15,6 +15,7 @@ import torch
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
 from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
 from slotool.elastic.family import Version
@@ -86,6 +87,27 @@ def test_without_labels_no_more_is_promised_than_the_full_network_kept() -> None
     assert (now.calibration.accuracy <= full + 1e-12).all()
     with pytest.raises(InputError, match="cannot be met"):
         now.top(late.test.x[:1], accuracy=full + 1e-6)
+
+
+def test_where_all_layers_are_int8_the_promise_is_what_int8_keeps() -> None:
+    """Weights that hardly survive rounding: one column of the last layer makes its steps too coarse for the others."""
+    data, network = load_dataset("digits"), trained().mlp
+    last = network.layers[-1]
+    # An input of the last layer that is always 0 costs the float32 network nothing.
+    weights = np.column_stack([last.weights, np.full(last.units, 40.0, dtype=np.float32)])
+    before = network.layers[-2]
+    mute = DenseLayer(before.name, np.vstack([before.weights, 0 * before.weights[:1]]), np.append(before.bias, -1.0))
+    mute = replace(mute, bias=mute.bias.astype(np.float32))
+    coarse = MLP(network.input_shape, (*network.layers[:-2], mute, DenseLayer(last.name, weights, last.bias)))
+    model = build("digits", Subject(coarse, data), "clusters", Settings(SHARES)).at_int8()
+    assert model.all_int8
+    updates = TableUpdates(model, half_life=len(data.validation))
+    updates.observe(data.validation.x, data.validation.y)
+    served = (model.forward(data.validation.x, model.full).argmax(axis=1) == data.validation.y).mean()
+    exact = (coarse.logits(data.validation.x.reshape(-1, 64)).argmax(axis=1) == data.validation.y).mean()
+    assert served < exact
+    assert updates.updated().calibration.by_point[-1] == pytest.approx(served)
+    assert updates.updated().calibration.accuracy.max() <= served + 1e-12
 
 
 def test_bad_streams_are_refused() -> None:

@@ -238,7 +238,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     ]
     LatencyTable.of([{**row, "machine": machine_id()} for row in rows]).save(here / "batches.parquet")
     options = ("--rules", "rules.json", "--latency", "batches.parquet", "--outcomes", "family-outcomes.parquet",
-               "--policy", "maxacc", "--engine", "local")  # fmt: skip
+               "--policy", "maxacc", "--engine", "local", "--log", "events.jsonl")  # fmt: skip
     with serving(here, "family", *options) as (process, ready):
 
         def compute(**headers: str) -> dict[str, Any]:
@@ -271,6 +271,10 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
         assert turned.json()["policy"] == "by-demand"
         assert compute()["reason"].startswith("nothing asked for")
+        assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
+            "reload",
+            "dial",
+        ]
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 

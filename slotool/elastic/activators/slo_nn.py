@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
-from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
+from slotool.elastic.activators.refusals import dims, not_finite, number, row_values
 from slotool.elastic.activators.registry import RANKERS
 from slotool.elastic.model import Asker, ElasticModel
 from slotool.errors import ArtifactError, InputError
@@ -105,7 +106,7 @@ class SloNN(ElasticModel):
             return out
         bad = self._compiled.logits(flat, out, at)
         if bad >= 0:
-            raise _not_finite(flat, bad)
+            raise not_finite(flat, bad)
         return out
 
     def _all_at_once(self, flat: Any, out: np.ndarray) -> bool:
@@ -123,7 +124,7 @@ class SloNN(ElasticModel):
         left, exact = flat[refused], np.empty((int(refused.sum()), self.classes), dtype=np.float32)
         bad = self._compiled.logits(left, exact, len(self.shares))
         if bad >= 0:
-            raise _not_finite(flat, int(np.flatnonzero(refused)[bad]))
+            raise not_finite(flat, int(np.flatnonzero(refused)[bad]))
         out[refused] = exact
         return out
 
@@ -183,8 +184,8 @@ class SloNN(ElasticModel):
         self.require(point)
         flat = self.flat(x)
         for row in range(flat.shape[0]):
-            if not np.isfinite(_row_values(flat, row)).all():
-                raise _not_finite(flat, row)
+            if not np.isfinite(row_values(flat, row)).all():
+                raise not_finite(flat, row)
         if point == FULL:
             exact = logits(self.mlp, {}, flat, 1.0)
             if not (self.all_int8 and isinstance(flat, np.ndarray)):
@@ -228,8 +229,8 @@ class SloNN(ElasticModel):
         if flat.shape[0] != 1:
             raise InputError(f"{self.name}: k is chosen for one input at a time, not for {flat.shape[0]}")
         inputs = layer_input(self.mlp, {}, flat, 1.0, self.first)
-        if not np.isfinite(_row_values(inputs, 0)).all():
-            raise _not_finite(flat, 0)
+        if not np.isfinite(row_values(inputs, 0)).all():
+            raise not_finite(flat, 0)
         out = np.empty(len(self.shares))
         self._compiled.estimate(inputs, out)
         return out
@@ -252,7 +253,7 @@ class SloNN(ElasticModel):
 
         Raises ``InputError`` for a loss below 0 or above 1.
         """
-        if not 0 <= _number(loss, "accuracy to give up") <= 1:
+        if not 0 <= number(loss, "accuracy to give up") <= 1:
             raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
         return float(self.calibration.by_point[-1]) - loss
 
@@ -271,7 +272,7 @@ class SloNN(ElasticModel):
         """
         if accuracy is None:
             return None
-        found = self.calibration.threshold(_number(accuracy, "accuracy target"))
+        found = self.calibration.threshold(number(accuracy, "accuracy target"))
         if found is None:
             best = float(self.calibration.by_point[-1])
             raise InputError(f"{self.name}: an accuracy of {accuracy} cannot be met; the full network has {best:.4f}")
@@ -286,7 +287,7 @@ class SloNN(ElasticModel):
 
         None: it cannot be met, because not even the full network is that accurate.
         """
-        if self.calibration.threshold(_number(accuracy, "accuracy target")) is None:
+        if self.calibration.threshold(number(accuracy, "accuracy target")) is None:
             return None
         threshold = self.threshold(accuracy)
         assert threshold is not None  # as it can be met
@@ -320,15 +321,16 @@ class SloNN(ElasticModel):
         """Write the artifact (kind ``slo-nn``): weights, tables, and the fingerprint of the weights they belong to."""
         with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
             bundle.write_json(DESCRIPTION_FILE, self._description())
-            bundle.write_tensors(WEIGHTS_FILE, _weight_tensors(self.mlp))
-            bundle.write_tensors(TABLES_FILE, self._table_tensors())
+            bundle.write_tensors(WEIGHTS_FILE, stored.weight_tensors(self.mlp))
+            tensors = stored.table_tensors(self.confidence, self.calibration, self.activators)
+            bundle.write_tensors(TABLES_FILE, tensors)
 
     @classmethod
     def load(cls, artifact: Artifact) -> SloNN:
         """Read it back. Raises ``ArtifactError`` when the tables were built for other weights."""
         description, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
         try:
-            mlp = _read_mlp(description, artifact.tensors(WEIGHTS_FILE))
+            mlp = stored.read_mlp(description, artifact.tensors(WEIGHTS_FILE))
             if mlp.fingerprint != description["weights_sha256"]:
                 raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
             kind = RANKERS[description["ranker"]]
@@ -336,9 +338,9 @@ class SloNN(ElasticModel):
                 artifact.name,
                 mlp,
                 description["shares"],
-                {int(at): _read_activator(kind, _under(f"activator.{at}", tables)) for at in description["entropy"]},
+                {int(at): stored.read_activator(kind, tables, int(at)) for at in description["entropy"]},
                 ConfidenceTables(tables["confidence.means"]),
-                Calibration.from_tensors(_under("calibration", tables)),
+                Calibration.from_tensors(stored.under("calibration", tables)),
                 {int(at): bits for at, bits in description["entropy"].items()},
                 measure=description["measure"],
                 mean_k=description["mean_k"],
@@ -371,7 +373,7 @@ class SloNN(ElasticModel):
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
         shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
         if x.shape[1:] != shape:
-            raise InputError(f"{self.name} takes inputs [batch, {_dims(shape)}], not [{_dims(x.shape)}]")
+            raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
         if not isinstance(x, np.ndarray):
             return x.tocsr()
         return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), self._inputs)
@@ -390,55 +392,3 @@ class SloNN(ElasticModel):
             "int8": self.int8,
             "sparse": self.sparse,
         }
-
-    def _table_tensors(self) -> dict[str, np.ndarray]:
-        parts: dict[str, Mapping[str, np.ndarray]] = {
-            "confidence": {"means": self.confidence.means},
-            "calibration": self.calibration.tensors(),
-        }
-        for at, activator in self.activators.items():
-            parts[f"activator.{at}"] = {**activator.ranker.tensors(), **activator.lists.tensors()}
-        return {f"{part}.{name}": array for part, tensors in parts.items() for name, array in tensors.items()}
-
-
-def _weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
-    weights = {f"{layer.name}.weight": layer.weights for layer in mlp.layers}
-    return {**weights, **{f"{layer.name}.bias": layer.bias for layer in mlp.layers}}
-
-
-def _read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
-    geometry, layers = description.get("convolutions", {}), []
-    for name in description["layers"]:
-        own = (weights[f"{name}.weight"], weights[f"{name}.bias"])
-        layers.append(ConvLayer.of(name, *own, geometry[name]) if name in geometry else DenseLayer(name, *own))
-    return MLP(tuple(description["input_shape"]), tuple(layers))
-
-
-def _read_activator(kind: Any, tensors: Mapping[str, np.ndarray]) -> Activator:
-    return Activator(kind.from_tensors(tensors), NodeLists.from_tensors(tensors))
-
-
-def _under(part: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    prefix = f"{part}."
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-
-
-def _row_values(x: Any, row: int) -> np.ndarray:
-    """What row ``row`` holds: all of it, or of CSR what is stored."""
-    return x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
-
-
-def _not_finite(x: Any, row: int) -> InputError:
-    finite = np.isfinite(_row_values(x, row)).all()
-    what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
-    return InputError(f"input {row} cannot be answered: {what}")
-
-
-def _number(value: float, what: str) -> float:
-    if math.isnan(value):
-        raise InputError(f"the {what} is not a number")
-    return float(value)
-
-
-def _dims(shape: Sequence[int]) -> str:
-    return ", ".join(map(str, shape))

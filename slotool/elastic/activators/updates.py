@@ -114,10 +114,19 @@ class TableUpdates:
         levels = max(2, len(model.calibration.thresholds) - 2)
         if self._recent[0][1] is not None:
             expected = Expectation.learn(lessons.trials, lessons.correct).of(lessons.trials)
-            return confidence, Calibration.measure(estimates, expected, levels)
+            return confidence, self._as_served(Calibration.measure(estimates, expected, levels))
         found = Calibration.measure(estimates, lessons.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, Calibration(found.thresholds, found.accuracy - unknown, found.by_point - unknown)
+
+    def _as_served(self, found: Calibration) -> Calibration:
+        """Where all layers are int8 at 100 %, that is what answers, and no more may be promised than it keeps."""
+        model = self.model
+        if not model.all_int8:
+            return found
+        served = (model.forward(x.reshape(-1, *model.input_shape), model.full).argmax(axis=1) for x, _ in self._recent)
+        hits = [right(labels[:, None], y) for labels, (_, y) in zip(served, self._recent, strict=True)]
+        return found.with_full(float(np.concatenate(hits).mean()))
 
     def _lessons(self, activators: dict[int, Activator], first: int, x: Any, y: Any) -> Lessons:
         mlp = self.model.mlp

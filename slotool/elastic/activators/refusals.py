@@ -1,0 +1,32 @@
+"""What an SLO-NN says to inputs and targets that it cannot answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError
+
+
+def row_values(x: Any, row: int) -> np.ndarray:
+    """What row ``row`` holds: all of it, or of CSR what is stored."""
+    return x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
+
+
+def not_finite(x: Any, row: int) -> InputError:
+    finite = np.isfinite(row_values(x, row)).all()
+    what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
+    return InputError(f"input {row} cannot be answered: {what}")
+
+
+def number(value: float, what: str) -> float:
+    if math.isnan(value):
+        raise InputError(f"the {what} is not a number")
+    return float(value)
+
+
+def dims(shape: Sequence[int]) -> str:
+    return ", ".join(map(str, shape))
