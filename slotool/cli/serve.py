@@ -183,22 +183,25 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     """Keeps the port for gRPC, which can only be told a number; nobody can listen on it meanwhile."""
     from contextlib import nullcontext
 
+    from slotool.errors import InputError
     from slotool.serving.server import bind
 
-    return nullcontext() if port is None else bind(host, port)
+    if port is None:
+        return nullcontext()
+    try:
+        import slotool.serving.grpc_frontend  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
+    return bind(host, port)
 
 
 def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Companion | None, str | None]:
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None
-    from slotool.errors import InputError
+    from slotool.serving.grpc_frontend import GrpcFrontEnd
     from slotool.serving.server import address_of
 
-    try:
-        from slotool.serving.grpc_frontend import GrpcFrontEnd
-    except ImportError as error:
-        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
     address = address_of(listener)
     return GrpcFrontEnd(app.state.front, address), address
 

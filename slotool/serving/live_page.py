@@ -92,7 +92,8 @@ class LivePage:
             await self._use(asked["policy"])
         if "tolerance" in asked and tolerance != front.dials.tolerance:
             front.dials.tolerance = tolerance
-            front.live.event("no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}")
+            sentence = "no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}"
+            front.router.events.tell("dial", sentence)
         return json_response(self._document(1 << 62))
 
     async def _use(self, policy: Any) -> None:
@@ -115,6 +116,7 @@ class LivePage:
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
             "models": list(front.models),
+            "workers": front.router.alive(),
             "policy": steering.policy if steering else None,
             "policies": list(steering.policies) if steering else [],
             "tolerance": front.dials.tolerance,

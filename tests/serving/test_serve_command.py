@@ -154,6 +154,13 @@ def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypat
         assert "other users of this machine can read the token" in process.stderr.read()
 
 
+def test_grpc_without_its_extra_is_a_sentence(slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "slotool.serving.grpc_frontend", None)
+    finished = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", 0)
+    assert finished.exit_code == 2
+    assert "pip install 'slotool[grpc]'" in finished.stderr
+
+
 def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
