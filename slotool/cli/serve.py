@@ -58,7 +58,8 @@ def serve(
         typer.Option("--policy", help="by-demand, or whole-queue, slackfit, switching …: points and batches by load."),
     ] = "by-demand",
     deadline_ms: Annotated[
-        float | None, typer.Option("--deadline-ms", min=0.001, help="The deadline that --policy switching plans for.")
+        float | None,
+        typer.Option("--deadline-ms", min=0.001, help="What requests usually have; some policies plan by it."),
     ] = None,
     plan: Annotated[
         Path | None, typer.Option("--plan", help="Switching plan of gen-rules, which --policy switching follows.")
