@@ -256,29 +256,10 @@ def _run(folder: Path, command: str) -> Document:
 
 @contextmanager
 def _server(folder: Path, output: Any) -> Iterator[str]:
-    """A real ``slotool serve`` on a free port; stopped by SIGTERM, as an operator would."""
-    import json as json_module
-    import subprocess
-    import sys
+    """What the load tests of the demo go to."""
+    from slotool.cli.server_process import server_process
 
-    from slotool.errors import RunError
-
-    command = "serve family slo-nn --rules rules.json --latency models-latency.parquet --port 0"
-    output.note(f"      $ slotool {command} &")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "slotool", *command.split(), "--json"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout is not None
-    assert server.stderr is not None
-    line = server.stdout.readline()
-    if not line:
-        raise RunError(f"the server did not start: {server.stderr.read().strip()}")
-    try:
-        yield json_module.loads(line)["url"]
-    finally:
-        server.terminate()
-        server.wait(timeout=READY_WITHIN_S)
+    arguments = "family slo-nn --rules rules.json --latency models-latency.parquet"
+    output.note(f"      $ slotool serve {arguments} --port 0 &")
+    with server_process(arguments.split(), folder) as url:
+        yield url

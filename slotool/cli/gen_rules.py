@@ -10,6 +10,7 @@ import typer
 from slotool.cli.options import Force, Json, Out, Seed
 
 if TYPE_CHECKING:
+    from slotool.cli.gen_rules_switching import SwitchingRequest
     from slotool.cli.output import Output
     from slotool.rules import RuleSet
     from slotool.tables import OutcomeTable
@@ -31,7 +32,9 @@ def gen_rules(
     confidence: Annotated[float, typer.Option("--confidence", help="That no tier exceeds its tolerance.")] = 0.999,
     method: Annotated[
         str,
-        typer.Option("--method", help="certified (proven), bootstrap (the paper's) or naive (best single version)."),
+        typer.Option(
+            "--method", help="certified (proven), bootstrap (the paper's) or naive (best single version); or switching."
+        ),
     ] = "certified",
     tolerance_kind: Annotated[
         str,
@@ -53,19 +56,45 @@ def gen_rules(
         Path | None, typer.Option("--plots", help="Folder for plots of the versions and of the tiers, as PNG.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
+    model: Annotated[Path | None, typer.Option("--model", help="Artifact that --method switching serves.")] = None,
+    latency: Annotated[
+        Path | None, typer.Option("--latency", help="Its latency table, over batch sizes where it may batch.")
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, typer.Option("--deadline-ms", min=0.1, help="Deadline that a switching plan keeps at P99.")
+    ] = None,
+    load_seconds: Annotated[
+        float, typer.Option("--load-seconds", min=0.5, help="How long each load test of a switching plan lasts.")
+    ] = 4.0,
+    configurations: Annotated[
+        str | None,
+        typer.Option(
+            "--configurations",
+            help="Replicas x threads that a switching plan may have: 1x1,2x1.",
+            show_default="what the cores allow",
+        ),
+    ] = None,
+    data: Annotated[str, typer.Option("--data", help="Data set whose test examples a switching plan sends.")] = "auto",
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Find, per tolerance and objective, the cheapest ensemble of versions that keeps the promise.
 
+    With --method switching: up to which arrival rate each point keeps a deadline, by load tests of real servers with
+    several ⟨replicas, threads⟩; slotool serve --policy switching --plan switches by it.
+
     Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
+
+    Example: slotool gen-rules family-outcomes.parquet -o plan.json --method switching --model family --latency
+    family-latency.parquet --deadline-ms 20
     """
     from functools import partial
 
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.gen_rules_plan import dry_run_plan, price_of
     from slotool.cli.gen_rules_plots import draw_rules
+    from slotool.cli.gen_rules_switching import gen_switching_plan
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
     from slotool.rules import OBJECTIVES, generate_rules
@@ -75,6 +104,10 @@ def gen_rules(
     tiers = parse_numbers(tolerances, "--tolerances")
     refuse_existing(out, force)
     output = Output(as_json=json)
+    if method == "switching":
+        asked = _switching(model, outcomes, latency, deadline_ms, load_seconds, configurations, data, seed)
+        gen_switching_plan(output, asked, out, dry_run=dry_run)
+        return
     table = price_of(OutcomeTable.load(outcomes), price)
     chosen = [name.strip() for name in policies.split(",")]
     if dry_run:
@@ -98,6 +131,25 @@ def gen_rules(
         output.warn(f"{version} has one constant confidence, so it never answers first")
     drawn = [] if plots is None else draw_rules(table, rules, make(policies=["osfa"]), plots, out.stem)
     _report(output, table, rules, out, explain, drawn)
+
+
+def _switching(
+    model: Path | None,
+    outcomes: Path,
+    latency: Path | None,
+    deadline_ms: float | None,
+    load_seconds: float,
+    configurations: str | None,
+    data: str,
+    seed: int,
+) -> SwitchingRequest:
+    from slotool.cli.gen_rules_switching import SwitchingRequest, shapes_of
+
+    if model is None or latency is None or deadline_ms is None:
+        raise typer.BadParameter("switching needs --model, --latency and --deadline-ms", param_hint="--method")
+    return SwitchingRequest(
+        model, outcomes, latency, deadline_ms / 1e3, load_seconds, shapes_of(configurations), data, seed
+    )
 
 
 def _report(output: Output, table: OutcomeTable, rules: RuleSet, out: Path, explain: bool, drawn: list[Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
     from slotool.serving.engines import Engine
+    from slotool.serving.events import Events
     from slotool.serving.server import Companion
     from slotool.serving.steering import SourcesSteering
 
@@ -55,7 +58,11 @@ def serve(
         typer.Option("--policy", help="by-demand, or whole-queue, slackfit, switching …: points and batches by load."),
     ] = "by-demand",
     deadline_ms: Annotated[
-        float | None, typer.Option("--deadline-ms", min=0.001, help="The deadline that --policy switching plans for.")
+        float | None,
+        typer.Option("--deadline-ms", min=0.001, help="What requests usually have; some policies plan by it."),
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Switching plan of gen-rules, which --policy switching follows.")
     ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help="inline: in the server itself; local: worker processes.")
@@ -73,6 +80,9 @@ def serve(
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", help="Clients must show the token in this file (or in $SLOTOOL_TOKEN)."),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="File to which events are added, a JSON object per line.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -106,14 +116,17 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    sources = Sources(*files, threads, policy, deadline_us)
+    sources = Sources(*files, threads, policy, deadline_us, plan, replicas)
     token = read_token(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read the token")
     # Before the models are loaded: a port in use should be known at once.
-    with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener:
+    with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener, _log(log) as events:
         router = Router(
-            sources.load(output.warn), _engine(engine, replicas, threads, max_batch, hang), max_queue=max_queue
+            sources.load(output.warn),
+            _engine(engine, replicas, threads, max_batch, hang),
+            max_queue=max_queue,
+            events=events,
         )
         steering = SourcesSteering(sources, router, output.warn)
         app = create_app(router, limits=Limits(batch=max_batch), token=token, steering=steering)
@@ -126,6 +139,20 @@ def serve(
         ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside, on_hangup=reload)
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def _log(path: Path | None) -> Iterator[Events]:
+    """Events that are written to the file, if there is one."""
+    from slotool.serving.events import Events, log_to
+
+    events = Events()
+    if path is None:
+        yield events
+        return
+    with path.open("a") as file:
+        events.listen(log_to(file))
+        yield events
 
 
 def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: float) -> Engine:
@@ -156,22 +183,25 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     """Keeps the port for gRPC, which can only be told a number; nobody can listen on it meanwhile."""
     from contextlib import nullcontext
 
+    from slotool.errors import InputError
     from slotool.serving.server import bind
 
-    return nullcontext() if port is None else bind(host, port)
+    if port is None:
+        return nullcontext()
+    try:
+        import slotool.serving.grpc_frontend  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
+    return bind(host, port)
 
 
 def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Companion | None, str | None]:
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None
-    from slotool.errors import InputError
+    from slotool.serving.grpc_frontend import GrpcFrontEnd
     from slotool.serving.server import address_of
 
-    try:
-        from slotool.serving.grpc_frontend import GrpcFrontEnd
-    except ImportError as error:
-        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
     address = address_of(listener)
     return GrpcFrontEnd(app.state.front, address), address
 

@@ -25,6 +25,7 @@ Epochs = Annotated[
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Train a small network, or a family, on a data set.")
     group.command("mlp")(train_mlp)
+    group.command("cnn")(train_cnn)
     group.command("family")(train_family)
     group.command("supernet")(train_supernet)
     group.command("xmc")(train_xmc)
@@ -45,15 +46,44 @@ def train_mlp(
 
     Example: slotool train mlp -o mlp --data digits
     """
-    from slotool.cli.options import parse_numbers
     from slotool.data import load_dataset
     from slotool.elastic.training import mlp
 
-    units = [int(value) for value in parse_numbers(hidden, "--hidden")]
-    if min(units) < 1:
-        raise typer.BadParameter("a layer has at least 1 unit", param_hint="--hidden")
+    units = _counts(hidden, "--hidden")
     dataset = load_dataset(data)
     _train({"mlp": mlp(dataset, units)}, dataset, out, epochs, seed, threads, force, json)
+
+
+def train_cnn(
+    out: Out,
+    filters: Annotated[str, typer.Option("--filters", help="Channels of the 3×3 convolutions.")] = "32,64",
+    hidden: Annotated[str, typer.Option("--hidden", help="Units of the hidden dense layers behind them.")] = "128",
+    data: DataName = "auto",
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Train one small convolutional network: 3×3 convolutions with ReLU, each halved by max-pooling, then dense layers.
+
+    Example: slotool train cnn -o cnn --data digits --filters 16,32
+    """
+    from slotool.data import load_dataset
+    from slotool.elastic.training import small_cnn
+
+    dataset = load_dataset(data)
+    graph = small_cnn(dataset, _counts(filters, "--filters"), _counts(hidden, "--hidden"))
+    _train({"cnn": graph}, dataset, out, epochs, seed, threads, force, json)
+
+
+def _counts(text: str, option: str) -> list[int]:
+    from slotool.cli.options import parse_numbers
+
+    counts = [int(value) for value in parse_numbers(text, option)]
+    if min(counts) < 1:
+        raise typer.BadParameter("a layer has at least 1 unit", param_hint=option)
+    return counts
 
 
 def train_family(

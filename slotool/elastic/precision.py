@@ -54,5 +54,5 @@ def score(mlp: MLP, split: MultiLabelSplit, ks: Sequence[int] = (1, 5)) -> dict[
 def _last_input(mlp: MLP, x: Any) -> np.ndarray:
     """float32 [n, inputs of the last layer]."""
     for layer in mlp.layers[:-1]:
-        x = np.maximum(layer.pre_activations(x), 0.0)
+        x = layer.activated(layer.pre_activations(x))
     return x

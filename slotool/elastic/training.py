@@ -34,14 +34,21 @@ def mlp(data: Dataset, hidden_units: Sequence[int] = PRUNED_HIDDEN_UNITS) -> Ope
     return builder.graph()
 
 
-def small_cnn(data: Dataset) -> OperatorGraph:
-    """Two 3×3 convolutions (16 and 32 filters) with 2×2 max-pooling after each, then a dense layer of 128."""
+def small_cnn(data: Dataset, filters: Sequence[int] = (16, 32), hidden_units: Sequence[int] = (128,)) -> OperatorGraph:
+    """3×3 convolutions of so many ``filters``, with ReLU and 2×2 max-pooling after each, then dense layers with ReLU.
+
+    Raises ``InputError`` for more convolutions than pictures of this size can be halved.
+    """
     builder = GraphBuilder("cnn")
     last = builder.add("InputLayer", shape=list(data.input_shape))
-    for filters in (16, 32):
-        last = builder.add("Conv2D", last, filters=filters, kernel=3, padding="same", activation="relu")
+    if len(data.input_shape) != 3 or min(data.input_shape[1:]) < 2 ** len(filters):
+        raise InputError(f"{data.name}: inputs {data.input_shape} cannot be halved {len(filters)} times")
+    for count in filters:
+        last = builder.add("Conv2D", last, filters=count, kernel=3, padding="same", activation="relu")
         last = builder.add("MaxPooling2D", last, kernel=2)
-    last = builder.add("Dense", builder.add("Flatten", last), units=128, activation="relu")
+    last = builder.add("Flatten", last)
+    for units in hidden_units:
+        last = builder.add("Dense", last, units=units, activation="relu")
     builder.add("Dense", last, units=data.classes)
     return builder.graph()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
@@ -85,28 +84,12 @@ class RuleSet:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON file, atomically."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-        try:
-            partial.write_text(json.dumps(self.document(), indent=1, allow_nan=False) + "\n")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        save_document(path, self.document())
 
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
-        try:
-            document = json.loads(Path(path).read_text())
-        except FileNotFoundError as error:
-            raise InputError(f"{path}: no such file") from error
-        except (ValueError, OSError) as error:
-            raise InputError(f"{path}: not a JSON file") from error
-        if not isinstance(document, dict) or document.get("schema") != RULES_SCHEMA:
-            raise InputError(f"{path}: not a rule set (schema {RULES_SCHEMA})")
-        if document.get("schema_version") != RULES_VERSION:
-            raise InputError(f"{path}: rules schema version {document.get('schema_version')}, expected {RULES_VERSION}")
+        document = load_document(path, RULES_SCHEMA, RULES_VERSION, "rule set")
         try:
             rules = tuple(_rule(entry) for entry in _sequence(document["rules"]))
             return cls(rules=rules, **{f.name: document[f.name] for f in fields(cls) if f.name != "rules"})

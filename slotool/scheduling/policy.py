@@ -15,12 +15,14 @@ class Decision:
     """Serve the most urgent query at ``point``, ``batch_size`` examples in the call.
 
     ``reason``: one clause for a person. ``rule``: id of the routing rule that led here, empty without one.
+    ``switches``: the policy stays at a point until it switches, so that another point than before is an event.
     """
 
     point: OperatingPoint
     batch_size: int
     reason: str
     rule: str = ""
+    switches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

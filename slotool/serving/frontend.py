@@ -66,6 +66,7 @@ class FrontEnd:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
         object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
         object.__setattr__(self, "live", Live(self.router.waiting))
+        self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
 

@@ -20,6 +20,7 @@ from slotool.serving import demands, grpc_messages, refusals, tensors
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.refusals import Refusal
 from slotool.serving.served import ServedModel
+from slotool.serving.server import KEEP_ALIVE_S
 
 SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
@@ -59,6 +60,7 @@ class GrpcFrontEnd:
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self._front.limits.body_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1_000),
             ("grpc.max_metadata_size", self._front.limits.head_bytes),
         ]
         self._server = grpc.aio.server(options=options)

@@ -16,6 +16,7 @@ from slotool.serving.router import Answer
 KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.
 MOST_SAMPLES = 2_000
+MOST_EVENTS = 3
 # What a server must not be blamed for: the request was wrong, or nobody waited for the answer.
 CLIENTS_OWN = frozenset(
     {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "client-gone"}
@@ -34,7 +35,8 @@ class _Second:
     known: int = 0
     accuracy: float = 0.0
     right: float = 0.0
-    event: str = ""
+    events: list[str] = field(default_factory=list)
+    more_events: int = 0
 
 
 class Live:
@@ -70,8 +72,11 @@ class Live:
         self._open.drops[cause] += 1
 
     def event(self, sentence: str) -> None:
-        """Note that something changed in this second."""
-        self._open.event = f"{self._open.event}; {sentence}" if self._open.event else sentence
+        """Note that something changed in this second; of many things only the first are kept."""
+        if len(self._open.events) < MOST_EVENTS:
+            self._open.events.append(sentence)
+        else:
+            self._open.more_events += 1
 
     def tick(self) -> None:
         """Close the second that has passed, be it longer when the server was busy."""
@@ -118,5 +123,5 @@ class Live:
             "waiting": self._waiting(),
             "points": {point: count / span_s for point, count in second.points.items()},
             "drops": {cause: count / span_s for cause, count in second.drops.items()},
-            "event": second.event,
+            "event": "; ".join(second.events) + (f"; and {second.more_events} more" if second.more_events else ""),
         }

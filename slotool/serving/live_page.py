@@ -92,7 +92,8 @@ class LivePage:
             await self._use(asked["policy"])
         if "tolerance" in asked and tolerance != front.dials.tolerance:
             front.dials.tolerance = tolerance
-            front.live.event("no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}")
+            sentence = "no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}"
+            front.router.events.tell("dial", sentence)
         return json_response(self._document(1 << 62))
 
     async def _use(self, policy: Any) -> None:
@@ -106,7 +107,7 @@ class LivePage:
             await steering.use(policy)
         except InputError as error:
             raise bad_request(f"policy {policy}: {error}") from None
-        self._front.live.event(f"policy {policy}")
+        self._front.router.events.tell("dial", f"policy {policy}")
 
     def _document(self, number: int) -> dict[str, Any]:
         front, steering = self._front, self._steering
@@ -115,6 +116,7 @@ class LivePage:
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
             "models": list(front.models),
+            "workers": front.router.alive(),
             "policy": steering.policy if steering else None,
             "policies": list(steering.policies) if steering else [],
             "tolerance": front.dials.tolerance,

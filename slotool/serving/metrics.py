@@ -57,6 +57,7 @@ class Metrics:
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
         self._workers = Gauge("slotool_workers", "Workers that are there, busy or not", registry=self.registry)
         self._restarts = Counter("slotool_worker_restarts", "Workers that were replaced", registry=self.registry)
+        self._switches = Counter("slotool_switches", "Points switched", ["model"], registry=self.registry)
         self._retries = Counter(
             "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
         )
@@ -85,6 +86,10 @@ class Metrics:
         """Report what labels say whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
+
+    def switched(self, model: str) -> None:
+        """A policy that stays at a point has gone to another one."""
+        self._switches.labels(model).inc()
 
     def worker_restarted(self) -> None:
         """A worker that was lost has been replaced."""

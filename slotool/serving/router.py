@@ -17,6 +17,7 @@ from slotool.serving import refusals
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
 from slotool.serving.ensemble import Scored
+from slotool.serving.events import Events
 from slotool.serving.metrics import Metrics
 from slotool.serving.refusals import Refusal
 from slotool.serving.served import ServedModel
@@ -80,6 +81,7 @@ class _Lane:
 
     def __init__(self, served: ServedModel, workers: Workers):
         self.served = served
+        self.switched_to: OperatingPoint | None = None
         self.state = Dispatcher(served.policy, workers)
         self.tickets: dict[str, _Ticket] = {}
 
@@ -98,8 +100,9 @@ class Router:
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
     to another one while its deadline lasts. ``max_queue``: requests waiting beyond this are refused on arrival.
-    Use it from one event loop. ``clock_us`` may be replaced in tests. Raises ``InputError`` when there are no models or
-    one cannot be served by the engine, ``RunError`` when one cannot run.
+    ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
+    from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
+    ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -109,11 +112,13 @@ class Router:
         metrics: Metrics | None = None,
         *,
         max_queue: int = 1_000,
+        events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
     ):
         if not models:
             raise InputError("there is no model to serve")
         self.metrics = metrics or Metrics()
+        self.events = events or Events()
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
         self._workers = Workers(self.engine.workers)
@@ -228,13 +233,23 @@ class Router:
         self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
         return True
 
+    def _note_switch(self, lane: _Lane, point: OperatingPoint) -> None:
+        before, lane.switched_to = lane.switched_to, point
+        if before is not None and before != point:
+            name = lane.served.name
+            self.metrics.switched(name)
+            self.events.tell("switch", f"{name}: {before} to {point}", model=name, before=before.key, point=point.key)
+
     def _call(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket]) -> None:
+        if batch.decision.switches:
+            self._note_switch(lane, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else np.concatenate([ticket.x for ticket in wanted])
 
         def done(result: Scored | Exception) -> None:
             done_us = self.now_us()
             self._wake(READING_TURNS)
             if isinstance(result, WorkerLost):
+                self.events.tell("worker-lost", str(result), worker=batch.worker)
                 lane.state.died(batch.worker)
                 self._again_or_never(lane, batch, result)
                 return
@@ -296,8 +311,10 @@ class Router:
         if alive:
             self._workers.joins(self.now_us(), worker)
             self.metrics.worker_restarted()
+            self.events.tell("worker-replaced", f"worker {worker} is replaced", worker=worker)
             self._wake()
         else:
+            self.events.tell("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
             self._workers.free_us[worker] = math.inf
 
     def _set_alarm(self) -> None:

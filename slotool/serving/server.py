@@ -127,6 +127,8 @@ class Server(uvicorn.Server):
             lifespan="on",
             ws="none",
             server_header=False,
+            # Nobody looks at the addresses it would rewrite.
+            proxy_headers=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(drain_s)),

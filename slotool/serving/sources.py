@@ -13,6 +13,7 @@ from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.machine import machine_id
 from slotool.rules.ruleset import RuleSet
+from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
     ControlSpace,
     CoRunnerEstimator,
@@ -23,10 +24,10 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
-from slotool.scheduling.batching import POLICIES, ControlGrid, make_policy
+from slotool.scheduling.batching import POLICIES, ControlGrid, ModelSwitching, make_policy
 from slotool.scheduling.latency_profile import copies_in
 from slotool.serving.served import ServedModel
-from slotool.tables import LatencyTable, OutcomeTable
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 BY_DEMAND = "by-demand"
 
@@ -38,6 +39,7 @@ class Sources:
     ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to tell which latency
     rows describe this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
+    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``.
     """
 
     artifacts: tuple[Path, ...]
@@ -48,6 +50,8 @@ class Sources:
     threads: int = 1
     policy: str = BY_DEMAND
     deadline_us: float = math.inf
+    plan: Path | None = None
+    replicas: int = 1
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -106,7 +110,22 @@ class Sources:
         if self.policy == BY_DEMAND:
             return by_demand(space, rules, _in_company(model, space, latency, conditions))
         tiers = [ToleranceTiers(rules, space)] if rules is not None else []
-        return FirstApplicable([*tiers, make_policy(self.policy, ControlGrid(space), self.deadline_us)])
+        grid = ControlGrid(space)
+        batching = make_policy(self.policy, grid, self.deadline_us) if self.plan is None else self._planned(model, grid)
+        return FirstApplicable([*tiers, batching])
+
+    def _planned(self, model: ElasticModel, grid: ControlGrid) -> Policy:
+        assert self.plan is not None
+        plan = SwitchingPlan.load(self.plan)
+        if self.policy != ModelSwitching.name:
+            raise InputError(f"{self.plan}: a switching plan is followed by --policy {ModelSwitching.name} alone")
+        if plan.subject != model.name:
+            raise InputError(f"{self.plan}: a plan for {plan.subject}, not for {model.name}")
+        if (plan.replicas, plan.threads) != (self.replicas, self.threads):
+            made_for = f"--replicas {plan.replicas} --threads {plan.threads}"
+            raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
+        rates = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
+        return ModelSwitching(grid, rates)
 
     def _nothing_unused(
         self, served: Mapping[str, ServedModel], rules: RuleSet | None, tables: Mapping[Path, OutcomeTable]

@@ -37,6 +37,7 @@ class SourcesSteering:
     def reload(self) -> None:
         """Tables and rules as their files are now. Raises ``InputError``; then nothing has changed."""
         self._replace(self._sources.reload(self._router.models, self._warn).values())
+        self._router.events.tell("reload", "tables and rules read anew")
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         for served in models:

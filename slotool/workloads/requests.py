@@ -97,6 +97,13 @@ class RequestLog(Table):
         answered_s = self.latency_s[self.answered]
         return tail_quantile(answered_s, quantile) if len(answered_s) else float("nan")
 
+    def tail_of_all_s(self, quantile: float) -> float | None:
+        """Latency quantile of all requests sent in seconds, those not answered being the slowest; None when it is one
+        of these."""
+        waited_s = np.sort(np.where(self.answered, self.latency_s, np.inf))
+        found_s = float(waited_s[min(len(waited_s) - 1, int(np.ceil(quantile * len(waited_s))))])
+        return found_s if np.isfinite(found_s) else None
+
     def summary(self) -> dict[str, Any]:
         """The figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
 

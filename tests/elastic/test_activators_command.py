@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ Slotool = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ReLU network trained on digits, and a CNN, untrained, that Node Activators cannot take."""
+    """A small ReLU network trained on digits, and a CNN, untrained."""
     data = load_dataset("digits")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a network that a second thread only waits
@@ -74,10 +75,28 @@ def test_what_a_person_reads(slotool: Slotool, family: Path, tmp_path: Path) -> 
     assert "warning: the tables take" in done.stderr
 
 
+def test_a_convolutional_network_from_training_to_its_outcomes(slotool: Slotool, tmp_path: Path) -> None:
+    network, out, outcomes = tmp_path / "cnn", tmp_path / "slo-nn", tmp_path / "outcomes.parquet"
+    done = slotool(
+        *["train", "cnn", "-o", network, "--data", "digits", "--filters", "4,6", "--hidden", "16", "--epochs", "2"]
+    )
+    assert done.exit_code == 0, done.stderr
+    done = slotool("build-tables", network, "-o", out, "--k", "0.5,0.75", "--ranker", "clusters", "--json")
+    assert done.exit_code == 0, done.stderr
+    points = json.loads(done.stdout)["points"]
+    assert [point["nodes"] for point in points] == [2 + 3 + 8, 3 + 4 + 12, 4 + 6 + 16]
+    done = slotool("evaluate", out, "-o", outcomes, "--limit", "40", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert [row["version"] for row in json.loads(done.stdout)["points"]] == ["k=0.5", "k=0.75", "full"]
+    done = slotool("train", "cnn", "-o", tmp_path / "deep", "--data", "digits", "--filters", "4,4,4,4")
+    assert done.exit_code == 2
+    assert "cannot be halved 4 times" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--version", "conv"], "Conv2D; Node Activators take Dense layers with ReLU"),
+        (["--version", "conv", "--prune"], "pruning is for networks of dense layers"),
         (["--version", "nobody"], "has no version 'nobody'; it has dense, conv"),
         ([], "several versions: dense, conv"),
         (["--version", "dense", "--k", "0,0.5"], "k must be fractions above 0 and below 1"),

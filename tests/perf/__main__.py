@@ -13,6 +13,7 @@ BENCHMARKS = (
     "profiling",
     "predict",
     "served_request",
+    "serving",
     "slo_nn",
     "scheduling",
     "batches",

@@ -154,6 +154,13 @@ def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypat
         assert "other users of this machine can read the token" in process.stderr.read()
 
 
+def test_grpc_without_its_extra_is_a_sentence(slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "slotool.serving.grpc_frontend", None)
+    finished = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", 0)
+    assert finished.exit_code == 2
+    assert "pip install 'slotool[grpc]'" in finished.stderr
+
+
 def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -238,7 +245,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     ]
     LatencyTable.of([{**row, "machine": machine_id()} for row in rows]).save(here / "batches.parquet")
     options = ("--rules", "rules.json", "--latency", "batches.parquet", "--outcomes", "family-outcomes.parquet",
-               "--policy", "maxacc", "--engine", "local")  # fmt: skip
+               "--policy", "maxacc", "--engine", "local", "--log", "events.jsonl")  # fmt: skip
     with serving(here, "family", *options) as (process, ready):
 
         def compute(**headers: str) -> dict[str, Any]:
@@ -271,6 +278,10 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
         assert turned.json()["policy"] == "by-demand"
         assert compute()["reason"].startswith("nothing asked for")
+        assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
+            "reload",
+            "dial",
+        ]
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +20,10 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits
+from slotool.serving import Limits, refusals
+from slotool.serving.grpc_frontend import CODES
+from slotool.serving.live import CLIENTS_OWN
+from slotool.serving.refusals import Refusal
 
 LARGE = POINTS[2]
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
@@ -267,3 +272,15 @@ def wait_until(reached: Any) -> None:
         if reached():
             return
         time.sleep(0.01)
+
+
+def test_the_documents_table_of_refusals_is_true() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+    rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
+    made = [refusals.bad_request(""), refusals.not_found(""), refusals.too_slow(""), refusals.too_large(""),
+            refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1),
+            refusals.client_gone(), refusals.failed(ValueError()), Refusal(401, "unauthorized", ""),
+            Refusal(403, "forbidden", "")]  # fmt: skip
+    assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
+    servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
+    assert servers_own == {cause for cause, *_ in rows[-5:]}

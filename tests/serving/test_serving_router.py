@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 from collections.abc import Callable
@@ -21,8 +22,10 @@ from slotool.scheduling import ControlSpace, Decision, EdfQueue, LatencyConstrai
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
+from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import Answer, Refusal, Router, ServedModel
 from slotool.serving.demands import Demands
+from slotool.serving.events import Events
 from slotool.tables import OperatingPoint, OutcomeTable
 
 SMALL, MEDIUM, LARGE = POINTS
@@ -272,3 +275,20 @@ def test_another_policy_takes_over_without_losing_those_who_wait(three: ThreeLin
         return await asyncio.gather(*waiting)
 
     assert {answer.decision.point for answer in asyncio.run(ask())} == {SMALL}
+
+
+def test_switches_are_events(three: ThreeLinear) -> None:
+    told: list[dict[str, Any]] = []
+    events = Events()
+    events.listen(lambda kind, sentence, fields: told.append({"kind": kind, **fields}))
+    now_us = iter(np.cumsum([0.0] + [1e4] * 300 + [1e7] * 40).tolist())
+    rates = dict(zip(POINTS, (100.0, 60.0, 20.0), strict=True))
+    router = router_of(three, ModelSwitching(grid(), rates), events=events, clock_us=lambda: next(now_us))
+    seen = []
+    for _ in range(80):
+        result = together(router, (batch(1), Demands()))[0]
+        seen.append(answered(result).decision.point)
+    changes = [(a.key, b.key) for a, b in itertools.pairwise(seen) if a != b]
+    assert len(changes) >= 2
+    assert [(event["before"], event["point"]) for event in told] == changes
+    assert {event["kind"] for event in told} == {"switch"}

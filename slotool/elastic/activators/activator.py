@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.importance import NodeLists
-from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.mlp import MLP, Layer
 from slotool.elastic.activators.ranker import Ranker
 
 
@@ -20,17 +20,28 @@ class Activator:
     ranker: Ranker
     lists: NodeLists
 
-    def computed(self, layer: DenseLayer, inputs: Any, count: int) -> np.ndarray:
+    def computed(self, layer: Layer, inputs: Any, count: int) -> np.ndarray:
         """int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
 
         ``inputs``: float32 [n, inputs of the layer]. More than ``count`` only when the hash itself needs more.
         """
-        needed = self.ranker.computed_nodes
-        return self.lists.ranked(self.ranker.keys(layer, inputs), max(count, len(needed)), needed)
+        needed = self.needed(layer)
+        return self.lists.ranked(self._keys(layer, inputs), max(count, len(needed)), needed)
 
-    def buckets(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
+    def buckets(self, layer: Layer, inputs: Any) -> np.ndarray:
         """int64 [n, tables]: rows of the layer's lists, for ``inputs`` [n, inputs]; row 0 where a bucket is thin."""
-        return self.lists.buckets_of(self.ranker.keys(layer, inputs))
+        return self.lists.buckets_of(self._keys(layer, inputs))
+
+    def count(self, layer: Layer, share: float) -> int:
+        """Nodes computed at the share k."""
+        return max(node_count(layer.units, share), len(self.needed(layer)))
+
+    def needed(self, layer: Layer) -> np.ndarray:
+        """int64: nodes whose outputs the key gives for nothing. A mean over positions gives none of a channel's."""
+        return self.ranker.computed_nodes if layer.view is layer else np.empty(0, dtype=np.int64)
+
+    def _keys(self, layer: Layer, inputs: Any) -> np.ndarray:
+        return self.ranker.keys(layer.view, layer.seen(inputs))
 
     @property
     def nbytes(self) -> int:
@@ -38,6 +49,9 @@ class Activator:
 
 
 Activators = Mapping[int, Activator]
+
+# Outputs of a layer held at a time on the way to a later one.
+CHUNK_VALUES = 32 << 20
 
 
 def node_count(units: int, share: float) -> int:
@@ -50,9 +64,16 @@ def layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: i
 
     float32 [n, inputs of the layer] from ``x``: float32 [n, inputs], an array or CSR; a dropped node's output is 0.
     """
-    for at in range(layer):
-        x = np.maximum(_thinned(mlp, activators, x, share, at), 0.0)
-    return x
+    if not layer:
+        return x
+    return np.concatenate([_layer_input(mlp, activators, part, share, layer) for part in _parts(mlp, x)])
+
+
+def activity(mlp: MLP, x: Any, layer: int) -> np.ndarray:
+    """What the nodes of a hidden layer are ranked by when nothing is dropped: float32 [n, units]."""
+    nodes = mlp.layers[layer]
+    inputs = (_layer_input(mlp, {}, part, 1.0, layer) for part in _parts(mlp, x))
+    return np.concatenate([nodes.activity(nodes.pre_activations(part)) for part in inputs])
 
 
 def logits(mlp: MLP, activators: Activators, x: Any, share: float) -> np.ndarray:
@@ -61,11 +82,23 @@ def logits(mlp: MLP, activators: Activators, x: Any, share: float) -> np.ndarray
     return _thinned(mlp, activators, layer_input(mlp, activators, x, share, last), share, last)
 
 
+def _parts(mlp: MLP, x: Any) -> list[Any]:
+    size = max(1, CHUNK_VALUES // mlp.widest)
+    return [x] if x.shape[0] <= size else [x[at : at + size] for at in range(0, x.shape[0], size)]
+
+
+def _layer_input(mlp: MLP, activators: Activators, x: Any, share: float, layer: int) -> Any:
+    for at in range(layer):
+        x = mlp.layers[at].activated(_thinned(mlp, activators, x, share, at))
+    return x
+
+
 def _thinned(mlp: MLP, activators: Activators, x: Any, share: float, layer: int) -> np.ndarray:
     values = mlp.layers[layer].pre_activations(x)
     if share >= 1.0 or layer not in activators:
         return values
     nodes = activators[layer].computed(mlp.layers[layer], x, node_count(mlp.layers[layer].units, share))
+    nodes = nodes.reshape(*nodes.shape, *[1] * (values.ndim - 2))
     thinned = np.full_like(values, -np.inf)
     np.put_along_axis(thinned, nodes, np.take_along_axis(values, nodes, axis=1), axis=1)
     return thinned

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.activator import Activator, node_count
+from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import flat, right
 from slotool.elastic.activators.confidence import least_share, mean_share
 from slotool.elastic.activators.slo_nn import SloNN
@@ -213,7 +213,7 @@ def _nodes(model: SloNN, at: int) -> dict[int, int]:
     if at == len(model.shares):
         return {layer: model.mlp.layers[layer].units for layer in model.activators}
     return {
-        layer: max(node_count(model.mlp.layers[layer].units, model.shares[at]), len(activator.ranker.computed_nodes))
+        layer: activator.count(model.mlp.layers[layer], model.shares[at])
         for layer, activator in model.activators.items()
     }
 
@@ -227,5 +227,5 @@ def _static_logits(model: SloNN, x: np.ndarray, at: int) -> np.ndarray:
         if at_layer in nodes:
             values[:, model.activators[at_layer].lists.overall[nodes[at_layer] :]] = -np.inf
         if at_layer < last:
-            values = np.maximum(values, 0.0)
+            values = layer.activated(values)
     return values

@@ -1,6 +1,7 @@
 """Many queries in one compiled call, one after the other: what a call costs from Python is paid once.
 
-Import this module only where queries are to be answered: it brings in Numba.
+Import this module only where queries are to be answered: it brings in Numba. After a change in the kernels it calls,
+touch this file too: what is compiled is cached on disk.
 """
 
 from __future__ import annotations

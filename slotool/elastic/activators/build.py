@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from slotool.data import Dataset, MultiLabelDataset
-from slotool.elastic.activators.activator import Activator, layer_input, node_count
+from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
 from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
 from slotool.elastic.activators.confidence import (
     FOLDS,
@@ -95,7 +95,7 @@ class Subject:
     @cached_property
     def activated(self) -> list[int]:
         """The layers that get an activator."""
-        work = np.array([layer.weights.size for layer in self.mlp.layers], dtype=float)
+        work = np.array([layer.work for layer in self.mlp.layers], dtype=float)
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
         worth = work >= LEAST_WORK_SHARE * work.sum()
@@ -147,13 +147,13 @@ class Subject:
 
     @cached_property
     def full(self) -> FullAnswers:
-        return FullAnswers.of(self.mlp.layers[-1], self.last_inputs, self.progress)
+        return FullAnswers.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
         """What the nodes of ``layer`` are ranked by, [n, units]: their output; at the output layer the softmax."""
         if layer == len(self.mlp.layers) - 1:
             return self.full.scores(sharpness)
-        return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, layer + 1))
+        return in_chunks(self.train, lambda x: activity(self.mlp, x, layer))
 
     def correct(self, trials: Trials, split: str) -> np.ndarray:
         """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
@@ -288,7 +288,7 @@ class _Layer:
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
-        layer = self.subject.mlp.layers[self.at]
+        layer = self.subject.mlp.layers[self.at].view
         scores, seen = self.subject.activations(self.at), self._seen()
         # What is seen at several k is fitted together; one k alone is spared the copy.
         inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
@@ -302,7 +302,7 @@ class _Layer:
         return min(candidates, key=self._nodes_needed), entropy
 
     def _ranked(self, ranker: Ranker, keys: list[np.ndarray], scores: Any) -> Activator:
-        layer = self.subject.mlp.layers[self.at]
+        layer = self.subject.mlp.layers[self.at].view
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
             sums.add(part, ranker.considered(layer, part, scores, np.random.default_rng([self.seed, self.at, 1])))
@@ -320,16 +320,19 @@ class _Layer:
     def _seen(self) -> list[Any]:
         """The layer's inputs at every k of the grid; once where nothing before it thins them."""
         mlp, train = self.subject.mlp, self.subject.train
-        seen = []
+        layer, seen = mlp.layers[self.at], []
         for share in self.shares if self.before else (1.0,):
             if self.at == 0:
-                seen.append(train)
+                seen.append(layer.seen(train))
             elif not self.before and self.at == len(mlp.layers) - 1:
                 seen.append(self.subject.last_inputs)
             else:
-                seen.append(in_chunks(train, lambda x, k=share: layer_input(mlp, self.before, x, k, self.at)))  # type: ignore[misc]
+                seen.append(in_chunks(train, partial(self._seen_at, share)))
             self.subject.progress()
         return seen
+
+    def _seen_at(self, share: float, x: Any) -> Any:
+        return self.subject.mlp.layers[self.at].seen(layer_input(self.subject.mlp, self.before, x, share, self.at))
 
 
 def _first(subject: Subject, layer: int) -> bool:
@@ -361,7 +364,7 @@ def _fitting_bits(subject: Subject, kind: type[Ranker], shares: tuple[float, ...
     Lists are as long as the largest k where hidden layers have them; at a lone output layer they may be cut.
     """
     mlp, budget = subject.mlp, TABLE_BYTES_SHARE * subject.mlp.nbytes
-    layers = [mlp.layers[at] for at in subject.activated]
+    layers = [mlp.layers[at].view for at in subject.activated]
     alone = subject.activated == [len(mlp.layers) - 1]
     longest = shares[-1] if not alone else shares[-1] / 16
     list_bytes = sum(longest * layer.units * np.min_scalar_type(layer.units - 1).itemsize + 2 for layer in layers)

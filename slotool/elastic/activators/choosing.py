@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.build import (
     ALLOWED_LOSS,
     LEAST_TRAINING_EXAMPLES,
@@ -64,10 +63,10 @@ class Candidate:
         nodes = row_bytes = lookup_bytes = 0
         for index, activator in learnt.activators.items():
             layer = subject.mlp.layers[index]
-            count = max(node_count(layer.units, share), len(activator.ranker.computed_nodes))
+            count = activator.count(layer, share)
             nodes += count
-            row_bytes += count * (layer.inputs + 1) * layer.weights.itemsize
-            lookup_bytes += activator.ranker.lookup_bytes(layer) if share < 1 else 0
+            row_bytes += count * layer.node_bytes
+            lookup_bytes += activator.ranker.lookup_bytes(layer.view) if share < 1 else 0
         return cls(
             ranker=learnt.ranker,
             point=(OperatingPoint.of(k=share) if share < 1 else FULL).key,
@@ -83,8 +82,10 @@ class Candidate:
     def calibrated(self, model: SloNN) -> Candidate:
         """The same, with what ``model``, made of it, reads when k is chosen per input."""
         mean_k, layers = model.mean_k[model.measure], [model.mlp.layers[at] for at in model.activators]
-        rows = sum(layer.units * (layer.inputs + 1) * layer.weights.itemsize for layer in layers)
-        keys = sum(a.ranker.lookup_bytes(layer) for a, layer in zip(model.activators.values(), layers, strict=True))
+        rows = sum(layer.units * layer.node_bytes for layer in layers)
+        keys = sum(
+            a.ranker.lookup_bytes(layer.view) for a, layer in zip(model.activators.values(), layers, strict=True)
+        )
         return replace(self, chosen_bytes=mean_k * rows + (keys if mean_k < 1 else 0))
 
 

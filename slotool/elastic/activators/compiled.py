@@ -15,9 +15,10 @@ import numpy as np
 
 from slotool.elastic.activators import kernels
 from slotool.elastic.activators import layout as k
-from slotool.elastic.activators.activator import Activator, node_count
+from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import ConfidenceTables
+from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.integer_dots import ROWS
 from slotool.elastic.activators.mlp import MLP
@@ -46,6 +47,7 @@ class Compiled:
         in_full: bool = True,
     ):
         self.mlp, self.shares, self._in_full = mlp, shares, in_full
+        self._first = min(activators, default=0)
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
         self._ids, self._ints = _Tape(np.uint32), _Tape(np.int64)
         header = np.zeros(k.HEADER, dtype=np.int64)
@@ -68,7 +70,9 @@ class Compiled:
 
     def _lay_out_workspace(self, header: np.ndarray, rows: np.ndarray) -> None:
         # Sums are made of so many rows at a time.
-        width = int(rows[:, [k.INPUTS, k.UNITS]].max()) + ROWS
+        width = max(max(layer.inputs, layer.units, layer.outputs) for layer in self.mlp.layers) + ROWS
+        pairs = 2 * int((rows[:, k.HIGH] * rows[:, k.PADDED_WIDE]).max())
+        header[k.CONVOLVED_AT] = self._numbers.add(np.zeros(pairs))
         for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
             header[field] = self._numbers.add(np.zeros(width))
         header[k.BEST_AT] = self._numbers.add(np.zeros(k.MOST_ANSWERS))
@@ -99,17 +103,34 @@ class Compiled:
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
+        dense = self.mlp.layers[self._first].seen(dense)
         kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""
         layer, row, last = self.mlp.layers[at], rows[at], at == len(rows) - 1
+        if isinstance(layer, ConvLayer):
+            self._lay_out_convolution(row, layer, activated)
+            return
         row[[k.INPUTS, k.UNITS]] = layer.inputs, layer.units
         columns = self._in_full or not (activated and last)
         row[k.COLUMNS_AT] = self._numbers.add(layer.weights.T) if columns else -1
         row[k.ROWS_AT] = self._numbers.add(layer.weights) if activated or not columns or layer.inputs <= 4096 else -1
         row[k.BIAS_AT] = self._numbers.add(layer.bias)
         row[k.BYTES_AT] = -1
+
+    def _lay_out_convolution(self, row: np.ndarray, layer: ConvLayer, activated: bool) -> None:
+        """Kernels, a padded place for its pictures, and its view's rows for a hash to read."""
+        (channels, high, wide), (top, bottom, left, right) = layer.shape, layer.padding
+        padded = (high + top + bottom, wide + left + right)
+        row[[k.INPUTS, k.UNITS, k.COLUMNS_AT, k.BYTES_AT]] = layer.view.inputs, layer.units, -1, -1
+        row[k.ROWS_AT] = self._numbers.add(layer.view.weights) if activated else -1
+        row[k.BIAS_AT], row[k.KERNELS_AT] = self._numbers.add(layer.bias), self._numbers.add(layer.weights)
+        row[[k.KERNEL_HIGH, k.KERNEL_WIDE]], row[[k.DOWN, k.ACROSS]] = layer.weights.shape[2:], layer.stride
+        row[[k.CHANNELS, k.PICTURE_HIGH, k.PICTURE_WIDE]], row[[k.PADDED_HIGH, k.PADDED_WIDE]] = layer.shape, padded
+        row[[k.TOP, k.LEFT, k.POOL, k.GRID]] = top, left, layer.pool, layer.grid
+        row[[k.HIGH, k.WIDE]], row[[k.POOLED_HIGH, k.POOLED_WIDE]] = layer.convolved, layer.pooled
+        row[k.MAPS_AT] = self._numbers.add(np.zeros(channels * padded[0] * padded[1]))
 
     def _lay_out_activator(self, row: np.ndarray, at: int, activator: Activator) -> None:
         layer, ranker, lists = self.mlp.layers[at], activator.ranker, activator.lists
@@ -119,7 +140,7 @@ class Compiled:
         row[k.LENGTH], row[k.OVERALL_AT] = lists.lists.shape[1], self._ids.add(lists.overall)
         hashed = ranker.computed_nodes
         row[k.HASHED], row[k.HASHED_AT] = len(hashed), self._ids.add(hashed)
-        counts = [max(node_count(layer.units, share), len(hashed)) for share in self.shares]
+        counts = [activator.count(layer, share) for share in self.shares]
         row[k.COUNTS_AT] = self._ints.add(np.asarray(counts))
 
     def _lay_out_hash(self, row: np.ndarray, ranker: FreeHash) -> None:

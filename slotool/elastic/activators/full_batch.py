@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from slotool.elastic.activators import batch_kernels
 from slotool.elastic.activators.compiled import Compiled
-from slotool.elastic.activators.mlp import DenseLayer
+from slotool.elastic.activators.convolution import ConvLayer
+from slotool.elastic.activators.mlp import Layer
 
 # Outputs held at a time.
 CHUNK_BYTES = 32 << 20
@@ -48,24 +51,30 @@ def _answerable(compiled: Compiled, x: Any) -> bool:
 
 
 def _chunks(compiled: Compiled, n: int) -> list[slice]:
-    size = max(1, CHUNK_BYTES // (4 * max(layer.units for layer in compiled.mlp.layers)))
+    size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
     return [slice(start, min(n, start + size)) for start in range(0, n, size)]
 
 
 def _logits(compiled: Compiled, x: Any) -> np.ndarray:
     first, *others = compiled.mlp.layers
     if isinstance(x, np.ndarray):
-        values = _product(first, x)
+        values = _outputs(first, torch.from_numpy(x))
     else:
         # Not by SciPy, which would copy the weights to have their columns in rows.
-        values = np.empty((x.shape[0], first.units), dtype=np.float32)
-        batch_kernels.first_layer(x.indptr.astype(np.int64), x.indices, x.data, values, *compiled.state[:2])
+        sums = np.empty((x.shape[0], first.units), dtype=np.float32)
+        batch_kernels.first_layer(x.indptr.astype(np.int64), x.indices, x.data, sums, *compiled.state[:2])
+        values = torch.from_numpy(sums)
     for layer in others:
-        values = _product(layer, np.maximum(values, 0.0, out=values))
-    return values
+        values = _outputs(layer, values.relu_())
+    return values.numpy()
 
 
-def _product(layer: DenseLayer, x: np.ndarray) -> np.ndarray:
-    """By PyTorch, so that its number of threads holds."""
+def _outputs(layer: Layer, x: Tensor) -> Tensor:
+    """Before ReLU, which pooling may precede: float32 [n, outputs]. By PyTorch, so that its number of threads holds."""
     weights, bias = torch.from_numpy(layer.weights), torch.from_numpy(layer.bias)
-    return torch.addmm(bias, torch.from_numpy(x), weights.T).numpy()
+    if not isinstance(layer, ConvLayer):
+        return torch.addmm(bias, x, weights.T)
+    top, bottom, left, right = layer.padding
+    pictures = functional.pad(x.view(len(x), *layer.shape), (left, right, top, bottom))
+    maps = functional.conv2d(pictures, weights, bias, layer.stride)
+    return functional.max_pool2d(maps, layer.pool).flatten(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit
 
+from slotool.elastic.activators.convolution_kernels import convolve
 from slotool.elastic.activators.intrinsics import pointer, prefetch
 from slotool.elastic.activators.layer_kernels import (
     FAST,
@@ -40,6 +41,7 @@ from slotool.elastic.activators.layout import (
     HEADER,
     INPUT_AT,
     INPUTS,
+    KERNEL_HIGH,
     KIND,
     LABELS_AT,
     LAYERS,
@@ -344,6 +346,12 @@ def _propagate(
     for layer in range(layers):
         row = ints[HEADER + layer * FIELDS : HEADER + (layer + 1) * FIELDS]
         keep = kept if layer == layers - 1 else 0
+        after = ints[HEADER + (layer + 1) * FIELDS : HEADER + (layer + 2) * FIELDS]
+        if row[KERNEL_HIGH] > 0:
+            point, active = convolve(row, after, layer == 0, active, point, threshold, numbers, ints, ids, bytes_)
+            if point == NOT_FINITE:
+                return NOT_FINITE, 0
+            continue
         if row[KIND] == NONE or point == full:
             chosen = compute_all(row, active, keep, numbers, ints)
         else:
@@ -351,7 +359,6 @@ def _propagate(
         if layer == 0 and not finite(numbers[ints[OUTPUT_AT]]):
             return NOT_FINITE, 0
         if layer < layers - 1:
-            after = ints[HEADER + (layer + 1) * FIELDS : HEADER + (layer + 2) * FIELDS]
             active = rectify(row[UNITS], chosen, reads_columns(after, point, ints), numbers, ints)
     return point, chosen
 

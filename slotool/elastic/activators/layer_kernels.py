@@ -1,6 +1,7 @@
 """One layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays.
 
-Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` too.
+Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` and
+``batch_kernels.py`` too.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, in
     """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
     units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
     if row[COLUMNS_AT] >= 0:
-        _columns(row, active if active >= 0 else _list_active(inputs, numbers, ints), output, numbers, ints)
+        _columns(row, active if active >= 0 else list_inputs(inputs, numbers, ints), output, numbers, ints)
     else:
         x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
         weights = numbers[row[ROWS_AT] : row[ROWS_AT] + units * inputs].reshape(units, inputs)
@@ -214,11 +215,11 @@ def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, int
             inputs[i] = 0.0
         for i in range(chosen):
             inputs[picked[i]] = max(output[i], np.float32(0.0))
-    return _list_active(units, numbers, ints) if list_active else -1
+    return list_inputs(units, numbers, ints) if list_active else -1
 
 
 @njit(cache=True, fastmath=FAST)
-def _list_active(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
+def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     active = 0
     for i in range(width):

@@ -16,7 +16,8 @@ ACTIVE_AT, CHOSEN_AT = range(9, 11)  # ints
 STAMPS_AT = 11  # bytes
 STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
 QUERY_AT, QUERY_STEPS_AT = range(14, 16)  # bytes, numbers
-HEADER = 16
+CONVOLVED_AT = 16  # numbers
+HEADER = 24
 # At QUERY_STEPS: step and least value of the rounded query; from SUMS on what centroids have of it.
 SUMS = 4
 # Fields of a layer; KIND is NONE without an activator.
@@ -25,7 +26,11 @@ KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED
 BITS, POSITIONS_AT, THRESHOLDS_AT = range(17, 20)
 COARSE, FINE, COARSE_AT, FINE_AT, COARSE_STEPS_AT, FINE_STEPS_AT = range(20, 26)
 PROJECTIONS_AT = 26
-FIELDS = 32
+# Of a convolutional layer, whose INPUTS, rows and look-ups are those of its view; KERNEL_HIGH is 0 of a dense one.
+KERNEL_HIGH, KERNEL_WIDE, DOWN, ACROSS, KERNELS_AT = range(27, 32)
+CHANNELS, PICTURE_HIGH, PICTURE_WIDE, PADDED_HIGH, PADDED_WIDE, TOP, LEFT, MAPS_AT = range(32, 40)
+HIGH, WIDE, POOL, POOLED_HIGH, POOLED_WIDE, GRID = range(40, 46)
+FIELDS = 48
 NONE, HASH, CLUSTERS, PROJECTED = range(4)
 
 # A row of int8 takes whole cache lines.

@@ -1,8 +1,9 @@
-"""The network under a Node Activator: a chain of dense layers with ReLU between them, as NumPy arrays."""
+"""The network under a Node Activator: a chain of layers with ReLU between them, as NumPy arrays."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-@dataclass(frozen=True)
-class DenseLayer:
-    """``weights``: float32 [units, inputs], one contiguous row per node; ``bias``: float32 [units]."""
+class Layer(ABC):
+    """A layer whose ``units`` nodes are each one row of ``weights`` and a number of ``bias``.
+
+    ``inputs``, ``outputs``: numbers per example that come in and, once activated, go out. ``work``: multiplications.
+    """
 
     name: str
     weights: np.ndarray
@@ -30,11 +33,70 @@ class DenseLayer:
 
     @property
     def units(self) -> int:
-        return self.weights.shape[0]
+        return len(self.bias)
+
+    @property
+    @abstractmethod
+    def inputs(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def work(self) -> int: ...
+
+    @property
+    def node_bytes(self) -> int:
+        """Bytes of a node's weights and bias."""
+        return self.weights[0].nbytes + self.bias.itemsize
+
+    @abstractmethod
+    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
+        """What every node, or ``nodes``, makes of its inputs, before ReLU: float32 [batch, nodes, …]."""
+
+    @abstractmethod
+    def activated(self, values: np.ndarray) -> np.ndarray:
+        """What the next layer receives of pre-activations of every node: float32 [batch, outputs]; of −inf 0."""
+
+    @abstractmethod
+    def activity(self, values: np.ndarray) -> np.ndarray:
+        """What nodes are ranked by, of their pre-activations: float32 [batch, units]."""
+
+    @property
+    @abstractmethod
+    def view(self) -> DenseLayer:
+        """The layer as a ranker has it: itself, or less."""
+
+    def seen(self, inputs: Any) -> Any:
+        """What a ranker has of ``inputs``: the inputs of ``view``."""
+        return inputs
+
+
+@dataclass(frozen=True)
+class DenseLayer(Layer):
+    """``weights``: float32 [units, inputs], one contiguous row per node; ``bias``: float32 [units]."""
+
+    name: str
+    weights: np.ndarray
+    bias: np.ndarray
 
     @property
     def inputs(self) -> int:
         return self.weights.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        return self.units
+
+    @property
+    def work(self) -> int:
+        return self.weights.size
+
+    @property
+    def view(self) -> DenseLayer:
+        return self
 
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
@@ -42,17 +104,24 @@ class DenseLayer:
             return inputs @ self.weights.T + self.bias
         return inputs @ self.weights[nodes].T + self.bias[nodes]
 
+    def activated(self, values: np.ndarray) -> np.ndarray:
+        return np.maximum(values, 0.0)
+
+    def activity(self, values: np.ndarray) -> np.ndarray:
+        return np.maximum(values, 0.0)
+
 
 @dataclass(frozen=True)
 class MLP:
-    """Dense layers of which all but the last are followed by ReLU; the last gives the logits.
+    """Layers of which all but the last are followed by ReLU; the last is dense and gives the logits.
 
-    ``input_shape`` is that of one example, flattened before the first layer. ``partial``: the end of such a chain.
+    The first ones may be convolutional (``convolution.ConvLayer``), the others are dense. ``input_shape`` is that of
+    one example, flattened before the first layer. ``partial``: the end of such a chain.
     Raises ``InputError`` when there is no ReLU layer, shapes do not chain, or a weight is not a finite number.
     """
 
     input_shape: tuple[int, ...]
-    layers: tuple[DenseLayer, ...]
+    layers: tuple[Layer, ...]
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -67,16 +136,19 @@ class MLP:
                 )
             if not (np.isfinite(layer.weights).all() and np.isfinite(layer.bias).all()):
                 raise InputError(f"operator {layer.name!r}: a weight is NaN or infinite")
-            width = layer.units
+            width = layer.outputs
 
     @classmethod
     def from_graph(cls, graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
         """The network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
 
-        Raises ``InputError`` naming the operator that breaks the chain ``Flatten? → Dense(relu)… → Dense``.
+        Raises ``InputError`` naming the operator that breaks the chain
+        ``(Conv2D(relu) → MaxPooling2D?)* → Flatten? → Dense(relu)… → Dense``.
         """
-        layers = []
-        for operator in _dense_chain(graph):
+        from slotool.elastic.activators.convolution import convolutional_front
+
+        layers, rest = convolutional_front(graph.operators, parameters)
+        for operator in _dense_chain(rest):
             prefix = f"layers.{operator.name.replace('.', '_')}"
             weights = np.ascontiguousarray(parameters[f"{prefix}.weight"], dtype=np.float32)
             bias = parameters.get(f"{prefix}.bias", np.zeros(len(weights)))
@@ -120,6 +192,16 @@ class MLP:
         return self.layers[-1].units
 
     @property
+    def dense(self) -> bool:
+        """Whether all layers are."""
+        return all(layer.view is layer for layer in self.layers)
+
+    @cached_property
+    def widest(self) -> int:
+        """Most outputs per example of any layer, before pooling."""
+        return max(layer.units * (layer.work // layer.weights.size) for layer in self.layers)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all weights and biases."""
         return sum(layer.weights.nbytes + layer.bias.nbytes for layer in self.layers)
@@ -137,16 +219,16 @@ class MLP:
     def logits(self, x: Any) -> np.ndarray:
         """The whole network: float32 [batch, classes] from [batch, inputs], an array or CSR."""
         for layer in self.layers[:-1]:
-            x = np.maximum(layer.pre_activations(x), 0.0)
+            x = layer.activated(layer.pre_activations(x))
         return self.layers[-1].pre_activations(x)
 
 
-def _dense_chain(graph: OperatorGraph) -> Sequence[Operator]:
+def _dense_chain(operators: Sequence[Operator]) -> Sequence[Operator]:
     """The ``Dense`` operators of a chain with ReLU after all but the last; a ReLU may be an operator of its own."""
     dense: list[Operator] = []
     activations: list[str | None] = []
-    before = graph.operators[0]
-    for operator in graph.operators[1:]:
+    before = operators[0]
+    for operator in operators[1:]:
         if operator.inputs != (before.name,):
             raise _refusal(operator, "does not follow the operator before it, so the network is no chain")
         if operator.op == "Dense":
@@ -157,7 +239,7 @@ def _dense_chain(graph: OperatorGraph) -> Sequence[Operator]:
         elif operator.op in ("ReLU", "Activation") and dense and activations[-1] is None:
             activations[-1] = operator.attributes.get("activation", "relu")
         elif operator.op != "Flatten" or dense:
-            raise _refusal(operator, f"is {operator.op}; Node Activators take Dense layers with ReLU")
+            raise _refusal(operator, f"is {operator.op}; Node Activators take Conv2D and Dense layers with ReLU")
         before = operator
     for operator, activation in list(zip(dense, activations, strict=True))[:-1]:
         if activation != "relu":

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slotool.elastic.activators.activator import Activator, node_count
+from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.mlp import DenseLayer
@@ -39,12 +39,14 @@ class DeviceSloNN(ElasticModel):
     """
 
     def __init__(self, model: SloNN, device: str):
+        if not model.mlp.dense:
+            raise InputError(f"{model.name} has convolutions; it is answered on the CPU only, not on {device}")
         self.device = _device(device)
         self.model = model.at_int8(False)
         self.name, self.input_shape, self.classes = model.name, model.input_shape, model.classes
         self.points, self.sparse = model.points, model.sparse
         self._layers = [
-            _Layer(layer, model.activators.get(at), model.shares, self.device)
+            _Layer(layer.view, model.activators.get(at), model.shares, self.device)
             for at, layer in enumerate(model.mlp.layers)
         ]
         self._means = torch.from_numpy(model.confidence.means).to(self.device)
@@ -149,8 +151,7 @@ class _Layer:
     def __init__(self, layer: DenseLayer, activator: Activator | None, shares: Sequence[float], device: torch.device):
         self.weights, self.bias = (torch.from_numpy(array).to(device) for array in (layer.weights, layer.bias))
         self.tables = None if activator is None else _Tables(layer, activator, self, device)
-        needed = 0 if activator is None else len(activator.ranker.computed_nodes)
-        self._counts = [*(max(node_count(layer.units, share), needed) for share in shares), layer.units]
+        self._counts = [0 if activator is None else activator.count(layer, share) for share in shares] + [layer.units]
 
     def product(self, x: Tensor, nodes: Tensor | None = None) -> Tensor:
         """w·x + b of every node, or of the same ``nodes`` for all of ``x`` [n, inputs]."""

@@ -32,7 +32,7 @@ class RoundedMLP:
 
     def __init__(self, mlp: MLP):
         self.mlp = mlp
-        self.rows = [Int8Rows.of(layer) for layer in mlp.layers]
+        self.rows = [Int8Rows.of(layer.view) for layer in mlp.layers]
         packed = [_packed(rows.rows) for rows in self.rows]
         parts = list(zip(mlp.layers, self.rows, packed, strict=True))
         shape = [(layer.inputs, layer.units, len(part) // _groups(layer.inputs)) for layer, _, part in parts]
@@ -71,7 +71,7 @@ class RoundedMLP:
             values = np.maximum(values, 0) if at else values
             overflown = ~np.isfinite(values).all(axis=1)
             refused |= overflown
-            values = _layer_numpy(np.where(overflown[:, None], np.float32(0), values), layer, rows)
+            values = _layer_numpy(np.where(overflown[:, None], np.float32(0), values), layer.view, rows)
         out[:] = values
         return refused
 

@@ -22,7 +22,7 @@ def with_rows(model: SloNN, data: AnyData, rows: str = "auto") -> SloNN:
     that the network is not tiny, and that as many float32 rows as are chosen at the allowed loss are more to read.
     Raises ``InputError`` for int8 where inputs are negative.
     """
-    if rows == "float32":
+    if rows == "float32" or (rows == "auto" and not model.mlp.dense):
         return model
     if len(model.mlp.layers) - 1 not in model.activators:
         return _all_rounded(model, data, rows)

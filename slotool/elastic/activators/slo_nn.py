@@ -14,6 +14,7 @@ from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
+from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
 from slotool.elastic.activators.refusals import dims, not_finite, number, row_values
@@ -78,6 +79,8 @@ class SloNN(ElasticModel):
         self.negative_inputs = not self.all_int8
         if self.all_int8 and sparse:
             raise InputError(f"{name}: of sparse inputs int8 rows serve an output layer with an activator; it has none")
+        if self.all_int8 and not mlp.dense:
+            raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
         self.input_shape = mlp.input_shape
         self.classes = mlp.classes
         self.first = min(self.activators)
@@ -192,7 +195,7 @@ class SloNN(ElasticModel):
             return np.where(refused[:, None], exact, out)
         mlp = self.mlp
         if self.int8 and not self.all_int8:
-            last, exact = mlp.layers[-1], self.activators[len(mlp.layers) - 1].ranker.computed_nodes
+            last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
             rounded = RoundedLayer(last.name, last.weights, last.bias, self._int8_rows, exact)
             mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], rounded))
         return logits(mlp, self.activators, flat, self.shares[self._at[point]])
@@ -364,7 +367,7 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _int8_rows(self) -> Int8Rows:
-        return Int8Rows.of(self.mlp.layers[-1])
+        return Int8Rows.of(self.mlp.layers[-1].view)
 
     def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
@@ -379,6 +382,7 @@ class SloNN(ElasticModel):
         return {
             "input_shape": list(self.input_shape),
             "layers": [layer.name for layer in self.mlp.layers],
+            "convolutions": {layer.name: layer.geometry() for layer in self.mlp.layers if isinstance(layer, ConvLayer)},
             "weights_sha256": self.mlp.fingerprint,
             "ranker": self.ranker,
             "shares": list(self.shares),

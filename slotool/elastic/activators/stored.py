@@ -9,6 +9,7 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
+from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 
@@ -21,7 +22,10 @@ def weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
 
 def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
     """From ``weight_tensors`` and what says in which order the layers come. Raises ``KeyError`` for one that lacks."""
-    layers = [DenseLayer(name, weights[f"{name}.weight"], weights[f"{name}.bias"]) for name in description["layers"]]
+    geometry, layers = description.get("convolutions", {}), []
+    for name in description["layers"]:
+        own = (weights[f"{name}.weight"], weights[f"{name}.bias"])
+        layers.append(ConvLayer.of(name, *own, geometry[name]) if name in geometry else DenseLayer(name, *own))
     return MLP(tuple(description["input_shape"]), tuple(layers))
 
 

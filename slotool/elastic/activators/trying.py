@@ -40,7 +40,7 @@ def try_all(
     if only_output(mlp, activators):
         last = len(mlp.layers) - 1
         hidden = in_chunks(x, lambda part: layer_input(mlp, {}, part, 1.0, last))
-        trials = _climb(mlp, activators, shares, hidden, full or FullAnswers.of(mlp.layers[last], hidden))
+        trials = _climb(mlp, activators, shares, hidden, full or FullAnswers.of(mlp.layers[last].view, hidden))
         for _ in shares:
             progress()
         return trials

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from slotool.elastic.activators.activator import Activator, layer_input
+from slotool.elastic.activators.activator import Activator, activity, layer_input
 from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import LEAST_VALIDATION_EXAMPLES, flat, right
 from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons, Trials
@@ -58,8 +58,8 @@ class TableUpdates:
             before = {index: activator for index, activator in self.model.activators.items() if index < at}
             ranker = self.model.activators[at].ranker
             for share in self.model.shares if before else (1.0,):
-                keys = ranker.keys(layer, layer_input(self.model.mlp, before, inputs, share, at))
-                scores.add(keys, ranker.considered(layer, keys, activations, self._rng))
+                keys = ranker.keys(layer.view, layer.seen(layer_input(self.model.mlp, before, inputs, share, at)))
+                scores.add(keys, ranker.considered(layer.view, keys, activations, self._rng))
         self._recent.append((inputs, y))
         while len(self._recent) > 1 and sum(part.shape[0] for part, _ in self._recent[1:]) >= self.half_life:
             self._recent.pop(0)
@@ -98,8 +98,8 @@ class TableUpdates:
         """What the nodes of layer ``at`` are ranked by, as in building."""
         mlp = self.model.mlp
         if at < len(mlp.layers) - 1:
-            return layer_input(mlp, {}, inputs, 1.0, at + 1)
-        return FullAnswers.of(mlp.layers[at], layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
+            return activity(mlp, inputs, at)
+        return FullAnswers.of(mlp.layers[at].view, layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
 
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
         model, first = self.model, min(activators)

@@ -53,6 +53,7 @@ class ModelSwitching(BatchingPolicy):
 
     name: ClassVar[str] = "switching"
     choose = choose_by_rate
+    switches: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -20,13 +20,15 @@ class BatchingPolicy(Policy):
     """A policy that chooses a cell of the control grid by a compiled function.
 
     ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
-    directly. ``Decision.batch_size`` is the most examples to take together: fewer when fewer wait, or when the next
-    in the queue asks for more accuracy than the point has. A minimum accuracy is held against the profiled mean.
+    directly. ``switches``: as in ``Decision``. ``Decision.batch_size`` is the most examples to take together: fewer
+    when fewer wait, or when the next in the queue asks for more accuracy than the point has. A minimum accuracy is held
+    against the profiled mean.
     Raises ``InputError`` when the space is no ``ControlGrid``.
     """
 
     name: ClassVar[str]
     choose: ClassVar[Any]
+    switches: ClassVar[bool] = False
 
     def __init__(self, space: ControlSpace | ControlGrid):
         self.grid = space if isinstance(space, ControlGrid) else ControlGrid(space)
@@ -69,7 +71,7 @@ class BatchingPolicy(Policy):
         row, column = divmod(cell, len(grid.sizes))
         took_us = grid.latency_us[row, column]
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
-        return Decision(grid.points[row], int(grid.sizes[column]), reason)
+        return Decision(grid.points[row], int(grid.sizes[column]), reason, switches=self.switches)
 
     def _why_refused(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):

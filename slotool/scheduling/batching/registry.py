@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slotool.errors import InputError
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
@@ -19,7 +21,10 @@ POLICIES: dict[str, type[BatchingPolicy]] = {
 
 
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:
-    """``name`` of ``POLICIES``, or ``fixed@POINT``. Raises ``InputError`` for an unknown name or point."""
+    """``name`` of ``POLICIES``, or ``fixed@POINT``. Raises ``InputError`` for an unknown name or point.
+
+    ``deadline_us``: what queries usually have, infinite when that is not known.
+    """
     base, _, point = name.partition("@")
     if base not in POLICIES or (point and base != FixedBatching.name):
         raise InputError(f"no policy {name!r}; there are {', '.join(POLICIES)} and fixed@POINT")
@@ -28,5 +33,5 @@ def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPol
     if base == ModelSwitching.name:
         return ModelSwitching(grid, deadline_us=deadline_us)
     if base == WholeQueue.name:
-        return WholeQueue(grid, deadline_us)
+        return WholeQueue(grid, deadline_us if deadline_us < math.inf else None)
     return POLICIES[base](grid)

@@ -92,11 +92,11 @@ class LocalEngine(Engine):
         """Of the process that is ``worker`` now."""
         return self._processes[worker].popen.pid
 
-    def _started(self, worker: int) -> _Process:
+    def _started(self, worker: int, *, stand_back: bool = False) -> _Process:
         cores = cores_by_preference()
         first = worker * self._threads
         own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
-        return _Process(self._models, own, self._threads, self._most_examples)
+        return _Process(self._models, own, self._threads, self._most_examples, stand_back)
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -137,7 +137,7 @@ class LocalEngine(Engine):
     def _replace(self, worker: int, pauses: int) -> None:
         if self._closed or self._loop is None:
             return
-        process = self._processes[worker] = self._started(worker)
+        process = self._processes[worker] = self._started(worker, stand_back=True)
         process.pauses = pauses
         self._loop.add_reader(process.socket, self._hear, worker)
 
@@ -159,9 +159,16 @@ class _Call:
 
 
 class _Process:
-    """One worker process as the router sees it."""
+    """One worker process as the router sees it. ``stand_back``: it starts with the time that others leave."""
 
-    def __init__(self, models: Mapping[str, ServedModel], cores: Sequence[int], threads: int, most_examples: int):
+    def __init__(
+        self,
+        models: Mapping[str, ServedModel],
+        cores: Sequence[int],
+        threads: int,
+        most_examples: int,
+        stand_back: bool,
+    ):
         self._numbers = {name: number for number, name in enumerate(models)}
         shapes = {
             name: Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
@@ -172,6 +179,7 @@ class _Process:
         options = {
             "parent": os.getpid(),
             "threads": threads,
+            "stand_back": stand_back,
             "most_examples": most_examples,
             "socket_fd": other.fileno(),
             "tensors_fd": self._tensors.fd,

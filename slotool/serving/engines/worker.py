@@ -29,7 +29,15 @@ def main() -> int:
     # Ctrl-C in the terminal is for the router, which drains first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
+    if options["stand_back"]:
+        _schedule(os.SCHED_IDLE)
     return _serve(options)
+
+
+def _schedule(policy: int) -> None:
+    """For all threads of this process. Loading takes a core for seconds, which those who serve meanwhile need more."""
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
 def _serve(options: dict[str, Any]) -> int:
@@ -44,6 +52,8 @@ def _serve(options: dict[str, Any]) -> int:
     # What is loaded stays: a full collection would stop a call for long.
     gc.collect()
     gc.freeze()
+    if options["stand_back"]:
+        _schedule(os.SCHED_OTHER)
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:

@@ -1,0 +1,39 @@
+"""One JSON file that says what it is: a schema's name, its version, and fields."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from slotool.errors import InputError
+
+
+def save_document(path: str | Path, document: Mapping[str, Any]) -> None:
+    """Write ``document``, which names its schema, by one rename."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_document(path: str | Path, schema: str, version: int, what: str) -> dict[str, Any]:
+    """The file's object. Raises ``InputError`` for anything but a JSON object of this schema and version."""
+    try:
+        document = json.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: not a JSON file") from error
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        raise InputError(f"{path}: not a {what} (schema {schema})")
+    if document.get("schema_version") != version:
+        name = schema.rpartition("/")[2]
+        raise InputError(f"{path}: {name} schema version {document.get('schema_version')}, expected {version}")
+    return document

@@ -1,0 +1,189 @@
+"""Convolutional layers under a Node Activator: a node is an output channel, dropped or computed at all positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.activators.mlp import DenseLayer, Layer
+from slotool.errors import InputError
+from slotool.graphs.graph import Operator
+from slotool.graphs.operators import pair, window_padding
+
+# About so many values are what a ranker sees of a picture: its channels' means over cells of a grid.
+SEEN_VALUES = 64
+FINEST_GRID = 8
+# Patches held at a time.
+CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class ConvLayer(Layer):
+    """A convolution with ReLU and max-pooling behind it, on pictures that come and go flattened, channels first.
+
+    ``weights``: float32 [channels, input channels, kernel height, kernel width]; ``bias``: float32 [channels].
+    ``shape``: of one picture that comes in; ``stride`` (vertical, horizontal); ``padding`` (top, bottom, left, right);
+    ``pool``: side and stride of the pooling's square window, 1 for none.
+    """
+
+    name: str
+    weights: np.ndarray
+    bias: np.ndarray
+    shape: tuple[int, int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pool: int = 1
+
+    @property
+    def inputs(self) -> int:
+        return int(np.prod(self.shape))
+
+    @cached_property
+    def convolved(self) -> tuple[int, int]:
+        """Height and width of what the convolution puts out."""
+        _, height, width = self.shape
+        top, bottom, left, right = self.padding
+        high, wide = self.weights.shape[2:]
+        return (height + top + bottom - high) // self.stride[0] + 1, (width + left + right - wide) // self.stride[1] + 1
+
+    @cached_property
+    def pooled(self) -> tuple[int, int]:
+        """Height and width of what leaves the pooling; a rest at the lower and right border is left out."""
+        return self.convolved[0] // self.pool, self.convolved[1] // self.pool
+
+    @property
+    def outputs(self) -> int:
+        return self.units * self.pooled[0] * self.pooled[1]
+
+    @property
+    def work(self) -> int:
+        return int(self.weights.size * np.prod(self.convolved))
+
+    def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
+        """float32 [batch, channels, height, width], of every channel or of ``nodes``."""
+        weights, bias = (self.weights, self.bias) if nodes is None else (self.weights[nodes], self.bias[nodes])
+        pictures = np.asarray(inputs, dtype=np.float32).reshape(-1, *self.shape)
+        size = max(1, CHUNK_BYTES // (4 * int(np.prod(self.convolved)) * weights[0].size))
+        out = np.empty((len(pictures), len(bias), *self.convolved), dtype=np.float32)
+        for start in range(0, len(pictures), size):
+            part = self._patches(pictures[start : start + size])
+            out[start : start + size] = (part @ weights.reshape(len(bias), -1).T + bias).transpose(0, 3, 1, 2)
+        return out
+
+    def activated(self, values: np.ndarray) -> np.ndarray:
+        height, width = self.pooled
+        kept = values[:, :, : height * self.pool, : width * self.pool]
+        largest = kept.reshape(len(values), -1, height, self.pool, width, self.pool).max(axis=(3, 5))
+        return np.maximum(largest, 0.0).reshape(len(values), -1)
+
+    def activity(self, values: np.ndarray) -> np.ndarray:
+        return np.maximum(values, 0.0).mean(axis=(2, 3))
+
+    @cached_property
+    def grid(self) -> int:
+        """Cells along either side of what a ranker sees: the most that divide it evenly and give few enough values."""
+        channels, height, width = self.shape
+        most = max(1, min(FINEST_GRID, round((SEEN_VALUES / channels) ** 0.5)))
+        return max(cells for cells in range(1, most + 1) if height % cells == 0 and width % cells == 0)
+
+    def seen(self, inputs: Any) -> np.ndarray:
+        """float32 [batch, input channels · grid²]: means over the cells."""
+        channels, height, width = self.shape
+        cells = np.asarray(inputs, dtype=np.float32).reshape(
+            -1, channels, self.grid, height // self.grid, self.grid, width // self.grid
+        )
+        return np.ascontiguousarray(cells.mean(axis=(3, 5)).reshape(len(cells), -1))
+
+    @cached_property
+    def view(self) -> DenseLayer:
+        """What a channel is on average over its positions, but for those at the border."""
+        rows = np.repeat(self.weights.sum(axis=(2, 3)), self.grid**2, axis=1) / np.float32(self.grid**2)
+        return DenseLayer(self.name, np.ascontiguousarray(rows), self.bias)
+
+    def geometry(self) -> dict[str, Any]:
+        """Plain numbers and lists: all but name, weights and bias."""
+        return {name: getattr(self, name) for name in ("shape", "stride", "padding", "pool")}
+
+    @classmethod
+    def of(cls, name: str, weights: np.ndarray, bias: np.ndarray, geometry: Mapping[str, Any]) -> ConvLayer:
+        """Inverse of ``geometry``."""
+        shape, stride, padding = (tuple(geometry[part]) for part in ("shape", "stride", "padding"))
+        return cls(name, weights, bias, shape, stride, padding, int(geometry["pool"]))  # type: ignore[arg-type]
+
+    def _patches(self, pictures: np.ndarray) -> np.ndarray:
+        """float32 [n, height, width, values under the kernel]."""
+        top, bottom, left, right = self.padding
+        padded = np.pad(pictures, ((0, 0), (0, 0), (top, bottom), (left, right)))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, self.weights.shape[2:], axis=(2, 3))
+        windows = windows[:, :, :: self.stride[0], :: self.stride[1]]
+        return windows.transpose(0, 2, 3, 1, 4, 5).reshape(len(pictures), *self.convolved, -1)
+
+
+def convolutional_front(
+    operators: Sequence[Operator], parameters: Mapping[str, np.ndarray]
+) -> tuple[list[Layer], Sequence[Operator]]:
+    """The convolutions that a chain of operators begins with, and the operators left; ``operators[0]`` is the input.
+
+    ``(Conv2D → ReLU? → MaxPooling2D?)*``, where ReLU may be the convolution's own. Raises ``InputError``, naming the
+    operator, for a convolution that is not followed by ReLU, and for groups, dilation and pooling of another kind.
+    """
+    layers: list[Layer] = []
+    at, before = 1, operators[0]
+    while at < len(operators) and operators[at].op == "Conv2D" and operators[at].inputs == (before.name,):
+        convolution, rectified, pool = operators[at], operators[at].attributes.get("activation") == "relu", 1
+        last, at = convolution, at + 1
+        if at < len(operators) and not rectified and _is_relu(operators[at], last):
+            rectified, last, at = True, operators[at], at + 1
+        if not rectified:
+            raise InputError(f"operator {convolution.name!r} has no ReLU; a channel can be dropped only before ReLU")
+        if at < len(operators) and operators[at].op == "MaxPooling2D" and operators[at].inputs == (last.name,):
+            pool, last, at = _pool(operators[at], last), operators[at], at + 1
+        layers.append(_layer(convolution, before.shape, pool, parameters))
+        before = last
+    return layers, [before, *operators[at:]] if layers else operators
+
+
+def _is_relu(operator: Operator, before: Operator) -> bool:
+    kind = (
+        "relu"
+        if operator.op == "ReLU"
+        else operator.attributes.get("activation")
+        if operator.op == "Activation"
+        else None
+    )
+    return kind == "relu" and operator.inputs == (before.name,)
+
+
+def _pool(operator: Operator, before: Operator) -> int:
+    kernel, stride = pair(operator.attributes["kernel"]), pair(operator.attributes.get("stride", 1))
+    around = window_padding(operator.attributes, before.shape)
+    if len({*kernel, *stride}) > 1 or any(around):
+        raise InputError(f"operator {operator.name!r} pools windows that overlap or are not square, or with padding")
+    return int(kernel[0])
+
+
+def _layer(operator: Operator, shape: tuple[int, ...], pool: int, parameters: Mapping[str, np.ndarray]) -> ConvLayer:
+    attributes = operator.attributes
+    if attributes.get("groups", 1) != 1 or pair(attributes.get("dilation", 1)) != (1, 1):
+        raise InputError(
+            f"operator {operator.name!r} is a grouped or dilated convolution, whose channels are not one row"
+        )
+    # Uneven padding is a layer of its own, and the convolution then the second of two.
+    prefix = f"layers.{operator.name.replace('.', '_')}."
+    own = {name.rpartition(".")[2]: array for name, array in parameters.items() if name.startswith(prefix)}
+    weights = np.ascontiguousarray(own["weight"], dtype=np.float32)
+    bias = own.get("bias", np.zeros(len(weights)))
+    channels, height, width = shape
+    return ConvLayer(
+        operator.name,
+        weights,
+        np.ascontiguousarray(bias, dtype=np.float32),
+        (channels, height, width),
+        pair(attributes.get("stride", 1)),
+        window_padding(attributes, shape),
+        pool,
+    )

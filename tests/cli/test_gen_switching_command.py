@@ -1,0 +1,82 @@
+"""``gen-rules --method switching``: a real server under real load, a plan, and a server that follows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.errors import InputError
+from slotool.rules.switching import SwitchingPlan
+from slotool.scheduling import Decision, EdfQueue, Query
+from slotool.serving.sources import Sources
+from slotool.tables import LatencyTable, OutcomeTable
+
+Slotool = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables of the shipped network as if it had been profiled and evaluated."""
+    folder = tmp_path_factory.mktemp("switching")
+    rows = [{"subject": "mlp", "point": "full", "batch_size": n, "samples_s": [1e-3 * (n + 2) / 3]} for n in (1, 4)]
+    LatencyTable.of(rows).save(folder / "latency.parquet")
+    outcomes = [(str(e), "full", float(e == 0), 0.9, 1e-4) for e in range(50)]
+    columns = ["example", "version", "error", "confidence", "latency_s"]
+    OutcomeTable(pd.DataFrame(outcomes, columns=columns), {"subject": "mlp"}).save(folder / "outcomes.parquet")
+    return folder
+
+
+def arguments(folder: Path, *more: str) -> tuple[str, ...]:
+    model = str(shipped_artifact("mlp").path)
+    return ("gen-rules", str(folder / "outcomes.parquet"), "--method", "switching", "--model", model,
+            "--latency", str(folder / "latency.parquet"), "--data", "digits", *more)  # fmt: skip
+
+
+def test_a_plan_is_measured_and_followed(slotool: Slotool, folder: Path) -> None:
+    out = folder / "plan.json"
+    asked = ("-o", str(out), "--deadline-ms", "100", "--configurations", "1x1", "--load-seconds", "0.5", "--json")
+    result = slotool(*arguments(folder, *asked))
+    assert result.exit_code == 0, result.stderr
+    plan = SwitchingPlan.load(out)
+    assert json.loads(result.stdout)["plan"] == json.loads(out.read_text())
+    assert plan.accuracy == {"full": pytest.approx(0.98)}
+    kept = [load for load in plan.loads if load.p99_s is not None and load.p99_s <= 0.1]
+    assert plan.rates_per_s["full"] == max(load.rate_per_s for load in kept) > 10
+
+    files = Sources(
+        (shipped_artifact("mlp").path,), ("mlp",), None, folder / "latency.parquet", (folder / "outcomes.parquet",),
+        policy="switching", plan=out,
+    )  # fmt: skip
+    policy = files.load(lambda _: None)["mlp"].policy
+    queue = EdfQueue()
+    queue.push(Query("0", 0.0, 1e5))
+    decision = policy.decide(1.0, queue)
+    assert isinstance(decision, Decision)
+    assert decision.reason.startswith("switching")
+    with pytest.raises(InputError, match="--replicas 1 --threads 1"):
+        replace(files, replicas=2).load(lambda _: None)
+    with pytest.raises(InputError, match="--policy switching alone"):
+        replace(files, policy="slackfit").load(lambda _: None)
+
+
+def test_a_dry_run_says_how_long_and_what_is_missing_is_said(slotool: Slotool, folder: Path) -> None:
+    out = str(folder / "never.json")
+    result = slotool(*arguments(folder, "-o", out, "--deadline-ms", "20", "--configurations", "1x1,2x1", "--dry-run"))
+    assert result.exit_code == 0, result.stderr
+    assert "1 points on ⟨replicas, threads⟩ ⟨1, 1⟩, ⟨2, 1⟩, about 14 load tests" in result.stdout
+    for more, said in (
+        ((), "--deadline-ms"),
+        (("--deadline-ms", "20", "--configurations", "0x1"), "1x1,2x1"),
+        (("--deadline-ms", "0.1", "--configurations", "1x1"), "shorter than the fastest point"),
+    ):
+        result = slotool(*arguments(folder, "-o", out, *more))
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.split())
+    assert not (folder / "never.json").exists()
