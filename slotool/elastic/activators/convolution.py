@@ -17,8 +17,6 @@ from slotool.graphs.operators import pair, window_padding
 # About so many values are what a ranker sees of a picture: its channels' means over cells of a grid.
 SEEN_VALUES = 64
 FINEST_GRID = 8
-# Patches held at a time.
-CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -64,21 +62,22 @@ class ConvLayer(Layer):
         return int(self.weights.size * np.prod(self.convolved))
 
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
-        """float32 [batch, channels, height, width], of every channel or of ``nodes``."""
-        weights, bias = (self.weights, self.bias) if nodes is None else (self.weights[nodes], self.bias[nodes])
-        pictures = np.asarray(inputs, dtype=np.float32).reshape(-1, *self.shape)
-        size = max(1, CHUNK_BYTES // (4 * int(np.prod(self.convolved)) * weights[0].size))
-        out = np.empty((len(pictures), len(bias), *self.convolved), dtype=np.float32)
-        for start in range(0, len(pictures), size):
-            part = self._patches(pictures[start : start + size])
-            out[start : start + size] = (part @ weights.reshape(len(bias), -1).T + bias).transpose(0, 3, 1, 2)
-        return out
+        """float32 [batch, channels, height, width], of every channel or of ``nodes``; by PyTorch, as NumPy has none."""
+        import torch
+        from torch.nn import functional
+
+        rows, bias = (self.weights, self.bias) if nodes is None else (self.weights[nodes], self.bias[nodes])
+        pictures = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32)).view(-1, *self.shape)
+        top, bottom, left, right = self.padding
+        with torch.inference_mode():
+            padded = functional.pad(pictures, (left, right, top, bottom)) if any(self.padding) else pictures
+            return functional.conv2d(padded, torch.from_numpy(rows), torch.from_numpy(bias), self.stride).numpy()
 
     def activated(self, values: np.ndarray) -> np.ndarray:
-        height, width = self.pooled
-        kept = values[:, :, : height * self.pool, : width * self.pool]
-        largest = kept.reshape(len(values), -1, height, self.pool, width, self.pool).max(axis=(3, 5))
-        return np.maximum(largest, 0.0).reshape(len(values), -1)
+        import torch
+        from torch.nn import functional
+
+        return functional.max_pool2d(torch.from_numpy(values), self.pool).clamp_min_(0.0).flatten(1).numpy()
 
     def activity(self, values: np.ndarray) -> np.ndarray:
         return np.maximum(values, 0.0).mean(axis=(2, 3))
@@ -113,14 +112,6 @@ class ConvLayer(Layer):
         """Inverse of ``geometry``."""
         shape, stride, padding = (tuple(geometry[part]) for part in ("shape", "stride", "padding"))
         return cls(name, weights, bias, shape, stride, padding, int(geometry["pool"]))  # type: ignore[arg-type]
-
-    def _patches(self, pictures: np.ndarray) -> np.ndarray:
-        """float32 [n, height, width, values under the kernel]."""
-        top, bottom, left, right = self.padding
-        padded = np.pad(pictures, ((0, 0), (0, 0), (top, bottom), (left, right)))
-        windows = np.lib.stride_tricks.sliding_window_view(padded, self.weights.shape[2:], axis=(2, 3))
-        windows = windows[:, :, :: self.stride[0], :: self.stride[1]]
-        return windows.transpose(0, 2, 3, 1, 4, 5).reshape(len(pictures), *self.convolved, -1)
 
 
 def convolutional_front(
