@@ -49,3 +49,9 @@ def test_it_is_the_installed_one_that_ran(installed: Path, tmp_path: Path) -> No
     code = "import slotool; print(slotool.__file__)"
     ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert str(installed.parent.parent) in ran.stdout
+
+
+def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:
+    code = "from importlib import resources; print((resources.files('slotool.serving') / 'live.html').read_text()[:15])"
+    ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.strip() == "<!doctype html>", ran.stderr

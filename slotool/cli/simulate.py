@@ -43,6 +43,9 @@ def simulate(
     noise: Annotated[
         bool, typer.Option("--noise/--no-noise", help="Calls take samples of the profile, else just what was planned.")
     ] = True,
+    quantile: Annotated[
+        float, typer.Option("--quantile", min=0.0, max=1.0, help="Of the samples: how long calls are planned to take.")
+    ] = 0.95,
     optimum: Annotated[
         str,
         typer.Option(
@@ -82,7 +85,8 @@ def simulate(
     if optimum not in OPTIMA:
         raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
     table = LatencyTable.load(profile)
-    known = read_profile(table, None if outcomes is None else OutcomeTable.load(outcomes), subject=subject)
+    accuracies = None if outcomes is None else OutcomeTable.load(outcomes)
+    known = read_profile(table, accuracies, subject=subject, quantile=quantile)
     for remark in known.grid.remarks:
         output.warn(remark)
     dying = tuple(parse_numbers(deaths, "--deaths")) if deaths else ()
@@ -105,7 +109,7 @@ def simulate(
             rows.append(figures)
             progress.advance()
     _report(output, rows, best, {"subject": known.subject, "points": len(known.grid.points), "workers": workers,
-            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "seed": seed,
+            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "quantile": quantile, "seed": seed,
             "best_by": method}, [] if plots is None else _draw(known.subject, drawn, plots))  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from slotool.errors import InputError
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.sources import Sources
@@ -40,5 +41,11 @@ class SourcesSteering:
         self._router.events.tell("reload", "tables and rules read anew")
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
-        for served in models:
-            self._router.replace(served)
+        before = list(self._router.models.values())
+        try:
+            for served in models:
+                self._router.replace(served)
+        except InputError:
+            for served in before:
+                self._router.replace(served)
+            raise

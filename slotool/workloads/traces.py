@@ -109,7 +109,7 @@ def _numbers(values: pd.Series) -> np.ndarray:
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
     if len(wrong):
-        raise InputError(f"row {wrong[0] + 2}, column {values.name}: {values.iloc[wrong[0]]!r} is no rate or count")
+        raise InputError(f"row {wrong[0] + 2}, column {values.name}: '{values.iloc[wrong[0]]}' is no rate or count")
     return numbers
 
 

@@ -175,3 +175,16 @@ def test_where_every_k_answers_alike_nothing_is_lost() -> None:
     alike = replace(trials, labels=np.zeros_like(trials.labels), probability=trials.probability[:, [1, 1]])
     found = Expectation.learn(alike, correct[:, [1, 1]]).of(alike)
     np.testing.assert_array_equal(found[:, 0], found[:, 1])
+
+
+def test_of_what_is_counted_and_what_is_expected_the_lower_is_promised() -> None:
+    for seed in range(4):
+        trials, correct = unlike(600, np.random.default_rng(seed))
+        estimates = np.random.default_rng(seed + 10).random((600, 1))
+        expected = Expectation.learn(trials, correct).of(trials)
+        counted = Calibration.measure(estimates, correct, 16)
+        both = Calibration.measure(estimates, correct, 16, expected)
+        assert (both.accuracy <= counted.accuracy).all()
+        assert (both.accuracy[:-1] <= Calibration.measure(estimates, expected, 16).accuracy[:-1] + 1e-12).all()
+        assert both.by_point[-1] == both.accuracy[-1] == counted.by_point[-1]
+        assert both.by_point[0] == pytest.approx(min(correct[:, 0].mean(), expected[:, 0].mean()))

@@ -40,6 +40,7 @@ SETS = (FASHION, "tate-16k", "tibkat-35k", "tibkat-words-196k")
 ALLOWED_LOSS = 0.003
 FASHION_SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9)
 RANKERS = ("clusters", "centred-freehash")
+PER_INPUT_LOSSES = (0.005, 0.003, 0.002, 0.001)
 CHOOSING_INPUTS, CHOOSING_ROUNDS = 2_000, 5
 
 
@@ -97,7 +98,8 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
         add_hnsw(bench)
         add_ivf(bench)
     rows = bench.report()
-    return {"rows": rows, "choosing": [_choosing(model, data) for model in models.values()]}
+    per_input = [found for model in models.values() for found in _per_input(model, data)]
+    return {"rows": rows, "per_input": per_input, "choosing": [_choosing(model, data) for model in models.values()]}
 
 
 def add_model(bench: Bench, model: Any) -> None:
@@ -150,11 +152,33 @@ def _least_k(bench: Bench, activators: Any, shares: Sequence[float]) -> tuple[in
 
     split = bench.data.validation
     trials = try_all(bench.mlp, activators, shares, flat(split.x))
-    expected = Expectation.learn(trials, right(trials.labels, split.y)).of(trials)
-    lost = expected[:, -1:] - expected
+    correct = right(trials.labels, split.y).astype(float)
+    expected = Expectation.learn(trials, correct).of(trials)
+    lost, hoped = (answers[:, -1:] - answers for answers in (correct, expected))
     errors = lost.std(axis=0) / np.sqrt(len(lost))
-    at = int((lost.mean(axis=0) + errors <= ALLOWED_LOSS).argmax())
+    at = int((np.maximum(lost.mean(axis=0), hoped.mean(axis=0)) + errors <= ALLOWED_LOSS).argmax())
     return at, float(errors[at])
+
+
+def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:
+    """ACLO on the test split beside the k that, fixed beforehand, would have reached as much there, in hindsight.
+
+    Between two k of the grid accuracy is taken for a straight line.
+    """
+    from slotool.elastic.activators.assessment import Answers, aclo_sweep, ideal_k
+
+    answers = Answers.of(model, data.test)
+    by_point, shares = np.maximum.accumulate(answers.correct.mean(axis=0)), np.array([*model.shares, 1.0])
+    ideal, found = ideal_k(model, answers.correct), []
+    for row in aclo_sweep(model, data.test.x, answers.correct, PER_INPUT_LOSSES):
+        alike = float(np.interp(row["accuracy"], by_point, shares))
+        print(
+            f"{model.ranker}, ACLO at {100 * row['loss']:.1f} points: mean k {row['mean_k']:.4g}, lost "
+            f"{-100 * row['difference']:.2f} ± {100 * row['standard_error']:.2f}; a fixed k as accurate: {alike:.4g}"
+        )
+        found.append({"ranker": model.ranker, **row, "as_accurate_k": alike, "ideal_k": ideal})
+    print(f"{model.ranker}: the ideal per input is a mean k of {ideal:.4g}")
+    return found
 
 
 def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:

@@ -253,6 +253,23 @@ def test_a_client_that_left_is_dropped_and_counted_before_any_work(leaving: str)
         assert len(model.calls) == 1
 
 
+def test_what_is_in_flight_when_the_server_ends_is_answered() -> None:
+    model = ThreeLinear()
+    with live_server([served(model)]) as live:
+        channel = grpc.insecure_channel(live.grpc_address)
+        stub = Stub(channel)
+        stub.ModelInfer(request(model="three"))
+        model.sleep_s[LARGE] = 0.5
+        model.calls.clear()
+        in_flight = [stub.ModelInfer.future(request(model="three")) for _ in range(2)]
+        wait_until(lambda: bool(model.calls))
+    assert [response.result().model_name for response in in_flight] == ["three", "three"]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(request(model="three"))
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    channel.close()
+
+
 def test_a_message_that_does_not_come_or_an_empty_stream_is_told() -> None:
     with live_server([served(ThreeLinear())], Limits(body_s=0.2)) as live:
         with grpc.insecure_channel(live.grpc_address) as channel:

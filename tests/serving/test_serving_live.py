@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,12 +16,14 @@ from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, sp
 
 from slotool.elastic import confidence
 from slotool.errors import InputError
-from slotool.scheduling import Decision, FixedPoint, by_demand
+from slotool.scheduling import ControlSpace, Decision, FixedPoint, by_demand
 from slotool.serving import Answer, Router
 from slotool.serving.ensemble import Scored
 from slotool.serving.guard import Token
 from slotool.serving.live import KEPT_SECONDS, MOST_SAMPLES, Live
 from slotool.serving.served import ServedModel
+from slotool.serving.steering import SourcesSteering
+from slotool.tables import OperatingPoint
 
 SMALL, MEDIUM, LARGE = POINTS
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
@@ -177,6 +181,34 @@ def test_dials_are_turned_while_requests_go_on(live: LiveServer) -> None:
     assert event.endswith("policy always-small; no default tolerance")
     assert turn(live, {"policy": "by-demand"}).status_code == 200
     assert compute(live)["operating_point"] == LARGE.key
+
+
+class Tables:
+    """Sources whose other policy suits the first of two models only."""
+
+    policies = ("by-demand", "other")
+
+    def __init__(self, policy: str = "by-demand"):
+        self.policy = policy
+
+    def with_policy(self, policy: str) -> Tables:
+        return Tables(policy)
+
+    def reload(self, models: dict[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
+        strange = FixedPoint(ControlSpace([OperatingPoint.of(version="strange")]))
+        policies = {"one": FixedPoint(space(), SMALL), "two": strange}
+        return {name: replace(entry, policy=policies[name]) for name, entry in models.items()}
+
+
+def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
+    router = Router({name: served(ThreeLinear(name)) for name in ("one", "two")})
+    before = {name: entry.policy for name, entry in router.models.items()}
+    steering = SourcesSteering(Tables(), router, print)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="strange"):
+        asyncio.run(steering.use("other"))
+    assert {name: entry.policy for name, entry in router.models.items()} == before
+    assert steering.policy == "by-demand"
+    router.close()
 
 
 @pytest.mark.parametrize(

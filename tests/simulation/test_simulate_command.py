@@ -73,6 +73,26 @@ def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
     assert "shorter than the fastest point" in short.stderr
 
 
+def test_what_may_be_repaired_is_repaired_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hole below the largest size, a latency that falls by a tenth, an accuracy that another row of its point has."""
+    rows = ROWS.replace("4,0.002,0.8", "4,0.00094,") + "net,depth=1,2,0.0015,0.8\n"
+    profile, arrivals = files(tmp_path, rows)
+    simulate.simulate(profile, arrivals, 20.0, policies="mincost", json=True)
+    told = capsys.readouterr()
+    assert json.loads(told.out.splitlines()[-1])["policies"][0]["accuracy"] == pytest.approx(0.8)
+    assert "1 latencies not profiled" in told.err
+    assert "fall while the batch grows" in told.err
+
+
+def test_calls_may_be_planned_at_another_quantile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One sample in three was disturbed: at the median the point is as fast as it is."""
+    profile, arrivals = files(tmp_path, ROWS.replace("1,0.001;0.0011", "1,0.001;0.0011;0.0301"))
+    with pytest.raises(InputError, match="no noise explains that"):
+        simulate.simulate(profile, arrivals, 20.0, policies="mincost")
+    simulate.simulate(profile, arrivals, 20.0, policies="mincost", quantile=0.5)
+    assert "mincost" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("rows", "deadline_ms", "sentence"),
     [
@@ -81,6 +101,10 @@ def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
         (ROWS + "other,depth=3,1,0.005,0.95\n", 20.0, "name a subject; the latency table holds net, other"),
         (ROWS.replace("0.004,0.9", "0.004,1.9"), 20.0, "not within 0 and 1"),
         (ROWS.replace("0.009", "-0.009"), 20.0, "must be greater than 0"),
+        (ROWS.replace("0.009", "nan"), 20.0, "must be greater than 0"),
+        (ROWS.replace("0.9\n", "\n"), 20.0, "the accuracy of depth=2 is not known"),
+        (ROWS.replace("0.004,0.9", "0.004,high"), 20.0, "accuracy 'high' of the profile is no number"),
+        (ROWS.replace("4,0.002", "4,0.0002"), 20.0, "no noise explains that"),
     ],
 )
 def test_bad_profiles_are_refused(tmp_path: Path, rows: str, deadline_ms: float, sentence: str) -> None:

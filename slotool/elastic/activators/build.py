@@ -159,9 +159,11 @@ class Subject:
         """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
         return right(trials.labels, getattr(self.data, split).y)
 
-    def expected(self, trials: Trials) -> np.ndarray:
-        """float64 [shares + 1]: the validation accuracy expected of each k, whose answers there are ``trials``."""
-        return Expectation.learn(trials, self.correct(trials, "validation")).of(trials).mean(axis=0)
+    def accuracy(self, trials: Trials) -> np.ndarray:
+        """float64 [shares + 1]: what validation accuracy to count on at each k, whose answers there are ``trials``."""
+        correct = self.correct(trials, "validation")
+        expected = Expectation.learn(trials, correct).of(trials)
+        return Calibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
 
     @property
     def steps(self) -> int:
@@ -242,7 +244,7 @@ def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> S
     for measure in MEASURES:
         # Every measure is judged on the same parts.
         confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
-        calibration = Calibration.measure(estimates, expected, levels)
+        calibration = Calibration.measure(estimates, held_out.correct, levels, expected)
         measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
     mean_k = {name: entry[0] for name, entry in measured.items()}
@@ -311,7 +313,7 @@ class _Layer:
         subject = self.subject
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
         trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
-        accuracy = subject.expected(trials)
+        accuracy = subject.accuracy(trials)
         enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 

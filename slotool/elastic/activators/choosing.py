@@ -57,7 +57,7 @@ class Candidate:
     @classmethod
     def of(cls, subject: Subject, learnt: Learnt) -> Candidate:
         trials = try_all(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
-        accuracy = subject.expected(trials)
+        accuracy = subject.accuracy(trials)
         at = int((accuracy >= accuracy[-1] - ALLOWED_LOSS).argmax())
         share = (*learnt.shares, 1.0)[at]
         nodes = row_bytes = lookup_bytes = 0

@@ -197,7 +197,7 @@ class Calibration:
     ``thresholds``: float64 [levels], ascending, the first −inf; ``accuracy``: float64 [levels], a_t when every input
     is answered at its least k with ĉ(k, x) ≥ t (in full when there is none), never falling with t; the last level
     answers every input in full.
-    ``by_point``: float64 [shares + 1], plain accuracy of each k, the last that of the full network.
+    ``by_point``: float64 [shares + 1], the same of each k for all inputs, the last that of the full network.
     """
 
     thresholds: np.ndarray
@@ -205,20 +205,28 @@ class Calibration:
     by_point: np.ndarray
 
     @classmethod
-    def measure(cls, estimates: np.ndarray, correct: np.ndarray, levels: int = MOST_THRESHOLDS) -> Calibration:
-        """From ĉ(k, x) float [n, shares] and correct answers, bool or the chance of it [n, shares + 1], the last those
-        of the full network.
+    def measure(
+        cls,
+        estimates: np.ndarray,
+        correct: np.ndarray,
+        levels: int = MOST_THRESHOLDS,
+        expected: np.ndarray | None = None,
+    ) -> Calibration:
+        """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
 
         Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
-        a stricter one keeps.
+        a stricter one keeps. ``expected``: float [n, shares + 1], the chance that each is correct; then of what is
+        counted and what is expected the lower is promised.
         """
         found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
         thresholds = np.concatenate([[-np.inf], found, [np.nextafter(found[-1], np.inf)]])
-        every = np.arange(len(correct))
-        by_point = correct.mean(axis=0)
-        reached = np.array([correct[every, least_share(estimates, t)].mean() for t in thresholds])
-        # The same mean added up in another order must not be out of reach.
-        reached[-1] = by_point[-1]
+        every, by_point = np.arange(len(correct)), correct.mean(axis=0)
+        chosen = [least_share(estimates, t) for t in thresholds]
+        reached = np.array([correct[every, points].mean() for points in chosen])
+        if expected is not None:
+            by_point[:-1] = np.minimum(by_point, expected.mean(axis=0))[:-1]
+            hoped = np.array([expected[every, points].mean() for points in chosen])
+            reached[:-1] = np.minimum(reached, hoped)[:-1]
         return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point)
 
     def expected(self, estimates: np.ndarray) -> np.ndarray:

@@ -1,8 +1,10 @@
-"""How often a first label is right, told by its probability: what calibration counts in place of right and wrong.
+"""How often a first label is right, told by its probability: a second opinion on what a smaller k loses.
 
 Of the inputs that a smaller k answers otherwise than the full network, few are held out, and whether the full network
-was right on these few is mostly chance: the loss measured so is off by more than what is allowed, and the best of many
-thresholds is the luckiest. The network's own softmax, made true by held-out labels, says how much is lost on each.
+was right on these few is mostly chance: the loss counted is off by more than what is allowed, and the best of many
+thresholds is the luckiest. The network's own softmax, made true by held-out labels, says how much is lost on each with
+less chance in it. Not alone: where a label is rare the full network is right more often than its softmax says
+(tibkat-35k: counted 0.43 points where 0.25 are expected, and test inputs bear out the former). The higher loss counts.
 """
 
 from __future__ import annotations

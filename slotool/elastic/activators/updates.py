@@ -114,7 +114,7 @@ class TableUpdates:
         levels = max(2, len(model.calibration.thresholds) - 2)
         if self._recent[0][1] is not None:
             expected = Expectation.learn(lessons.trials, lessons.correct).of(lessons.trials)
-            return confidence, self._as_served(Calibration.measure(estimates, expected, levels))
+            return confidence, self._as_served(Calibration.measure(estimates, lessons.correct, levels, expected))
         found = Calibration.measure(estimates, lessons.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, Calibration(found.thresholds, found.accuracy - unknown, found.by_point - unknown)

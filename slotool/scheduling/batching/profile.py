@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
@@ -47,12 +48,23 @@ def read_profile(
     points = [OperatingPoint.parse(key) for key in dict.fromkeys(rows["point"])]
     space = ControlSpace.of_tables(subject, points, known, outcomes, quantile=quantile)
     if outcomes is None and "accuracy" in rows:
-        means = rows.assign(accuracy=rows["accuracy"].astype(float)).groupby("point")["accuracy"].mean()
+        means = rows.assign(accuracy=_numbers(rows["accuracy"])).groupby("point")["accuracy"].mean().dropna()
         times = {
             (point, size): space.latency_us(point, size) or 0.0 for point in points for size in space.batch_sizes(point)
         }
-        space = ControlSpace(points, times, {point: float(means[point.key]) for point in points})
+        accuracy = {point: float(means[point.key]) for point in points if point.key in means}
+        space = ControlSpace(points, times, accuracy)
     samples: dict[tuple[OperatingPoint, int], list[np.ndarray]] = {}
     for key, size, taken_s in zip(rows["point"], rows["batch_size"], rows["samples_s"], strict=True):
         samples.setdefault((OperatingPoint.parse(key), int(size)), []).append(1e6 * np.asarray(taken_s))
     return Profile(subject, ControlGrid(space), {cell: np.concatenate(parts) for cell, parts in samples.items()})
+
+
+def _numbers(accuracy: pd.Series) -> pd.Series:
+    """As floats; an empty one is not known, and another row of its point may say it."""
+    given = accuracy.replace("", None)
+    numbers = pd.to_numeric(given, errors="coerce")
+    wrong = given[given.notna() & numbers.isna()]
+    if len(wrong):
+        raise InputError(f"accuracy {wrong.iloc[0]!r} of the profile is no number")
+    return numbers

@@ -16,7 +16,7 @@ from slotool.scheduling.batching.grid import ControlGrid
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92])
 DISPERSIONS = np.array([1.0, 3.0, 9.0])
 CREWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-_LEVELS, _QUANTILES, _EXACT_QUEUE, _LONG_QUEUES = 20, 16, 25, 16
+_LEVELS, _QUANTILES, _EXACT_QUEUE, _LONG_QUEUES = 36, 16, 25, 16
 _ROUNDS, _SWEEPS = 24, 10
 # Accuracies a call by which the average may still be wrong.
 _SETTLED = 2e-4
@@ -68,7 +68,8 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
         [np.searchsorted(column, levels_us * (1 + 1e-9), side="right") - 1 for column in rising_us.T], axis=1
     )
     gains = np.where(rows >= 0, accuracies[np.maximum(rows, 0)], -1.0)
-    unit_us = float((latency_us.min(axis=0) / batch_sizes).min())
+    quickest_us = latency_us.min(axis=0)
+    unit_us = float((quickest_us / batch_sizes).min())
     queues = np.stack([_queues(crew * deadline_us / unit_us, int(batch_sizes[-1])) for crew in CREWS])
     shape = len(CREWS), len(DISPERSIONS), len(LOADS)
     gain = np.zeros(shape)
@@ -82,8 +83,9 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
                 moves = _moves(queues[c], levels_us, coming[r], batch_sizes, crew, deadline_us, unit_us)
                 per_call = max(1.0, load / unit_us * float(np.median(levels_us)))
                 average = _solve(
-                    values, after[c, f, r], queues[c], gains, batch_sizes, *moves, average, aversion, per_call
-                )
+                    values, after[c, f, r], queues[c], gains, batch_sizes, levels_us, quickest_us, *moves,
+                    average, aversion, per_call,
+                )  # fmt: skip
                 gain[c, f, r], before[c, f, r] = average, values
     return ValueTables(deadline_us, levels_us, rows, queues, gain, after, before)
 
@@ -144,8 +146,8 @@ def _moves(
 
 @njit(cache=True)
 def _solve(
-    values: Any, after: Any, queues: Any, gains: Any, sizes: Any, level: Any, place: Any, weight: Any, lost: Any,
-    average: float, aversion: float, per_call: float,
+    values: Any, after: Any, queues: Any, gains: Any, sizes: Any, levels_us: Any, quickest_us: Any,
+    level: Any, place: Any, weight: Any, lost: Any, average: float, aversion: float, per_call: float,
 ) -> float:  # fmt: skip
     """Value iteration from ``values`` on, which it changes, as ``after``; the average accuracy of a query."""
     before, drift = average, 0.0
@@ -153,7 +155,7 @@ def _solve(
         found = 0.0
         for _ in range(_SWEEPS):
             _expect(values, after, level, place, weight, lost, average + aversion)
-            _choose(values, after, queues, gains, sizes, average)
+            _choose(values, after, queues, gains, sizes, levels_us, quickest_us, average)
             found = values[-1, 1]
             values -= found
         if turn > 0 and abs(found) < _SETTLED:
@@ -179,24 +181,39 @@ def _expect(values: Any, after: Any, level: Any, place: Any, weight: Any, lost: 
 
 
 @njit(cache=True)
-def _choose(values: Any, after: Any, queues: Any, gains: Any, sizes: Any, average: float) -> None:
-    last = len(queues) - 1
+def may_take(quickest_us: Any, sizes: Any, column: int, waiting: float, slack_us: float) -> bool:
+    """Whether a batch of this size may be made: it is in time, and no larger one should be made instead.
+
+    Fewer than wait are taken only when the next larger size is too late for the first, or is not filled and would take
+    more of a worker's time per query. Else those left over would grow old, and be left over again and again.
+    """
+    if quickest_us[column] > slack_us:
+        return False
+    if column + 1 == len(sizes) or sizes[column] >= waiting or quickest_us[column + 1] > slack_us:
+        return True
+    return sizes[column + 1] > waiting and quickest_us[column] * waiting < quickest_us[column + 1] * sizes[column]
+
+
+@njit(cache=True)
+def _choose(
+    values: Any, after: Any, queues: Any, gains: Any, sizes: Any, levels_us: Any, quickest_us: Any, average: float
+) -> None:
+    last, best = len(queues) - 1, np.empty(len(sizes))
     for i in range(1, len(queues)):
-        best = -np.inf
+        best[:] = -np.inf
         for j in range(len(gains)):
+            values[j, i] = -np.inf
             for column in range(len(sizes)):
                 if gains[j, column] < 0:
                     break
-                # A batch is not cut down while a larger one is in time too: those left over would grow old.
-                if column + 1 < len(sizes) and sizes[column + 1] <= queues[i] and gains[j, column + 1] >= 0:
-                    continue
                 taken = min(queues[i], float(sizes[column]))
                 stay = queues[i] - taken
                 at = min(np.searchsorted(queues, stay, side="right") - 1, last - 1)
                 share = (stay - queues[at]) / (queues[at + 1] - queues[at])
                 worth = after[j, at] * (1.0 - share) + after[j, at + 1] * share
-                best = max(best, taken * (gains[j, column] - average) + worth)
+                best[column] = max(best[column], taken * (gains[j, column] - average) + worth)
+                if may_take(quickest_us, sizes, column, queues[i], levels_us[j] * (1 + 1e-9)):
+                    values[j, i] = max(values[j, i], best[column])
                 if sizes[column] >= queues[i]:
                     break
-            values[j, i] = best
     values[:, 0] = values[:, 1]

@@ -11,7 +11,7 @@ from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
-from slotool.scheduling.batching.values import CREWS, DISPERSIONS, LOADS, ValueTables, value_tables
+from slotool.scheduling.batching.values import CREWS, DISPERSIONS, LOADS, ValueTables, may_take, value_tables
 from slotool.scheduling.space import ControlSpace
 
 # The rate of arrivals is that of so many deadlines past; or of one, where that is higher by so many standard errors.
@@ -169,6 +169,8 @@ def choose_whole_queue(
     for column in range(narrowest, columns):
         if latency_us[lowest, column] > slack_us:
             break
+        if not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
+            continue
         taken = min(sizes[column], waiting)
         rest_us = _rest_allows_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
