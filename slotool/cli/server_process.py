@@ -7,6 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 END_WITHIN_S = 30.0
+# ``slotool``, but for a server that must not outlive the command that put it under load, however that one ends.
+_LEASHED = """
+import sys
+from slotool.machine import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+from slotool.cli import main
+main()
+"""
 
 
 @contextmanager
@@ -16,13 +24,14 @@ def server_process(arguments: Sequence[str], folder: Path | None = None) -> Iter
     Raises ``RunError`` with its last words when it does not start.
     """
     import json
+    import os
     import subprocess
     import sys
 
     from slotool.errors import RunError
 
     server = subprocess.Popen(
-        [sys.executable, "-m", "slotool", "serve", *arguments, "--port", "0", "--json"],
+        [sys.executable, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--port", "0", "--json"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
