@@ -98,7 +98,7 @@ def _thinned(mlp: MLP, activators: Activators, x: Any, share: float, layer: int)
     if share >= 1.0 or layer not in activators:
         return values
     nodes = activators[layer].computed(mlp.layers[layer], x, node_count(mlp.layers[layer].units, share))
-    nodes = nodes.reshape(*nodes.shape, *[1] * (values.ndim - 2))
-    thinned = np.full_like(values, -np.inf)
-    np.put_along_axis(thinned, nodes, np.take_along_axis(values, nodes, axis=1), axis=1)
-    return thinned
+    dropped = np.ones(values.shape[:2], dtype=bool)
+    np.put_along_axis(dropped, nodes, False, axis=1)
+    values[dropped] = -np.inf
+    return values
