@@ -313,19 +313,20 @@ def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
         "grpc" if protocol == "grpc" else "infer", processes)  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["infer", "grpc"])
-def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
+    plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
     with serving(artifact) as served:
-        address = served["url"] if form == "infer" else f"grpc://{served['grpc']}"
-        plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
-        assert ask_first_model(address, form) == "mlp"
-        run = LocalRun(plan, Target(address, form, "mlp"))
-        run.drive()
-        assert run.log().answered.all()
+        targets = [Target(served["url"], "infer", "mlp"), Target(f"grpc://{served['grpc']}", "grpc", "mlp")]
+        for target in targets:
+            assert ask_first_model(target.address, target.form) == "mlp"
+            run = LocalRun(plan, target)
+            run.drive()
+            assert run.log().answered.all()
         monkeypatch.delenv("SLOTOOL_TOKEN")
-        with pytest.raises(InputError, match="Authorization: Bearer"):
-            LocalRun(plan, Target(address, form, "mlp")).drive()
+        for target in targets:
+            with pytest.raises(InputError, match="Authorization: Bearer"):
+                LocalRun(plan, target).drive()
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
