@@ -219,7 +219,8 @@ class Calibration:
         counted and what is expected the lower is promised.
         """
         found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
-        thresholds = np.concatenate([[-np.inf], found, [np.nextafter(found[-1], np.inf)]])
+        # The last above every estimate: a next greater number might be one that the processor takes for zero.
+        thresholds = np.concatenate([[-np.inf], found, [np.inf]])
         every, by_point = np.arange(len(correct)), correct.mean(axis=0)
         chosen = [least_share(estimates, t) for t in thresholds]
         reached = np.array([correct[every, points].mean() for points in chosen])
