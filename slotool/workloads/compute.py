@@ -12,7 +12,7 @@ from slotool.workloads.endpoint import Answer, Endpoint, number_of, object_of, s
 
 
 class ComputeEndpoint(Endpoint):
-    """``POST /compute`` with a ``.npy`` body and Model, Tolerance, Objective, Deadline-Ms, Min-Accuracy, Priority headers."""
+    """``POST /compute``: a ``.npy`` body; headers Model, Tolerance, Objective, Deadline-Ms, Min-Accuracy, Priority."""
 
     name: ClassVar[str] = "compute"
 
