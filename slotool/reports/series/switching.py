@@ -21,11 +21,11 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
     measured = {point: loads for point, loads in by_point.items() if loads}
     rates = np.array([load.rate_per_s for load in plan.loads])
     tails_ms = 1e3 * np.array([load.p99_s for loads in measured.values() for load in loads] + [plan.deadline_s])
-    curves = [
-        Curve(point, *(np.array([getattr(load, name) * by for load in loads], dtype=np.float64)
-              for name, by in (("rate_per_s", 1.0), ("p99_s", 1e3))), "dots and line", at)
-        for at, (point, loads) in enumerate(measured.items())
-    ]  # fmt: skip
+    curves = []
+    for at, (point, loads) in enumerate(measured.items()):
+        x, y_ms = (np.array(values) for values in zip(*((a.rate_per_s, 1e3 * (a.p99_s or 0.0)) for a in loads),
+                   strict=True))  # fmt: skip
+        curves.append(Curve(point, x, y_ms, "dots and line", at))
     ends = np.array([rates.min(), rates.max()])
     deadline = Curve(f"deadline, {duration(plan.deadline_s)}", ends, np.full(2, 1e3 * plan.deadline_s), "dashes", 4)
     stairs = [(point, f"{rate:,.0f}/s", percent(plan.accuracy[point], 2)) for rate, point in plan.stairs]
