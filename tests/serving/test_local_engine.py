@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_server import tier_rules
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
 from slotool.errors import InputError, RunError
-from slotool.scheduling import ControlSpace, by_demand
+from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import Answer, Refusal, Router, ServedModel
@@ -55,16 +54,6 @@ def ask(router: Router, count: int, demands: Demands) -> list[Answer | Refusal]:
         return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
 
     return asyncio.run(all_of_them())
-
-
-def test_workers_answer_as_the_model_itself_does(router: Router) -> None:
-    served = family()
-    for n in (1, 5, 64):
-        answers = ask(router, n, Demands(60e6))
-        assert all(isinstance(answer, Answer) for answer in answers), answers
-        logits = np.concatenate([answer.scored.logits for answer in answers])
-        np.testing.assert_allclose(logits, served.model.forward(X[:n], served.model.full), atol=1e-4)
-    assert max(answer.batch for answer in answers) > 1
 
 
 def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(router: Router, engine: LocalEngine) -> None:
@@ -118,19 +107,6 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
     assert isinstance(second, Answer)
     assert isinstance(late, Refusal)
     assert late.cause == "expired"
-
-
-@pytest.mark.parametrize("tolerance", [0.1, 0.2, 0.3])
-def test_ensembles_of_rules_that_came_later_answer_as_they_do_inline(router: Router, tolerance: float) -> None:
-    served, rules = family(), tier_rules(threshold=0.9)
-    tiers = ServedModel("family", served.model, by_demand(ControlSpace(served.model.points), rules), rules, served.path)
-    router.replace(tiers)
-    asked = Demands(tolerance=tolerance)
-    for got, expected in zip(ask(router, 20, asked), ask(Router({"family": tiers}), 20, asked), strict=True):
-        assert isinstance(got, Answer)
-        assert isinstance(expected, Answer)
-        assert got.decision == expected.decision
-        np.testing.assert_allclose(got.scored.logits, expected.scored.logits, atol=1e-4)
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:

@@ -19,8 +19,8 @@ import numpy as np
 
 from slotool.errors import InputError, RunError
 from slotool.machine import bound_to, cores_by_preference, thread_variables
-from slotool.serving.engines.base import Done, Engine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import CALL, FAILED, LONGEST, READY, REPLY, encode_point
+from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
+from slotool.serving.engines.protocol import CALL, CALLED_OFF, FAILED, LONGEST, READY, REPLY, encode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner, Scored
 from slotool.serving.served import ServedModel
@@ -35,8 +35,8 @@ class LocalEngine(Engine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
-    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. Conc ensembles run as Seq, with the same
-    answers. Models must come from artifacts (``ServedModel.path``).
+    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. A call that is called off ends before its
+    next operator, where the model can (``ElasticModel.heed``). Models must come from artifacts (``ServedModel.path``).
     """
 
     name = "local"
@@ -78,6 +78,9 @@ class LocalEngine(Engine):
             process.begin(model, point, x, done)
         except OSError:
             self._lost(worker)
+
+    def call_off(self, worker: int) -> None:
+        self._processes[worker].call_off()
 
     def close(self) -> None:
         self._closed = True
@@ -213,9 +216,14 @@ class _Process:
 
     def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; ``done`` is then the caller's to tell."""
-        self.call = _Call(model, len(x), done, time.monotonic())
+        self._tensors.called_off = False
         self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
+        self.call = _Call(model, len(x), done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], len(x)) + encode_point(point))
+
+    def call_off(self) -> None:
+        """The worker looks for this between two operators."""
+        self._tensors.called_off = True
 
     def finish(self, message: bytes) -> None:
         """Hand the answer to whoever waits for it."""
@@ -224,6 +232,9 @@ class _Process:
         kind, length = REPLY.unpack(message)
         if kind == FAILED:
             call.done(RunError(self._tensors.read_text(length)))
+            return
+        if kind == CALLED_OFF:
+            call.done(CalledOff("the call was called off"))
             return
         seen = self._tensors.outputs(call.model, call.examples)
         call.done(Scored(seen.logits.copy(), seen.confidence.copy()))
