@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def ask(router: Router, count: int, demands: Demands) -> list[Answer | Refusal]:
     return asyncio.run(all_of_them())
 
 
-def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(router: Router, engine: LocalEngine) -> None:
+def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
+    router: Router, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def killed_under_them() -> list[Answer]:
         await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
         stopped = [engine.pid(worker) for worker in range(2)]
@@ -67,7 +70,12 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(route
             for i in range(40)
         ]
         await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
+        # At first no process can be started in its place.
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
         os.kill(stopped[0], signal.SIGKILL)
+        await asyncio.sleep(0.3)
+        assert engine.pid(0) == stopped[0]
+        monkeypatch.undo()
         answers = await asyncio.gather(*asked)
         # One was killed, the other hung, and was found to.
         assert {engine.pid(worker) for worker in range(2)}.isdisjoint(stopped)

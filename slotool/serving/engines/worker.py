@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from slotool.elastic import load_model
-from slotool.machine import die_with_parent
+from slotool.machine import die_with_parent, schedule
 from slotool.serving.engines.base import CalledOff
 from slotool.serving.engines.protocol import CALL, CALLED_OFF, DONE, FAILED, LONGEST, READY, REPLY, decode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
@@ -33,14 +33,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
     if options["stand_back"]:
-        _schedule(os.SCHED_IDLE)
+        # Loading takes a core for seconds, which those who serve meanwhile need more.
+        schedule(os.SCHED_IDLE)
     return _serve(options)
-
-
-def _schedule(policy: int) -> None:
-    """For all threads of this process. Loading takes a core for seconds, which those who serve meanwhile need more."""
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
 def _serve(options: dict[str, Any]) -> int:
@@ -56,7 +51,7 @@ def _serve(options: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()
     if options["stand_back"]:
-        _schedule(os.SCHED_OTHER)
+        schedule(os.SCHED_OTHER)
     for _, runner in runners:
         runner.model.heed(partial(_still_wanted, tensors))
     router.send(REPLY.pack(READY, os.getpid()))
