@@ -158,6 +158,7 @@ def _report(
     document = {
         **provenance,
         "deadline_us": measured.deadline_us,
+        "full_network": measured.full_network,
         "at_full_p95": headline,
         "deadlines": rows,
         "accuracy_targets": targets,
@@ -199,6 +200,8 @@ def _sentences(measured: Measured, headline: list[dict[str, Any]]) -> list[str]:
     from slotool.cli.output import duration
 
     said = []
+    if measured.full_network != measured.table.provenance["subject"]:
+        said.append("the full network is the one that was brought, in float32; the model's own is rounded")
     for found in _slices(measured):
         if found["beside"] and found["median_s"]:
             said.append(f"beside {found['beside']} the core is away for {duration(found['median_s'])} at a time")

@@ -53,7 +53,8 @@ def gen_rules(
         bool, typer.Option("--explain", help="Say of each tier why this ensemble and not the next cheaper one.")
     ] = False,
     plots: Annotated[
-        Path | None, typer.Option("--plots", help="Folder for plots of the versions and of the tiers, as PNG.")
+        Path | None,
+        typer.Option("--plots", help="Folder for plots (PNG) of versions and tiers, or of latency by load."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
     model: Annotated[Path | None, typer.Option("--model", help="Artifact that --method switching serves.")] = None,
@@ -106,7 +107,7 @@ def gen_rules(
     output = Output(as_json=json)
     if method == "switching":
         asked = _switching(model, outcomes, latency, deadline_ms, load_seconds, configurations, data, seed)
-        gen_switching_plan(output, asked, out, dry_run=dry_run)
+        gen_switching_plan(output, asked, out, dry_run=dry_run, plots=plots)
         return
     table = price_of(OutcomeTable.load(outcomes), price)
     chosen = [name.strip() for name in policies.split(",")]

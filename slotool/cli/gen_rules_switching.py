@@ -40,7 +40,9 @@ class SwitchingRequest:
     seed: int
 
 
-def gen_switching_plan(output: Output, asked: SwitchingRequest, out: Path, *, dry_run: bool) -> None:
+def gen_switching_plan(
+    output: Output, asked: SwitchingRequest, out: Path, *, dry_run: bool, plots: Path | None = None
+) -> None:
     """Measure, write and print the plan of the best ⟨R, T⟩ that this machine's cores allow."""
     from slotool.cli.output import duration
     from slotool.data import load_dataset
@@ -60,7 +62,7 @@ def gen_switching_plan(output: Output, asked: SwitchingRequest, out: Path, *, dr
         plans = [_plan(asked, name, grid, split, r, t, progress.advance) for r, t in shapes]
     plan = best_configuration(plans)
     plan.save(out)
-    _report(output, plan, plans, out)
+    _report(output, plan, plans, out, [] if plots is None else _draw(plan, out, plots))
 
 
 def _grid(asked: SwitchingRequest) -> tuple[str, ControlGrid]:
@@ -156,7 +158,17 @@ def _words(shapes: tuple[tuple[int, int], ...]) -> str:
     return "⟨replicas, threads⟩ " + ", ".join(f"⟨{r}, {t}⟩" for r, t in shapes)
 
 
-def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path) -> None:
+def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
+    from slotool.reports.plots import save_png
+    from slotool.reports.series.switching import tail_against_load
+
+    figure = tail_against_load(plan, out.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_png(figure, folder / f"{figure.id}.png")
+    return [folder / f"{figure.id}.png"]
+
+
+def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path, plots: list[Path]) -> None:
     from slotool.cli.output import table
 
     columns = ["point", "accuracy", *(f"⟨{other.replicas}, {other.threads}⟩, requests/s" for other in plans)]
@@ -167,5 +179,6 @@ def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out
     title = f"{plan.subject}: rates up to which P99 ≤ {plan.deadline_s * 1e3:g} ms"
     stairs = "; ".join(f"up to {rate:,.0f}/s {point}" for rate, point in plan.stairs)
     said = f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {stairs}; beyond that the fastest"
-    output.result("gen-rules", {"out": str(out), "plan": plan.document()}, table(title, columns, cells), said,
-                  f"wrote {out}")  # fmt: skip
+    document = {"out": str(out), "plan": plan.document(), "plots": [str(path) for path in plots]}
+    wrote = [f"wrote {path}" for path in (out, *plots)]
+    output.result("gen-rules", document, table(title, columns, cells), said, *wrote)

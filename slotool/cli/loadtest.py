@@ -60,6 +60,10 @@ def loadtest(
     min_accuracy: Annotated[
         float | None, typer.Option("--min-accuracy", min=0.0, max=1.0, help="Accuracy every answer should have.")
     ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option("--priority", help="Of every request, 1 being the most important; or shares: 1=0.2,2=0.3."),
+    ] = None,
     slo: Annotated[
         float | None,
         typer.Option("--slo", min=0.0, max=1.0, help="Exit 1 when fewer than this share meet the deadline, e.g. 0.99."),
@@ -83,9 +87,11 @@ def loadtest(
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --endpoint compute --tolerance 0.05
 
+    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --deadline-ms 20 --priority 1=0.2
+
     Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --rate 1000 --processes 2
     """
-    form = _form(protocol, endpoint)
+    form, shares = _form(protocol, endpoint), _shares(priority)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, slo)
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
@@ -103,10 +109,11 @@ def loadtest(
         arrivals = RecordedInstants(ArrivalTable.load(arrivals_file).times_s, from_start=True)
         rate, duration = arrivals.mean_rate_per_s, arrivals.duration_s
     dataset = load_dataset(data)
-    plan = LoadPlan.draw(arrivals, duration, dataset.test, seed)
+    plan = LoadPlan.draw(arrivals, duration, dataset.test, seed, shares)
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
     target = Target(address, form, model or ask_first_model(address, form), terms, timeout)
-    provenance = _provenance(target, dataset, arrivals.name, rate, duration, seed) | {"processes": processes}
+    provenance = _provenance(target, dataset, arrivals.name, rate, duration, seed)
+    provenance |= {"processes": processes, "priority": priority}
     output = Output(as_json=json)
     with output.progress(f"{address}: {rate:g} requests/s for {duration:g} s", total=len(plan)) as progress:
         log = _drive(_run(plan, target, processes, progress.advance), out, provenance)
@@ -123,6 +130,25 @@ def _form(protocol: str, endpoint: str) -> str:
     if protocol == "grpc" and endpoint != "infer":
         raise typer.BadParameter("gRPC has the Open Inference Protocol only", param_hint="--endpoint")
     return "grpc" if protocol == "grpc" else endpoint
+
+
+def _shares(text: str | None) -> dict[int, float]:
+    """Shares by priority: ``1`` is all of 1, ``1=0.2,2=0.3`` leaves half of the requests without any."""
+    if text is None:
+        return {}
+    try:
+        pairs = [(int(left), float(share) if given else 1.0) for left, given, share in
+                 (part.partition("=") for part in text.split(","))]  # fmt: skip
+    except ValueError:
+        pairs = []
+    shares = dict(pairs)
+    meant = shares and len(shares) == len(pairs) and min(shares) >= 1 and min(shares.values()) >= 0
+    if not meant or not sum(shares.values()) <= 1.0 + 1e-9:
+        raise typer.BadParameter(
+            f"{text!r} is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most",
+            param_hint="--priority",
+        )
+    return shares
 
 
 def _run(plan: LoadPlan, target: Target, processes: int, advance: Callable[..., None]) -> LoadRun:
@@ -203,6 +229,7 @@ def _report(output: Output, log: RequestLog, out: Path, slo: float | None) -> No
 
     summary, statuses, points = log.summary(), log.statuses(), log.points()
     document = {**log.provenance, **summary, "statuses": statuses, "points": points, "slo": slo, "log": str(out)}
+    document["priorities"] = priorities = log.priorities()
     title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
     shown: list[Any] = [table(title, ["figure", "value"], _figures(summary, slo))]
     if len(statuses) > 1 or summary["answered"] < summary["requests"]:
@@ -214,8 +241,16 @@ def _report(output: Output, log: RequestLog, out: Path, slo: float | None) -> No
             [p["point"], f"{p['share']:.1%}", f"{p['accuracy']:.4f}", duration(p["median_latency_s"])] for p in points
         ]
         shown.append(table("Who answered", columns, cells))
+    if len(priorities) > 1:
+        columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
+        shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
     output.result("loadtest", document, *shown, f"wrote {out}")
     _warn_of_lateness(output, summary)
+
+
+def _of_priority(found: dict[str, Any]) -> list[str]:
+    shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
+    return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, f"{found['effective_accuracy']:.4f}"]
 
 
 def _figures(summary: dict[str, Any], slo: float | None) -> list[list[str]]:

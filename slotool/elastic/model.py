@@ -89,6 +89,11 @@ class ElasticModel(ABC):
         """The most accurate point."""
         return self.points[-1]
 
+    @property
+    def as_brought(self) -> ElasticModel:
+        """The model whose full point is exactly the network that its user brought: itself, unless that is rounded."""
+        return self
+
     def require(self, point: OperatingPoint) -> None:
         """Raises ``InputError`` when ``point`` is none of ``points``."""
         if point not in self.points:

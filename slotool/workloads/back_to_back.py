@@ -130,15 +130,25 @@ def run(ways: Sequence[Way], queries: Queries, seconds: float, *, seed: int = 0,
 
 
 def profile_rows(
-    queries: Queries, seconds: float, beside: int, *, seed: int = 0, after_turn: Any = None
+    queries: Queries,
+    seconds: float,
+    beside: int,
+    *,
+    points: Sequence[OperatingPoint] | None = None,
+    subject: str | None = None,
+    seed: int = 0,
+    after_turn: Any = None,
 ) -> LatencyTable:
-    """T(k, β) as it is now: every point in turns, single answers; a ``LatencyTable`` with ``beside`` in its rows."""
+    """T(k, β) as it is now: every one of ``points`` (default: all) in turns, single answers.
+
+    A ``LatencyTable`` with ``beside`` in its rows; ``subject``: what they call the model, by default its name.
+    """
     model = queries.model
-    ways = [fixed(point.key, point, queries) for point in model.points]
+    ways = [fixed(point.key, point, queries) for point in points or model.points]
     run(ways, queries, seconds, seed=seed, after_turn=after_turn)
     rows = [
         {
-            "subject": model.name,
+            "subject": subject or model.name,
             "point": way.strategy,
             "batch_size": 1,
             "device": "cpu",

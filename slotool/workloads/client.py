@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,18 +35,28 @@ _MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 class LoadPlan:
     """What is sent: plain arrays, so that a plan can be cut into parts and sent by several processes.
 
-    ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``.
+    ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``;
+    ``priorities``: int64 [n], 0 for none.
     """
 
     times_s: np.ndarray
     examples: np.ndarray
     split: Split
+    priorities: np.ndarray
 
     @classmethod
-    def draw(cls, arrivals: ArrivalProcess, duration_s: float, split: Split, seed: int) -> LoadPlan:
+    def draw(
+        cls,
+        arrivals: ArrivalProcess,
+        duration_s: float,
+        split: Split,
+        seed: int,
+        shares: Mapping[int, float] = MappingProxyType({}),
+    ) -> LoadPlan:
         """Arrivals of that long, each with an example; all examples are used once, in random order, before any twice.
 
-        Raises ``InputError`` when nothing arrives at all.
+        ``shares``: of the requests that have a priority, by priority; they are drawn independently, and those left
+        have none. Raises ``InputError`` when nothing arrives at all, or shares are none.
         """
         times_s = arrivals.times(duration_s, seed)
         if not len(times_s):
@@ -53,14 +64,24 @@ class LoadPlan:
         generator = np.random.default_rng([seed, 1])
         rounds = -(-len(times_s) // len(split))
         order = np.concatenate([generator.permutation(len(split)) for _ in range(rounds)])
-        return cls(times_s, order[: len(times_s)].astype(np.int64), split)
+        return cls(times_s, order[: len(times_s)].astype(np.int64), split, _priorities(shares, len(times_s), seed))
 
     def __len__(self) -> int:
         return len(self.times_s)
 
     def part(self, number: int, parts: int) -> LoadPlan:
         """Every ``parts``-th request from ``number`` on, at its own instant."""
-        return LoadPlan(self.times_s[number::parts], self.examples[number::parts], self.split)
+        mine = slice(number, None, parts)
+        return LoadPlan(self.times_s[mine], self.examples[mine], self.split, self.priorities[mine])
+
+
+def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarray:
+    given = np.array(list(shares.values()), dtype=np.float64)
+    if not (given >= 0).all() or given.sum() > 1 + 1e-9 or min(shares, default=1) < 1:
+        raise InputError("priorities are 1 and more, and their shares add up to 1 at most")
+    left = max(0.0, 1.0 - float(given.sum()))
+    chances = np.array([left, *given]) / (left + given.sum())
+    return np.random.default_rng([seed, 2]).choice([0, *shares], count, p=chances).astype(np.int64)
 
 
 class LoadRun(ABC):
@@ -139,8 +160,9 @@ class LocalRun(LoadRun):
             "label": int(self.plan.split.y[self.plan.examples[number]]),
             # A timer may fire a nanosecond early.
             "sent_s": max(intended_s, self._now_s()),
+            "priority": int(self.plan.priorities[number]),
         }
-        reply = await channel.ask(self._example(number), number)
+        reply = await channel.ask(self._example(number), number, row["priority"])
         row |= {"status": reply.status, "done_s": reply.at_s - self._start, "error": reply.error}
         if reply.answer is not None:
             answer = asdict(reply.answer)

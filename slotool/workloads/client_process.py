@@ -27,8 +27,9 @@ _SAY_EVERY = 50
 def main() -> None:
     folder, number = Path(sys.argv[1]), int(sys.argv[2])
     options = json.loads((folder / "options.json").read_text())
-    times_s, examples, x, y = (np.load(folder / f"{n}.npy", mmap_mode="r") for n in ("times_s", "examples", "x", "y"))
-    plan = LoadPlan(times_s, examples, Split(x, y)).part(number, options["processes"])
+    names = ("times_s", "examples", "priorities", "x", "y")
+    times_s, examples, priorities, x, y = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
+    plan = LoadPlan(times_s, examples, Split(x, y), priorities).part(number, options["processes"])
     target = Target(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
     run = LocalRun(plan, target, begin=_begin)
     run.progress = lambda: _progress(run)

@@ -12,7 +12,7 @@ from slotool.workloads.endpoint import Answer, Endpoint, number_of, object_of, s
 
 
 class ComputeEndpoint(Endpoint):
-    """``POST /compute`` with a ``.npy`` body and Model, Tolerance, Objective, Deadline-Ms, Min-Accuracy headers."""
+    """``POST /compute``: a ``.npy`` body; headers Model, Tolerance, Objective, Deadline-Ms, Min-Accuracy, Priority."""
 
     name: ClassVar[str] = "compute"
 
@@ -20,7 +20,7 @@ class ComputeEndpoint(Endpoint):
     def path(self) -> str:
         return "/compute"
 
-    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
         buffer = io.BytesIO()
         np.save(buffer, np.ascontiguousarray(x, dtype=np.float32), allow_pickle=False)
         terms = self.terms
@@ -29,6 +29,7 @@ class ComputeEndpoint(Endpoint):
             "Objective": terms.objective,
             "Deadline-Ms": None if terms.deadline_s is None else _plain(terms.deadline_s * 1e3),
             "Min-Accuracy": _plain(terms.min_accuracy),
+            "Priority": _plain(priority or None),
         }
         headers = {"Model": self.model, "Content-Type": "application/x-npy"}
         return headers | {name: value for name, value in asked.items() if value is not None}, buffer.getvalue()

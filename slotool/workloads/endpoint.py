@@ -23,13 +23,14 @@ class Terms:
     objective: str | None = None
     min_accuracy: float | None = None
 
-    def parameters(self) -> dict[str, int | float | str]:
-        """As parameters of the Open Inference Protocol; ``timeout`` is in µs."""
+    def parameters(self, priority: int = 0) -> dict[str, int | float | str]:
+        """As parameters of the Open Inference Protocol, with one request's priority; ``timeout`` is in µs."""
         asked = {
             "timeout": None if self.deadline_s is None else round(self.deadline_s * 1e6),
             "tolerance": self.tolerance,
             "objective": self.objective,
             "min_accuracy": self.min_accuracy,
+            "priority": priority or None,
         }
         return {name: value for name, value in asked.items() if value is not None}
 
@@ -64,8 +65,11 @@ class Channel(ABC):
     where: str
 
     @abstractmethod
-    async def ask(self, x: np.ndarray, number: int) -> Reply:
-        """Ask about one example, float32 [*input_shape]. Whatever goes wrong is told in the reply."""
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+        """Ask about one example, float32 [*input_shape]; priority 1 is the most important, 0 is none.
+
+        Whatever goes wrong is told in the reply.
+        """
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -85,7 +89,7 @@ class Endpoint(ABC):
     def path(self) -> str: ...
 
     @abstractmethod
-    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
         """Headers and body that ask about one example, float32 [*input_shape]; ``number`` may serve as its id."""
 
     @abstractmethod

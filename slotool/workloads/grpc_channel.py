@@ -45,15 +45,15 @@ class GrpcChannel(Channel):
     def __init__(self, model: str, terms: Terms, address: str, answer_within_s: float):
         self.where = f"{address} (gRPC)"
         self._model = model
-        self._parameters = terms.parameters()
+        self._terms = terms
         self._shown = tuple(authorization().items())
         self._answer_within_s = answer_within_s
         # Processes of one test must not share a connection, nor tests one after the other.
         self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def ask(self, x: np.ndarray, number: int) -> Reply:
-        request = self._request(x, number)
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+        request = self._request(x, number, priority)
         try:
             response = await self._stub.ModelInfer(request, timeout=self._answer_within_s, metadata=self._shown)
         except grpc.aio.AioRpcError as error:
@@ -67,13 +67,13 @@ class GrpcChannel(Channel):
     async def close(self) -> None:
         await self._channel.close()
 
-    def _request(self, x: np.ndarray, number: int) -> Any:
+    def _request(self, x: np.ndarray, number: int, priority: int) -> Any:
         tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
         request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number), raw_input_contents=[tensor])
         request.inputs.add(name="input", datatype="FP32", shape=[1, *x.shape])
         for name in ("label", "confidence"):
             request.outputs.add(name=name)
-        for name, value in self._parameters.items():
+        for name, value in self._terms.parameters(priority).items():
             field = {str: "string_param", int: "int64_param", float: "double_param"}[type(value)]
             setattr(request.parameters[name], field, value)
         return request

@@ -19,8 +19,8 @@ class HttpChannel(Channel):
         self._endpoint = endpoint
         self._session = client_session(answer_within_s)
 
-    async def ask(self, x: np.ndarray, number: int) -> Reply:
-        headers, body = self._endpoint.request(x, number)
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+        headers, body = self._endpoint.request(x, number, priority)
         try:
             async with self._session.post(self.where, data=body, headers=headers, allow_redirects=False) as response:
                 raw = await response.read()

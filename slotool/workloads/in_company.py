@@ -1,9 +1,16 @@
-"""LCAO, ACLO and the full network, alone and beside busy copies on the same core (the paper's Figs. 4–6)."""
+"""LCAO, ACLO and the full network, alone and beside busy copies on the same core (the paper's Figs. 4–6).
+
+The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the one its
+user brought, in float32 (``ElasticModel.as_brought``), whatever a model of rounded weights answers at its full point.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +22,7 @@ from slotool.machine import bound_to, cores_by_preference
 from slotool.profiling.company import Company, pauses_s
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.scheduling.space import PLANNING_QUANTILE
-from slotool.tables import LatencyTable
+from slotool.tables import LatencyTable, OperatingPoint
 from slotool.workloads import back_to_back
 from slotool.workloads.interference import FULL_NETWORK, LEAST, InterferenceTable
 
@@ -24,6 +31,8 @@ MOST_PAUSES_S = 1.0
 # Deadlines swept by default: so many from the cheapest point's median to the full network's p95, and beyond it.
 DEADLINES_WITHIN, DEADLINES_BEYOND = 8, (1.5, 2.5)
 DEADLINE_QUANTILE = 0.95
+# What T(k, β) calls the network that its user brought, where no point of the model is it.
+AS_BROUGHT = "{} as brought"
 
 
 @dataclass(frozen=True)
@@ -48,12 +57,14 @@ class Settings:
 @dataclass(frozen=True)
 class Measured:
     """``table``: every way's answers; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: the uninterfered
-    full network's p95; ``pauses_s``: by number of copies, how long others had the core at a time."""
+    full network's p95; ``pauses_s``: by number of copies, how long others had the core at a time; ``full_network``:
+    what ``latency`` calls the network that both are of."""
 
     table: InterferenceTable
     latency: LatencyTable
     deadline_us: float
     pauses_s: Mapping[int, np.ndarray]
+    full_network: str
 
 
 def measure(
@@ -68,69 +79,120 @@ def measure(
 ) -> Measured:
     """Answer ``data.test`` by every strategy, alone and in company, on one core.
 
-    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it. ``request``: what the copies open (see
-    ``ElasticBackend.open``). Raises ``WorkerError`` when the company breaks up, ``InputError`` as ``Queries`` does.
+    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it, and the network that was brought wherever
+    it has no row of that one. ``request``: what the copies open (see ``ElasticBackend.open``). Raises ``WorkerError``
+    when the company breaks up, ``InputError`` as ``Queries`` does.
     """
-    core, besides = cores_by_preference()[0], sorted({0, *settings.besides})
-    known, asked = Queries(model, data.validation), Queries(model, data.test)
-    tables: list[LatencyTable] = [] if latency is None else [latency]
-
-    def profiled(beside: int, company: Company) -> LatencyTable:
-        progress(f"beside {beside}: T(k, β)")
-        return back_to_back.profile_rows(known, settings.seconds, beside, seed=settings.seed, after_turn=company.check)
-
-    if latency is None and settings.estimate:
+    run = _Run(model, data, request, settings, progress, [] if latency is None else [latency])
+    besides = sorted({0, *settings.besides})
+    profiled = latency is not None
+    if not profiled and settings.estimate:
         # β can be told only where every one that may be is known.
         for beside in besides:
-            with Company(request, beside, core) as company, bound_to([core]):
-                tables.append(profiled(beside, company))
-    complete = bool(tables)
+            with run.company(beside) as company:
+                run.profile(beside, company)
+        profiled = True
+    run.profile_brought()
     rows: list[dict[str, Any]] = []
     pauses: dict[int, np.ndarray] = {}
     for beside in besides:
-        with Company(request, beside, core) as company, bound_to([core]):
+        with run.company(beside) as company:
             progress(f"beside {beside}: what the system hands out")
             pauses[beside] = pauses_s(min(MOST_PAUSES_S, 5 * settings.seconds))
-            if not complete:
-                tables.append(profiled(beside, company))
-            profile = LatencyProfile.of_table(model.name, model.points, _joined(tables), quantile=settings.quantile)
-            deadline_us = _quantile_us(model, _joined(tables), DEADLINE_QUANTILE)
-            progress(f"beside {beside}: deadlines and accuracy targets")
-            ways = _ways(asked, profile, _deadlines(model, _joined(tables), deadline_us, settings), beside, settings)
-            back_to_back.run(ways, asked, settings.seconds, seed=settings.seed, after_turn=company.check)
-            rows += [way.row(asked, beside) for way in ways]
+            if not profiled:
+                run.profile(beside, company)
+            rows += run.answer(beside, company)
+    deadline_us = run.full_us()
     table = InterferenceTable(pd.DataFrame(rows), {**(provenance or {}), "deadline_us": deadline_us})
-    return Measured(table, _joined(tables), deadline_us, pauses)
+    return Measured(table, run.latency, deadline_us, pauses, run.full_network)
 
 
-def _ways(
-    queries: Queries, profile: LatencyProfile, deadlines_us: Sequence[float], beside: int, settings: Settings
-) -> list[back_to_back.Way]:
-    model, chooser = queries.model, Lcao(profile)
-    answers = {point: queries.answer(point) for point in model.points}
-    state = CoRunnerEstimator(profile.mean_us) if settings.estimate else beside
-    return [
-        back_to_back.fixed(FULL_NETWORK, model.full, queries),
-        back_to_back.fixed(LEAST, model.points[0], queries),
-        *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
-        *(back_to_back.aclo(target, queries) for target in settings.targets),
-    ]
+@dataclass(frozen=True)
+class _Run:
+    """``tables``: T(k, β) as far as it is known by now."""
+
+    model: ElasticModel
+    data: Any
+    request: Mapping[str, Any]
+    settings: Settings
+    progress: Callable[[str], None]
+    tables: list[LatencyTable]
+
+    @cached_property
+    def brought(self) -> ElasticModel:
+        return self.model.as_brought
+
+    @cached_property
+    def asked(self) -> Queries:
+        return Queries(self.model, self.data.test)
+
+    @property
+    def full_network(self) -> str:
+        """What tables call the network that was brought."""
+        return self.model.name if self.brought is self.model else AS_BROUGHT.format(self.model.name)
+
+    @property
+    def latency(self) -> LatencyTable:
+        rows = pd.concat([table.rows for table in self.tables], ignore_index=True)
+        return LatencyTable(rows, self.tables[0].provenance)
+
+    @contextmanager
+    def company(self, beside: int) -> Iterator[Company]:
+        core = cores_by_preference()[0]
+        with Company(self.request, beside, core) as company, bound_to([core]):
+            yield company
+
+    def profile(self, beside: int, company: Company) -> None:
+        """T(k, β) of all points."""
+        self.progress(f"beside {beside}: T(k, β)")
+        known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
+        self.tables.append(back_to_back.profile_rows(known, seconds, beside, seed=seed, after_turn=company.check))
+
+    def profile_brought(self) -> None:
+        """That of the network that was brought, alone, unless a table has it."""
+        measured = any(self.full_network in set(table.rows["subject"]) for table in self.tables)
+        if measured or self.brought is self.model:
+            return
+        self.progress("the full network as it was brought")
+        known, seconds, seed = Queries(self.brought, self.data.validation), self.settings.seconds, self.settings.seed
+        full, name = [self.brought.full], self.full_network
+        with self.company(0):
+            self.tables.append(back_to_back.profile_rows(known, seconds, 0, points=full, subject=name, seed=seed))
+
+    def full_us(self) -> float:
+        """The uninterfered full network's p95."""
+        alone, full = self.latency.where(co_runners=""), self.brought.full
+        return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).beside(0)[full]
+
+    def answer(self, beside: int, company: Company) -> list[dict[str, Any]]:
+        """Rows of an ``InterferenceTable``: every way of answering in turns."""
+        self.progress(f"beside {beside}: deadlines and accuracy targets")
+        model, settings, asked = self.model, self.settings, self.asked
+        profile = LatencyProfile.of_table(model.name, model.points, self.latency, quantile=settings.quantile)
+        answers, chooser = {point: asked.answer(point) for point in model.points}, Lcao(profile)
+        state = CoRunnerEstimator(profile.mean_us) if settings.estimate else beside
+        cheapest = _cheapest(model, profile)
+        deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
+        ways = [
+            back_to_back.fixed(FULL_NETWORK, self.brought.full, Queries(self.brought, self.data.test)),
+            back_to_back.fixed(LEAST, cheapest, asked),
+            *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
+            *(back_to_back.aclo(target, asked) for target in settings.targets),
+        ]
+        back_to_back.run(ways, asked, settings.seconds, seed=settings.seed, after_turn=company.check)
+        return [way.row(asked, beside) for way in ways]
+
+    def _deadlines(self, least_us: float) -> Sequence[float]:
+        """Those asked for; else from ``least_us``, where the cheapest point is in time every second time, to where the
+        full network always is."""
+        settings, full_us = self.settings, self.full_us()
+        if settings.deadlines_us or not settings.sweep:
+            return settings.deadlines_us or [full_us]
+        within = np.geomspace(min(least_us, 0.9 * full_us), full_us, DEADLINES_WITHIN)
+        return [*within.tolist(), *(beyond * full_us for beyond in DEADLINES_BEYOND)]
 
 
-def _deadlines(model: ElasticModel, table: LatencyTable, full_us: float, settings: Settings) -> Sequence[float]:
-    """Those asked for; else from where the cheapest point is in time every second time, to where the full network
-    always is."""
-    if settings.deadlines_us or not settings.sweep:
-        return settings.deadlines_us or [full_us]
-    least_us = min(1e6 * table.median_s(model.name, model.points[0], co_runners=""), 0.9 * full_us)
-    within = np.geomspace(least_us, full_us, DEADLINES_WITHIN)
-    return [*within.tolist(), *(beyond * full_us for beyond in DEADLINES_BEYOND)]
-
-
-def _quantile_us(model: ElasticModel, table: LatencyTable, quantile: float) -> float:
-    alone = LatencyProfile.of_table(model.name, model.points, table.where(co_runners=""), quantile=quantile)
-    return alone.beside(0)[model.full]
-
-
-def _joined(tables: Sequence[LatencyTable]) -> LatencyTable:
-    return LatencyTable(pd.concat([table.rows for table in tables], ignore_index=True), tables[0].provenance)
+def _cheapest(model: ElasticModel, profile: LatencyProfile) -> OperatingPoint:
+    """The first point, unless the full one is quicker still alone, as a rounded network's may be."""
+    alone = profile.beside(0)
+    return min((model.points[0], model.full), key=lambda point: alone.get(point, math.inf))

@@ -24,11 +24,11 @@ class InferEndpoint(Endpoint):
     def path(self) -> str:
         return f"/v2/models/{quote(self.model, safe='')}/infer"
 
-    def request(self, x: np.ndarray, number: int) -> tuple[dict[str, str], bytes]:
+    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
         tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
         document = {
             "id": str(number),
-            "parameters": self.terms.parameters(),
+            "parameters": self.terms.parameters(priority),
             "inputs": [
                 {
                     "name": "input",

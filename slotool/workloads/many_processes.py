@@ -75,7 +75,8 @@ class ManyProcesses(LoadRun):
 
     def _write_plan(self) -> None:
         folder, plan = Path(self._folder.name), self.plan
-        arrays = {"times_s": plan.times_s, "examples": plan.examples, "x": plan.split.x, "y": plan.split.y}
+        arrays = {"times_s": plan.times_s, "examples": plan.examples, "priorities": plan.priorities}
+        arrays |= {"x": plan.split.x, "y": plan.split.y}
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
         (folder / "options.json").write_text(json.dumps({"processes": self.processes, "target": asdict(self.target)}))

@@ -30,6 +30,7 @@ REQUESTS_SCHEMA = Schema(
         Column("compute_s", "number", "seconds of computing, as the server says", optional=True, rule=NOT_NEGATIVE),
         Column("example", "integer", "number of the example in its split, -1 when unknown", default=-1),
         Column("error", "text", "why there is no answer; empty when there is one", default=""),
+        Column("priority", "integer", "1 the most important, 0 for none", default=0, rule=NOT_NEGATIVE),
     ),
 )
 
@@ -151,6 +152,21 @@ class RequestLog(Table):
             for point, group in frame.groupby("point")
         ]
         return sorted(rows, key=lambda row: -row["requests"])
+
+    def priorities(self) -> list[dict[str, Any]]:
+        """Per priority, the most important first and those without last: requests, and what became of them."""
+        given = self.rows["priority"].to_numpy()
+        found = sorted(set(given.tolist()), key=lambda priority: (priority == 0, priority))
+        return [
+            {
+                "priority": priority,
+                "requests": int((given == priority).sum()),
+                "answered": float(self.answered[given == priority].mean()),
+                "deadline_meet_rate": float(self.in_time[given == priority].mean()),
+                "effective_accuracy": float((self.correct & self.in_time)[given == priority].mean()),
+            }
+            for priority in found
+        ]
 
     @staticmethod
     def _check_order(rows: pd.DataFrame, source: str) -> None:

@@ -16,6 +16,7 @@ BENCHMARKS = (
     "serving",
     "slo_nn",
     "scheduling",
+    "traces",
     "batches",
     "lcao",
     "supernets",

@@ -25,7 +25,9 @@ from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against
 from slotool.reports.series.interfered import interference_figures
 from slotool.reports.series.predicted import predicted_against_measured
 from slotool.reports.series.served import MOST_POINTS, served_latency
+from slotool.reports.series.switching import effective_accuracy_against_deadline, tail_against_load
 from slotool.reports.series.tiers import tolerance_tiers
+from slotool.rules.switching import Load, SwitchingPlan
 
 
 def curve(figure: Figure, name: str) -> Curve:
@@ -149,6 +151,27 @@ def test_without_a_certificate_none_is_claimed() -> None:
     rules = rule_set()
     bare = replace(rules, rules=tuple(replace(rule, certified=False) for rule in rules.rules))
     assert "without a certificate" in tolerance_tiers("rules", bare, "r")[0].caption
+
+
+def test_the_tail_by_load_shows_what_was_measured_on_the_configuration_kept() -> None:
+    loads = [("a", 1, 900.0, 0.019), ("a", 1, 100.0, 0.004), ("a", 2, 300.0, 0.01), ("b", 1, 100.0, None)]
+    plan = SwitchingPlan(
+        "family", 0.02, 1, 1, {"a": 900.0, "b": 0.0}, {"a": 0.8, "b": 0.9},
+        tuple(Load(point, replicas, 1, rate, p99_s, 1.0) for point, replicas, rate, p99_s in loads), "here",
+    )  # fmt: skip
+    figure = tail_against_load(plan, "plan.json")
+    assert [curve.name for curve in figure.curves] == ["deadline, 20 ms", "a"]
+    assert curve(figure, "a").x.tolist() == [100.0, 900.0]
+    assert curve(figure, "a").y.tolist() == pytest.approx([4.0, 19.0])
+    assert figure.table.rows == (("a", "900/s", "80.00 %"),)
+
+
+def test_effective_accuracy_by_deadline_has_the_first_policy_on_top() -> None:
+    found = {"switching": [0.9, 0.95], "small": [0.8, 0.8]}
+    figure = effective_accuracy_against_deadline("family", [0.01, 0.02], found, "a run")
+    assert [curve.name for curve in figure.curves] == ["small", "switching"]
+    assert curve(figure, "switching").x.tolist() == [10.0, 20.0]
+    assert figure.table.rows[0] == ("switching", "90.00 %", "95.00 %")
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))

@@ -90,3 +90,28 @@ def test_alone_the_measured_profile_is_planned_with_and_deadlines_are_swept(esti
     assert 1e6 * only.table.deadlines_s == pytest.approx([measured.deadline_us])
     chosen = measure(Halved(), data, {}, replace(settings, deadlines_us=(5.0, 1e6)), latency=measured.latency)
     assert [answers.mean_k for answers in chosen.table.answers("lcao", 0)][-1] == pytest.approx(1.0)
+
+
+class Rounded(Halved):
+    """Halved, but for what its full point answers: as if to the nearest multiple of a great step."""
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        return np.zeros_like(x) if point == FULL else super().forward(x, point)
+
+    @property
+    def as_brought(self) -> ElasticModel:
+        return Halved()
+
+
+def test_a_rounded_model_is_held_against_the_network_that_was_brought() -> None:
+    split = Split(np.eye(4, dtype=np.float32), np.arange(4))
+    data, settings = SimpleNamespace(validation=split, test=split), Settings((0,), seconds=0.02, deadlines_us=(1e6,))
+    measured = measure(Rounded(), data, {}, settings)
+    (row,) = measured.table.summary()
+    assert (row["mean_k"], row["lost"]) == (1.0, 0.75), "its full point names class 0 whatever it is asked"
+    assert measured.full_network == "halved as brought"
+    brought = measured.latency.where(subject=measured.full_network).rows
+    assert [list(brought[column]) for column in ("point", "co_runners")] == [["full"], [""]]
+    assert measured.deadline_us == pytest.approx(1e6 * np.quantile(brought["samples_s"].iloc[0], 0.95))
+    again = measure(Rounded(), data, {}, settings, latency=measured.latency)
+    assert (again.deadline_us, len(again.latency)) == (measured.deadline_us, len(measured.latency))

@@ -73,6 +73,39 @@ def test_compute_carries_the_terms_in_headers(slotool: Any, server: Any, tmp_pat
     assert "effective accuracy" in run.stdout
 
 
+def test_a_share_of_the_requests_is_more_important(slotool: Any, server: Any, tmp_path: Path) -> None:
+    arguments = (
+        "--data",
+        "digits",
+        "--rate",
+        100,
+        "--duration",
+        0.5,
+        "--deadline-ms",
+        500,
+        "--priority",
+        "1=0.3,4=0.2",
+    )
+    for endpoint in ("infer", "compute"):
+        server.seen.clear()
+        out = tmp_path / f"{endpoint}.parquet"
+        run = slotool("loadtest", server.url, "-o", out, "--model", "m", "--endpoint", endpoint, *arguments, "--json")
+        assert run.exit_code == 0, run.stderr
+        asked = [seen["parameters"] if endpoint == "infer" else seen for seen in server.seen[WARM_UP:]]
+        name = "priority" if endpoint == "infer" else "Priority"
+        sent = [int(each.get(name, 0)) for each in asked]
+        log = RequestLog.load(out)
+        assert sorted(sent) == sorted(log.rows["priority"]), "what was sent is what the log says"
+        told = {row["priority"]: row for row in run.document["priorities"]}
+        assert list(told) == [1, 4, 0]
+        for priority, row in told.items():
+            there = (log.rows["priority"] == priority).to_numpy()
+            assert row["requests"] == there.sum()
+            assert row["deadline_meet_rate"] == pytest.approx(log.in_time[there].mean())
+    plan = LoadPlan.draw(Poisson(5_000), 1.0, load_dataset("digits").test, seed=0, shares={1: 0.3, 4: 0.2})
+    assert np.allclose(np.bincount(plan.priorities, minlength=5) / len(plan), [0.5, 0.3, 0, 0, 0.2], atol=0.03)
+
+
 def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, tmp_path: Path) -> None:
     server.stalls, server.stall_s = range(WARM_UP, 10_000), 0.06
     out = tmp_path / "r.parquet"
@@ -140,6 +173,8 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
         (["ftp://127.0.0.1"], 2, "is not a server's address"),
         (["http://127.0.0.1:9", "--slo", "0.9"], 2, "give --deadline-ms too"),
         (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
+        (["http://127.0.0.1:9", "--priority", "1=0.7,2=0.7"], 2, "add up to 1"),
+        (["http://127.0.0.1:9", "--priority", "0"], 2, "a priority from 1 on"),
         (["http://127.0.0.1:9", "--endpoint", "grpc"], 2, "neither infer nor compute"),
         (["127.0.0.1:9", "--protocol", "udp"], 2, "neither http nor grpc"),
         (["127.0.0.1:9", "--protocol", "grpc", "--endpoint", "compute"], 2, "Open Inference Protocol only"),

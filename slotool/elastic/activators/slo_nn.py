@@ -168,6 +168,11 @@ class SloNN(ElasticModel):
             sparse=self.sparse,
         )
 
+    @property
+    def as_brought(self) -> SloNN:
+        """Itself, or where all layers are int8 in full, the same with float32 rows."""
+        return self.at_int8(False) if self.all_int8 else self
+
     def on(self, device: str) -> ElasticModel:
         """On the CPU the model itself, by compiled calls; else the same by PyTorch on ``device``, such as cuda:0.
 
