@@ -11,7 +11,15 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import demands, tensors
-from slotool.serving.frontend import VERSION, FrontEnd, explanation, has_left, json_list, json_response, require_admitted
+from slotool.serving.frontend import (
+    VERSION,
+    FrontEnd,
+    explanation,
+    has_left,
+    json_list,
+    json_response,
+    require_admitted,
+)
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
 
