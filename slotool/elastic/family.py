@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,7 @@ class Family(ElasticModel):
         for version in self.versions:
             version.module.eval()
         self.points = tuple(self._at)
+        self._between: Callable[[], None] | None = None
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
@@ -100,7 +101,10 @@ class Family(ElasticModel):
         if self.sparse and not isinstance(x, np.ndarray):
             return self._at[point].mlp.logits(x)
         with torch.inference_mode():
-            return self._at[point].module(torch.from_numpy(x)).numpy()
+            return self._at[point].module(torch.from_numpy(x), self._between).numpy()
+
+    def heed(self, between: Callable[[], None]) -> None:
+        self._between = between
 
     def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
         """Write the artifact: kind ``network`` for one version, ``family`` for several."""

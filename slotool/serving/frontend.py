@@ -181,7 +181,7 @@ def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> De
 
 
 def require_admitted(request: Request) -> None:
-    """Raises the ``Refusal`` that ``LimitedHttp`` has put beside a request for which the event loop is too far behind."""
+    """Raises the ``Refusal`` that ``LimitedHttp`` has put beside a request when the event loop is too far behind."""
     refusal = request.scope["state"].get(REFUSAL)
     if refusal is not None:
         raise refusal

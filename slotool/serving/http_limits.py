@@ -15,7 +15,6 @@ from slotool.serving import refusals
 from slotool.serving.admission import Admission
 from slotool.serving.refusals import Refusal
 
-
 # Where a request's scope tells why it is not to be served, when that was known too late to refuse it unread.
 REFUSAL = "refusal"
 # What asks for an inference: the model's name where the path has it.

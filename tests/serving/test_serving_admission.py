@@ -42,7 +42,7 @@ def test_only_a_loop_that_hardly_rests_lets_fewer_in(rest: float, timeout_us: fl
     elif rest <= LEAST_REST - 1e-9:
         assert LEAST <= admission.limit <= 1_000
         patience_s = min(timeout_us, 1e6) * 1e-6
-        # Patience is a running mean that begins with a second, so no less than what was asked for and no more than that.
+        # Patience is a running mean that begins with a second.
         least, most = (SHARE * wait_s * sum(answers) / LOOK_EVERY_S for wait_s in (patience_s, 1.0))
         assert admission.limit <= max(LEAST, most) + 1
         assert admission.limit >= min(1_000, int(0.99 * least))

@@ -295,7 +295,8 @@ def test_the_documents_table_of_refusals_is_true() -> None:
     text = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
     rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
     made = [refusals.bad_request(""), refusals.not_found(""), refusals.too_slow(""), refusals.too_large(""),
-            refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1), refusals.overloaded(1, 1.0, 1.0),
+            refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1),
+            refusals.overloaded(1, 1.0, 1.0),
             refusals.client_gone(), refusals.failed(ValueError()), Refusal(401, "unauthorized", ""),
             Refusal(403, "forbidden", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
