@@ -93,6 +93,13 @@ def bound_to(cores: Iterable[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def schedule(policy: int, process: int | None = None) -> None:
+    """Give all threads of a process (default: this one) a policy of the scheduler, such as ``os.SCHED_IDLE``.
+    Raises ``OSError`` when it has ended."""
+    for thread in os.listdir(f"/proc/{process or 'self'}/task"):
+        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+
+
 def thread_variables(threads: int) -> dict[str, str]:
     """The environment by which numerical libraries, when they are loaded, are told how many threads to use."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, GraphError, InputError
@@ -40,15 +41,21 @@ class Version:
         """A version whose module is ``mlp``."""
         builder = GraphBuilder("mlp")
         last = builder.add("InputLayer", shape=list(mlp.input_shape))
-        if len(mlp.input_shape) > 1:
-            last = builder.add("Flatten", last)
-        state = {}
+        flat = len(mlp.input_shape) == 1
+        arrays: dict[str, np.ndarray] = {}
         for at, layer in enumerate(mlp.layers):
             activation: dict[str, Any] = {"activation": "relu"} if at < len(mlp.layers) - 1 else {}
-            last = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
-            state[f"layers.{last}.weight"] = torch.from_numpy(layer.weights)
-            state[f"layers.{last}.bias"] = torch.from_numpy(layer.bias)
+            if isinstance(layer, ConvLayer):
+                added = builder.add("Conv2D", last, name=f"conv_{at + 1}", **layer.attributes(), **activation)
+                last = added if layer.pool == 1 else builder.add("MaxPooling2D", added, kernel=layer.pool)
+            else:
+                last, flat = last if flat else builder.add("Flatten", last), True
+                last = added = builder.add("Dense", last, units=layer.units, name=f"dense_{at + 1}", **activation)
+            arrays |= {f"{added}.weight": layer.weights, f"{added}.bias": layer.bias}
         module = GraphModule(builder.graph(), device="meta")
+        # A layer may be the second of two, behind one that pads: layers.<operator>.1.weight.
+        names = {name: name.split(".") for name in module.state_dict()}
+        state = {name: torch.from_numpy(arrays[f"{parts[1]}.{parts[-1]}"]) for name, parts in names.items()}
         module.load_state_dict(state, strict=True, assign=True)
         return cls(name, module.eval().requires_grad_(False), sparse=sparse)
 
@@ -86,6 +93,7 @@ class Family(ElasticModel):
         for version in self.versions:
             version.module.eval()
         self.points = tuple(self._at)
+        self._between: Callable[[], None] | None = None
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
@@ -93,7 +101,10 @@ class Family(ElasticModel):
         if self.sparse and not isinstance(x, np.ndarray):
             return self._at[point].mlp.logits(x)
         with torch.inference_mode():
-            return self._at[point].module(torch.from_numpy(x)).numpy()
+            return self._at[point].module(torch.from_numpy(x), self._between).numpy()
+
+    def heed(self, between: Callable[[], None]) -> None:
+        self._between = between
 
     def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
         """Write the artifact: kind ``network`` for one version, ``family`` for several."""

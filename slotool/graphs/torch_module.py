@@ -66,13 +66,18 @@ class GraphModule(nn.Module):
         self.of = {name: layer for name, _, layer, _ in self._steps}
         self._is_chain = all(inputs == (before,) for before, (_, inputs, _, _) in zip(order, self._steps, strict=False))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, between: Callable[[], None] | None = None) -> Tensor:
+        """``between`` is called before each operator; what it raises goes through."""
         if self._is_chain:
             for _, _, layer, activation in self._steps:
+                if between is not None:
+                    between()
                 x = layer(x) if activation is None else activation(layer(x))
             return x
         values = {self.graph.operators[0].name: x}
         for name, inputs, layer, activation in self._steps:
+            if between is not None:
+                between()
             value = layer(*(values[source] for source in inputs))
             values[name] = value if activation is None else activation(value)
         return values[self.graph.operators[-1].name]

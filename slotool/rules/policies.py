@@ -177,6 +177,15 @@ class Conc(_Pair):
         return first + ran * second, first + second
 
 
+def in_turn(point: OperatingPoint) -> OperatingPoint | None:
+    """Of a Conc ensemble the Seq one that gives the same answers, later; None for any other point."""
+    if point.get("policy") != Conc.kind:
+        return None
+    pair = from_point(point)
+    assert isinstance(pair, Conc)
+    return Seq(pair.first, pair.second, pair.threshold).point
+
+
 PAIRS: dict[str, type[_Pair]] = {Seq.kind: Seq, Conc.kind: Conc}
 POLICIES = (OSFA.kind, *PAIRS)
 

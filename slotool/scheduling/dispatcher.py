@@ -36,12 +36,16 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``."""
+    """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
+
+    ``beside``: the worker of an ensemble's second version, when both begin at the same time.
+    """
 
     worker: int
     queries: list[Query]
     decision: Decision
     begun_us: float
+    beside: int | None = None
 
     @property
     def examples(self) -> int:
@@ -61,28 +65,40 @@ class Workers:
     """Who is there, who is at what, and who has rested longest; the queues of several models may share them.
 
     ``free_us``: float64 [workers], the instant at which each comes free, infinite for a dead one. ``running``: the
-    batch each busy one is at.
+    batch each busy one is at. ``pairs``: one worker begins both versions of an ensemble at the same time by itself.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, count: int, *, pairs: bool = False):
         self.free_us = np.zeros(count)
         self.running: dict[int, Batch] = {}
+        self.pairs = pairs
         self._resting = [(0.0, worker) for worker in range(count)]
 
     def idle(self) -> int | None:
         """The worker that has been idle for longest, None when there is none."""
         while self._resting:
-            since_us, worker = self._resting[0]
-            if worker not in self.running and since_us == self.free_us[worker]:
-                return worker
+            if self._still_rests(*self._resting[0]):
+                return self._resting[0][1]
             # It has died, or died and come back.
             heappop(self._resting)
         return None
 
+    def beside(self, worker: int) -> int | None:
+        """Of the others the one that has been idle for longest, None when there is none."""
+        others = [rest for rest in self._resting if rest[1] != worker and self._still_rests(*rest)]
+        return min(others)[1] if others else None
+
+    def at_once(self) -> int:
+        """How many versions of one query could begin now."""
+        idle = sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
+        return 2 * idle if self.pairs else idle
+
     def begins(self, batch: Batch, planned_us: float) -> None:
-        """The batch's worker is at it, for as long as planned."""
-        self.running[batch.worker] = batch
-        self.free_us[batch.worker] = batch.begun_us + planned_us
+        """The batch's workers are at it, for as long as planned."""
+        for worker in (batch.worker, batch.beside):
+            if worker is not None:
+                self.running[worker] = batch
+                self.free_us[worker] = batch.begun_us + planned_us
 
     def ends(self, worker: int) -> Batch:
         """What ``worker`` was at. Raises ``InputError`` when that is nothing."""
@@ -94,6 +110,9 @@ class Workers:
         """``worker`` is there and idle."""
         self.free_us[worker] = now_us
         heappush(self._resting, (now_us, worker))
+
+    def _still_rests(self, since_us: float, worker: int) -> bool:
+        return worker not in self.running and since_us == self.free_us[worker]
 
     def joins(self, now_us: float, worker: int | None = None) -> int:
         """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
@@ -109,7 +128,9 @@ class Dispatcher:
     """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
 
     Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``turn`` what to do
-    until there is nothing more to do; ``fates`` counts what became of everybody. Instants are µs of one clock and need
+    until there is nothing more to do; ``fates`` counts what became of everybody. A batch on two workers has no single
+    end: tell of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
+    ``returned``. Instants are µs of one clock and need
     not ascend. Whoever is asked in vain for a worker that was never there gets an ``InputError``. ``workers``: how
     many, or those of another queue.
 
@@ -120,7 +141,7 @@ class Dispatcher:
         self.policy = policy
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue()
-        self.queue.free_us = self.workers.free_us
+        self.queue.free_us, self.queue.at_once = self.workers.free_us, self.workers.at_once
         self.fates: Counter[Fate] = Counter()
 
     @property
@@ -162,19 +183,38 @@ class Dispatcher:
 
     def finished(self, worker: int, now_us: float) -> Batch:
         """The answers of ``worker`` are there; it is idle again. The batch they are of."""
-        batch = self.workers.ends(worker)
-        for query in batch.queries:
-            self.fates[Fate.IN_TIME if now_us <= query.deadline_us else Fate.LATE] += 1
-        self.workers.rests(worker, now_us)
+        batch = self.ended(worker, now_us)
+        self.answered(batch, now_us)
         return batch
 
     def died(self, worker: int) -> Batch | None:
         """``worker`` is no more. The batch it was at goes back to the queue, and is returned; None when it was idle."""
+        batch = self.lost(worker)
+        if batch is not None:
+            self.returned(batch)
+        return batch
+
+    def ended(self, worker: int, now_us: float) -> Batch:
+        """``worker`` is idle again, whatever becomes of its batch, which is returned."""
+        batch = self.workers.ends(worker)
+        self.workers.rests(worker, now_us)
+        return batch
+
+    def lost(self, worker: int) -> Batch | None:
+        """``worker`` is no more, whatever becomes of its batch, which is returned; None when it was idle."""
         batch = self.workers.ends(worker) if worker in self.running else None
-        for query in [] if batch is None else batch.queries:
-            self.queue.push(query, returning=True)
         self.workers.free_us[worker] = math.inf
         return batch
+
+    def answered(self, batch: Batch, now_us: float) -> None:
+        """The answers of ``batch`` are there."""
+        for query in batch.queries:
+            self.fates[Fate.IN_TIME if now_us <= query.deadline_us else Fate.LATE] += 1
+
+    def returned(self, batch: Batch) -> None:
+        """Those of ``batch`` wait again."""
+        for query in batch.queries:
+            self.queue.push(query, returning=True)
 
     def joined(self, now_us: float) -> int:
         """A worker has come, idle. Its number: that of a dead one where there is one."""
@@ -201,7 +241,8 @@ class Dispatcher:
         serves, first = self.policy.serves, self.queue.peek()
         room = 0 if first is not None and first.alone else decision.batch_size
         queries = self.queue.take(room, lambda query: not query.alone and serves(decision.point, query))
-        batch = Batch(worker, queries, decision, now_us)
+        beside = self.workers.beside(worker) if decision.at_once and not self.workers.pairs else None
+        batch = Batch(worker, queries, decision, now_us, beside)
         self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
         return batch
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slotool.errors import InputError
+from slotool.rules.policies import in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -17,13 +20,16 @@ class ToleranceTiers(Policy):
     A tolerance below the strictest tier is served by the best version, which every tolerance is relative to. When
     the tier's ensemble could miss the deadline, stricter tiers are tried: they keep the wider tolerance as well.
     ``space`` may know the latencies of single versions; an ensemble's is the worst case, both versions consulted.
+    Where only one worker is idle, a Conc ensemble is taken one version after the other: the same answers, later.
     Source: tolerance-tiers, §IV.
     """
 
     def __init__(self, rules: RuleSet, space: ControlSpace):
         self._rules, self._space = rules, space
         self._best = OperatingPoint.of(policy="osfa", version=rules.best_version)
-        self.points = tuple(dict.fromkeys([*(rule.point for rule in rules.rules), self._best]))
+        own = [rule.point for rule in rules.rules]
+        self._in_turn = {point: other for point in own if (other := in_turn(point)) is not None}
+        self.points = tuple(dict.fromkeys([*own, *self._in_turn.values(), self._best]))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
         query = queue.peek()
@@ -34,6 +40,8 @@ class ToleranceTiers(Policy):
             candidates = self._candidates(query)
         except InputError as error:
             return CannotMeet(str(error))
+        if any(decision.at_once for decision in candidates) and queue.at_once() < 2:
+            candidates = [self._taken_in_turn(decision) for decision in candidates]
         for decision in candidates:
             if self._space.fits(decision.point, query.examples, slack_us):
                 return decision
@@ -54,4 +62,10 @@ class ToleranceTiers(Policy):
     def _decision(self, query: Query, rule: Rule) -> Decision:
         shown = f" ({rule.note})" if rule.note else ""
         reason = f"tier {rule.tolerance:g} of {rule.objective} for tolerance {query.tolerance:g}{shown}"
-        return Decision(rule.point, query.examples, reason, rule.id)
+        return Decision(rule.point, query.examples, reason, rule.id, at_once=rule.point in self._in_turn)
+
+    def _taken_in_turn(self, decision: Decision) -> Decision:
+        if not decision.at_once:
+            return decision
+        reason = f"{decision.reason}; one version after the other, as one worker is idle"
+        return replace(decision, point=self._in_turn[decision.point], reason=reason, at_once=False)

@@ -25,8 +25,9 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The model's own points behind a decision's point; ``second`` is None when one alone answers."""
+class Plan:
+    """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
+    versions begin at the same time."""
 
     first: OperatingPoint
     second: OperatingPoint | None = None
@@ -42,8 +43,8 @@ class PointRunner:
 
     def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
         self.model = model
-        self._own = {version_name(point): point for point in model.points}
-        self._plans: dict[OperatingPoint, _Plan] = {}
+        self._own = _own(model)
+        self._plans: dict[OperatingPoint, Plan] = {}
         self.add(points)
 
     def add(self, points: Iterable[OperatingPoint]) -> None:
@@ -55,7 +56,7 @@ class PointRunner:
         return point in self._plans
 
     def is_concurrent(self, point: OperatingPoint) -> bool:
-        """Whether both versions start at once, so that ``run_concurrently`` is the one to call."""
+        """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
 
     def run(self, x: np.ndarray, point: OperatingPoint) -> Scored:
@@ -68,7 +69,7 @@ class PointRunner:
         if plan.second is None:
             return first
         unsure = consults_second(first.confidence, plan.threshold)
-        return _combined(first, unsure, self._score(x[unsure], plan.second)) if unsure.any() else first
+        return combined(first, unsure, self._score(x[unsure], plan.second)) if unsure.any() else first
 
     async def run_concurrently(self, x: np.ndarray, point: OperatingPoint, pool: Executor) -> Scored:
         """Answer ``x``, both versions at once in ``pool``; the second is waited for only when the first is not sure.
@@ -85,7 +86,7 @@ class PointRunner:
             if not unsure.any():
                 return first
             second = await runs[1]
-            return _combined(first, unsure, Scored(second.logits[unsure], second.confidence[unsure]))
+            return combined(first, unsure, Scored(second.logits[unsure], second.confidence[unsure]))
         finally:
             for unneeded in runs:
                 unneeded.cancel()
@@ -108,20 +109,29 @@ class PointRunner:
             return Scored(logits, confidence(logits))
 
 
-def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> _Plan:
+def plan_of(model: ElasticModel, point: OperatingPoint) -> Plan:
+    """What answering at ``point`` takes. Raises ``InputError`` as ``PointRunner`` does."""
+    return _plan(model, _own(model), point)
+
+
+def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
+    return {version_name(point): point for point in model.points}
+
+
+def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> Plan:
     if point in model.points:
-        return _Plan(point)
+        return Plan(point)
     policy = from_point(point)
     missing = [version for version in policy.versions if version not in own]
     if missing:
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
     first, *second = (own[version] for version in policy.versions)
     if not second:
-        return _Plan(first)
-    return _Plan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))
+        return Plan(first)
+    return Plan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))
 
 
-def _combined(first: Scored, unsure: np.ndarray, second: Scored) -> Scored:
+def combined(first: Scored, unsure: np.ndarray, second: Scored) -> Scored:
     """Of two answers the surer one; ``second`` holds the rows where ``unsure`` is set."""
     logits, sure = first.logits.copy(), first.confidence.copy()
     better = takes_second(sure[unsure], second.confidence)

@@ -61,6 +61,12 @@ class Metrics:
         self._retries = Counter(
             "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
         )
+        self._called_off = Counter(
+            "slotool_called_off",
+            "Second versions stopped because the first was sure",
+            ["model"],
+            registry=self.registry,
+        )
         self._accuracy = Gauge(
             "slotool_labelled_accuracy",
             "Of labelled answers, NaN before any",
@@ -98,6 +104,10 @@ class Metrics:
     def retried(self, model: str) -> None:
         """A request goes to a worker once more, since its first was lost or broke."""
         self._retries.labels(model).inc()
+
+    def called_off(self, model: str) -> None:
+        """The second version of a Conc ensemble is not needed any more, and was told to stop."""
+        self._called_off.labels(model).inc()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

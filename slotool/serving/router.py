@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, W
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
-from slotool.serving.ensemble import Scored
+from slotool.serving.ensemble import Scored, plan_of
 from slotool.serving.events import Events
 from slotool.serving.margin import Margin
 from slotool.serving.metrics import Metrics
+from slotool.serving.pair import Outcome, Pair, Told
 from slotool.serving.refusals import Refusal
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -128,7 +130,7 @@ class Router:
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
         self.margin = Margin()
-        self._workers = Workers(self.engine.workers)
+        self._workers = Workers(self.engine.workers, pairs=self.engine.pairs)
         self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
         self._max_queue = max_queue
         self._numbered = 0
@@ -155,6 +157,10 @@ class Router:
     def alive(self) -> int:
         """Workers that are there, busy or not."""
         return int(np.isfinite(self._workers.free_us).sum())
+
+    def busy(self) -> int:
+        """Workers that are at a call."""
+        return len(self._workers.running)
 
     def close(self) -> None:
         """Let go of the engine."""
@@ -257,25 +263,48 @@ class Router:
         if batch.decision.switches:
             self._note_switch(lane, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else np.concatenate([ticket.x for ticket in wanted])
+        settle = partial(self._settle, lane, batch, wanted)
+        if batch.beside is None:
+            self._give(batch.worker, lane, batch.decision.point, x, settle)
+            return
+        plan = plan_of(lane.served.model, batch.decision.point)
+        assert plan.second is not None
+        pair = Pair(plan, settle, partial(self._call_off, batch.beside, lane))
+        self._give(batch.beside, lane, plan.second, x, pair.second)
+        self._give(batch.worker, lane, plan.first, x, pair.first)
 
-        def done(result: Scored | Exception) -> None:
-            done_us = self.now_us()
+    def _give(self, worker: int, lane: _Lane, point: OperatingPoint, x: np.ndarray, tell: Told) -> None:
+        """A call for one worker; ``tell`` is told its outcome when the worker is idle again or gone."""
+
+        def done(outcome: Outcome) -> None:
+            now_us = self.now_us()
             self._wake(READING_TURNS)
-            if isinstance(result, WorkerLost):
-                self.events.tell("worker-lost", str(result), worker=batch.worker)
-                lane.state.died(batch.worker)
-                self._again_or_never(lane, batch, result)
-                return
-            lane.state.finished(batch.worker, done_us)
-            if isinstance(result, Scored):
-                self._finish(lane, batch, wanted, result, done_us)
+            if isinstance(outcome, WorkerLost):
+                self.events.tell("worker-lost", str(outcome), worker=worker)
+                lane.state.lost(worker)
             else:
-                self._take_apart(lane, batch, result)
+                lane.state.ended(worker, now_us)
+            tell(outcome, now_us)
 
         try:
-            self.engine.begin(batch.worker, lane.served.name, batch.decision.point, x, done)
+            self.engine.begin(worker, lane.served.name, point, x, done)
         except Exception as error:
             done(error)
+
+    def _call_off(self, worker: int, lane: _Lane) -> None:
+        self.metrics.called_off(lane.served.name)
+        self.engine.call_off(worker)
+
+    def _settle(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], outcome: Outcome, done_us: float) -> None:
+        if isinstance(outcome, WorkerLost):
+            lane.state.returned(batch)
+            self._again_or_never(lane, batch, outcome)
+            return
+        lane.state.answered(batch, done_us)
+        if isinstance(outcome, Scored):
+            self._finish(lane, batch, wanted, outcome, done_us)
+        else:
+            self._take_apart(lane, batch, outcome)
 
     def _finish(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], scored: Scored, done_us: float) -> None:
         took_us, examples = done_us - batch.begun_us, len(scored.logits)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slotool.elastic import ElasticModel
+from slotool.rules.policies import in_turn
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling import Policy
 from slotool.tables import OperatingPoint
@@ -39,5 +40,7 @@ class ServedModel:
             assert self.rules is not None
             best = self.rules.best_error
             more = rule.degradation * (best if self.rules.tolerance_kind == "relative" else 1.0)
-            known.setdefault(rule.point, 1.0 - best - more)
+            for point in (rule.point, in_turn(rule.point)):
+                if point is not None:
+                    known.setdefault(point, 1.0 - best - more)
         return known

@@ -57,6 +57,29 @@ class ElasticModelConformance:
                 assert not np.isnan(logits).any()
                 assert np.isfinite(logits.max(axis=1)).all(), "at least one class must have been computed"
 
+    def test_a_pass_ends_where_it_is_told_to_and_the_next_is_whole(self, model: ElasticModel) -> None:
+        class Enough(Exception):
+            pass
+
+        def now() -> None:
+            raise Enough
+
+        x = self.inputs(model, 1)
+        expected, looked = model.forward(x, model.full), [0]
+        model.heed(lambda: looked.__setitem__(0, looked[0] + 1))
+        try:
+            model.forward(x, model.full)
+            model.heed(now)
+            ended = False
+            try:
+                model.forward(x, model.full)
+            except Enough:
+                ended = True
+            assert ended == (looked[0] > 0)
+        finally:
+            model.heed(lambda: None)
+        np.testing.assert_array_equal(model.forward(x, model.full), expected)
+
     def test_the_full_point_equals_the_plain_network(self, model: ElasticModel) -> None:
         x = self.inputs(model, BATCH)
         plain = self.plain(model, x)

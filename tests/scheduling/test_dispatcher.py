@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.scheduling import Dispatcher, EdfQueue, Fate, FixedPoint, Query
+from slotool.rules.ruleset import Rule, RuleSet
+from slotool.scheduling import Dispatcher, EdfQueue, Fate, FixedPoint, Query, ToleranceTiers, Workers
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, WholeQueue
+from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
 
 GRID = ControlGrid(three_versions())
@@ -97,6 +99,58 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     assert state.fates == {Fate.IN_TIME: 4, Fate.LATE: 8}
     with pytest.raises(InputError, match="worker 1 has no batch"):
         state.finished(1, 0.0)
+
+
+def conc(workers: int | Workers) -> Dispatcher:
+    """A service whose only tier is a Conc ensemble."""
+    point = OperatingPoint.of(policy="conc", first="small", second="large", threshold=0.8)
+    rule = Rule("tier", "response-time", 0.1, point, 0.0, 0.1, 1e-3, 1e-3)
+    rules = RuleSet("certified", 0.999, "relative", "large", 0.02, 1_000, "0" * 64, (rule,))
+    return Dispatcher(ToleranceTiers(rules, three_versions()), workers)
+
+
+def test_both_versions_of_an_ensemble_have_a_worker_each_and_each_is_free_for_itself() -> None:
+    state = conc(3)
+    for i in range(3):
+        state.arrive(Query(str(i), 0.0, 5_000.0, 0.1))
+    pair, alone = state.turn(0.0)[0], state.turn(0.0)[0]
+    assert pair
+    assert alone
+    assert (pair.worker, pair.beside, pair.decision.at_once) == (0, 1, True)
+    assert (alone.worker, alone.beside, alone.decision.at_once) == (2, None, False)
+    assert state.turn(0.0) == (None, [])
+    assert state.ended(1, 100.0) is pair
+    state.answered(pair, 200.0)
+    again, _ = state.turn(200.0)
+    assert again
+    assert (again.worker, again.beside) == (1, None), "the first version is still being called off"
+    state.ended(0, 300.0)
+    state.finished(2, 300.0)
+    state.finished(1, 6_000.0)
+    assert state.fates == {Fate.IN_TIME: 2, Fate.LATE: 1}
+
+
+def test_of_a_pair_that_lost_a_worker_everybody_waits_again() -> None:
+    state = conc(2)
+    state.arrive(Query("q", 0.0, 5_000.0, 0.1))
+    pair, _ = state.turn(0.0)
+    assert pair
+    assert state.lost(pair.worker) is pair
+    state.returned(pair)
+    assert state.turn(10.0) == (None, []), "the other one is still at it"
+    assert pair.beside == 1
+    state.ended(1, 20.0)
+    again, _ = state.turn(20.0)
+    assert again
+    assert (again.worker, again.beside, again.queries) == (1, None, pair.queries)
+
+
+def test_a_worker_that_takes_both_versions_itself_needs_no_other() -> None:
+    state = conc(Workers(1, pairs=True))
+    state.arrive(Query("q", 0.0, 5_000.0, 0.1))
+    batch, _ = state.turn(0.0)
+    assert batch
+    assert (batch.decision.at_once, batch.beside) == (True, None)
 
 
 def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from slotool.errors import InputError
+from slotool.rules.policies import in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import (
     AccuracyConstrained,
@@ -135,6 +136,23 @@ def test_tiers_go_stricter_when_the_deadline_needs_it_never_wider() -> None:
     assert point(policy, tolerance=0.2, slack_us=2_100.0) == SEQ
     assert point(policy, tolerance=0.2, slack_us=2_050.0) == CONC, "both at once are faster than one after the other"
     assert isinstance(decide(policy, tolerance=0.2, slack_us=1_900.0), CannotMeet)
+
+
+def test_conc_is_taken_in_turn_where_one_worker_is_idle_and_the_deadline_allows() -> None:
+    policy = ToleranceTiers(rules(), three_versions())
+    queue = queue_of(Query("q", NOW_US, NOW_US + 5_000.0, 0.05))
+    assert policy.decide(NOW_US, queue).at_once  # type: ignore[union-attr]
+    queue.at_once = lambda: 1
+    decision = policy.decide(NOW_US, queue)
+    assert isinstance(decision, Decision)
+    assert not decision.at_once
+    assert decision.point == in_turn(CONC)
+    assert decision.point in policy.points
+    assert "one worker is idle" in decision.reason
+    urgent = queue_of(Query("q", NOW_US, NOW_US + 2_050.0, 0.05))
+    assert policy.decide(NOW_US, urgent).point == CONC  # type: ignore[union-attr]
+    urgent.at_once = queue.at_once
+    assert policy.decide(NOW_US, urgent).point == BEST, "2,100 µs in turn are too long"  # type: ignore[union-attr]
 
 
 def test_by_demand_asks_the_policy_of_what_was_asked_for() -> None:

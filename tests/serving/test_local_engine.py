@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from live_server import tier_rules
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
 from slotool.errors import InputError, RunError
-from slotool.scheduling import ControlSpace, by_demand
+from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import Answer, Refusal, Router, ServedModel
@@ -57,17 +57,9 @@ def ask(router: Router, count: int, demands: Demands) -> list[Answer | Refusal]:
     return asyncio.run(all_of_them())
 
 
-def test_workers_answer_as_the_model_itself_does(router: Router) -> None:
-    served = family()
-    for n in (1, 5, 64):
-        answers = ask(router, n, Demands(60e6))
-        assert all(isinstance(answer, Answer) for answer in answers), answers
-        logits = np.concatenate([answer.scored.logits for answer in answers])
-        np.testing.assert_allclose(logits, served.model.forward(X[:n], served.model.full), atol=1e-4)
-    assert max(answer.batch for answer in answers) > 1
-
-
-def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(router: Router, engine: LocalEngine) -> None:
+def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
+    router: Router, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def killed_under_them() -> list[Answer]:
         await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
         stopped = [engine.pid(worker) for worker in range(2)]
@@ -78,7 +70,12 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(route
             for i in range(40)
         ]
         await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
+        # At first no process can be started in its place.
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
         os.kill(stopped[0], signal.SIGKILL)
+        await asyncio.sleep(0.3)
+        assert engine.pid(0) == stopped[0]
+        monkeypatch.undo()
         answers = await asyncio.gather(*asked)
         # One was killed, the other hung, and was found to.
         assert {engine.pid(worker) for worker in range(2)}.isdisjoint(stopped)
@@ -118,19 +115,6 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
     assert isinstance(second, Answer)
     assert isinstance(late, Refusal)
     assert late.cause == "expired"
-
-
-@pytest.mark.parametrize("tolerance", [0.1, 0.2, 0.3])
-def test_ensembles_of_rules_that_came_later_answer_as_they_do_inline(router: Router, tolerance: float) -> None:
-    served, rules = family(), tier_rules(threshold=0.9)
-    tiers = ServedModel("family", served.model, by_demand(ControlSpace(served.model.points), rules), rules, served.path)
-    router.replace(tiers)
-    asked = Demands(tolerance=tolerance)
-    for got, expected in zip(ask(router, 20, asked), ask(Router({"family": tiers}), 20, asked), strict=True):
-        assert isinstance(got, Answer)
-        assert isinstance(expected, Answer)
-        assert got.decision == expected.decision
-        np.testing.assert_allclose(got.scored.logits, expected.scored.logits, atol=1e-4)
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:

@@ -103,6 +103,17 @@ class ConvLayer(Layer):
         rows = np.repeat(self.weights.sum(axis=(2, 3)), self.grid**2, axis=1) / np.float32(self.grid**2)
         return DenseLayer(self.name, np.ascontiguousarray(rows), self.bias)
 
+    def attributes(self) -> dict[str, Any]:
+        """Of a ``Conv2D`` operator, all but activation and pooling. Raises ``InputError`` for padding that no operator
+        has: more on one side than on the other, but for what 'same' puts at the end."""
+        top, bottom, left, right = self.padding
+        found = {"filters": self.units, "kernel": list(self.weights.shape[2:]), "stride": list(self.stride)}
+        if (top, left) == (bottom, right):
+            return {**found, "padding": [top, left] if top or left else "valid"}
+        if window_padding({**found, "padding": "same"}, self.shape) != self.padding:
+            raise InputError(f"operator {self.name!r} pads unevenly, by {self.padding}")
+        return {**found, "padding": "same"}
+
     def geometry(self) -> dict[str, Any]:
         """Plain numbers and lists: all but name, weights and bias."""
         return {name: getattr(self, name) for name in ("shape", "stride", "padding", "pool")}

@@ -1,4 +1,4 @@
-"""Keras networks, Sequential or functional, as chains of dense layers with ReLU."""
+"""Keras networks, Sequential or functional, as chains of layers with ReLU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators.chain import Chain, channels_first
+from slotool.elastic.activators.chain import Chain
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
+from slotool.graphs.operators import pair, window_padding
 
 if TYPE_CHECKING:
     import keras
@@ -33,11 +34,13 @@ def mlp_of_model(model: keras.Model) -> MLP:
     shape = tuple(functional.inputs[0].shape[1:])
     if None in shape:
         raise InputError(f"{model.name} has a free axis besides the batch: its input is {functional.inputs[0].shape}")
-    chain = Chain(shape)
+    pictures = len(shape) == 3
+    chain = Chain((shape[2], *shape[:2]) if pictures else shape, channels_last=pictures)
     for layer in _layers(functional, chain):
+        if getattr(layer, "data_format", "channels_last") == "channels_first":
+            raise chain.refuse(layer.name, "of pictures with channels first, which Keras computes on GPUs only")
         _add(chain, layer)
-    mlp = chain.mlp()
-    return channels_first(mlp) if len(shape) == 3 else mlp
+    return chain.mlp()
 
 
 def _layers(functional: Any, chain: Chain) -> Iterator[Any]:
@@ -66,6 +69,16 @@ def _add(chain: Chain, layer: Any) -> None:
         weights = [np.asarray(value) for value in layer.get_weights()]
         chain.dense(layer.name, weights[0].T, weights[1] if layer.use_bias else None)
         _activate(chain, layer.name, layer.activation.__name__)
+    elif kind == "Conv2D" and own:
+        _convolve(chain, layer)
+    elif kind == "MaxPooling2D" and own:
+        around = window_padding({"kernel": layer.pool_size, "stride": layer.strides, "padding": layer.padding},
+                                (1, *layer.input.shape[1:3]))  # fmt: skip
+        chain.max_pool(layer.name, pair(layer.pool_size), pair(layer.strides), not any(around))
+    elif kind == "GlobalAveragePooling2D" and own:
+        chain.average(layer.name)
+        if not layer.keepdims:
+            chain.flatten(layer.name)
     elif kind == "Activation" and own:
         _activate(chain, layer.name, layer.activation.__name__)
     elif kind == "ReLU" and own and layer.max_value is None and not layer.negative_slope and not layer.threshold:
@@ -80,6 +93,17 @@ def _add(chain: Chain, layer: Any) -> None:
         chain.scale(layer.name, layer.scale, layer.offset)
     elif not (kind in PASSED_ON and own):
         raise chain.refuse(layer.name, kind)
+
+
+def _convolve(chain: Chain, layer: Any) -> None:
+    if layer.groups != 1 or pair(layer.dilation_rate) != (1, 1):
+        raise chain.refuse(layer.name, "a grouped or dilated convolution")
+    weights = [np.asarray(value) for value in layer.get_weights()]
+    attributes = {"kernel": layer.kernel_size, "stride": layer.strides, "padding": layer.padding}
+    around = window_padding(attributes, (1, *layer.input.shape[1:3]))
+    bias = weights[1] if layer.use_bias else None
+    chain.convolution(layer.name, weights[0].transpose(3, 2, 0, 1), bias, pair(layer.strides), around)
+    _activate(chain, layer.name, layer.activation.__name__)
 
 
 def _activate(chain: Chain, name: str, activation: str) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch networks as chains of dense layers with ReLU: any module that torch.export can trace, or what it made."""
+"""PyTorch networks as chains of layers with ReLU: any module that torch.export can trace, or what it made."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators.chain import Chain
+from slotool.elastic.activators.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
 from slotool.graphs.capture.torch import BATCH, export, inference
+from slotool.graphs.operators import pair
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 PASSED_ON = ("dropout", "alpha_dropout", "feature_dropout", "detach", "detach_", "alias", "clone", "contiguous", "to")
 RESHAPING = ("flatten", "view", "reshape", "_unsafe_view")
+AVERAGING = ("mean", "adaptive_avg_pool2d")
 NORMALISING = ("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "native_batch_norm")
 
 
@@ -89,6 +91,8 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         chain.dense(_label(node), args[2].T, args[0])
     elif name in ("mm", "matmul") and isinstance(args[1], np.ndarray):
         chain.dense(_label(node), args[1].T, None)
+    elif name in ("conv2d", "max_pool2d") or (name in AVERAGING and _over_pictures(node)):
+        _add_to_pictures(chain, node, name, args)
     elif name in ("relu", "relu_"):
         chain.relu(node.name)
     elif name in NORMALISING:
@@ -101,6 +105,41 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         chain.flatten(node.name)
     elif not (name in PASSED_ON or node.target is operator.getitem):
         raise chain.refuse(node.name, name)
+
+
+def _add_to_pictures(chain: Chain, node: Any, name: str, args: list[Any]) -> None:
+    if name == "conv2d":
+        _convolve(chain, node, args)
+    elif name == "max_pool2d":
+        kernel, stride, padding, dilation, rounded_up = _filled(args[1:], [None, (), 0, 1, False])
+        plain = pair(padding) == (0, 0) and pair(dilation) == (1, 1) and not rounded_up
+        chain.max_pool(node.name, pair(kernel), pair(stride or kernel), plain)
+    else:
+        chain.average(node.name)
+        if len(node.meta["val"].shape) == 2:
+            chain.flatten(node.name)
+
+
+def _convolve(chain: Chain, node: Any, args: list[Any]) -> None:
+    bias, stride, padding, dilation, groups = _filled(args[2:], [None, 1, 0, 1, 1])
+    if pair(dilation) != (1, 1) or groups != 1:
+        raise chain.refuse(node.name, "a grouped or dilated convolution")
+    if isinstance(padding, str):
+        high, wide = args[1].shape[2:]
+        if padding == "same" and (high % 2 == 0 or wide % 2 == 0):
+            raise chain.refuse(node.name, "a convolution padded unevenly")
+        padding = ((high - 1) // 2, (wide - 1) // 2) if padding == "same" else 0
+    chain.convolution(_label(node), args[1], bias, pair(stride), square_padding(node.name, pair(padding)))
+
+
+def _filled(given: list[Any], defaults: list[Any]) -> list[Any]:
+    return [*given, *defaults[len(given) :]]
+
+
+def _over_pictures(node: Any) -> bool:
+    """Whether an average is that of each channel over a whole picture."""
+    before, after = node.all_input_nodes[0].meta["val"].shape, node.meta["val"].shape
+    return len(before) == 4 and tuple(after) in (tuple(before[:2]), (*before[:2], 1, 1))
 
 
 def _hashable(value: Any) -> Any:
@@ -134,7 +173,8 @@ def _arithmetic(chain: Chain, node: Any, name: str, args: list[Any]) -> tuple[An
     other = second if not isinstance(second, type(node)) else first
     if not isinstance(other, int | float | np.ndarray) or (other is first and name in ("sub", "div")):
         raise chain.refuse(node.name, name)
-    values = np.asarray(other, dtype=np.float64)
-    if values.ndim > 1 and values.size != np.prod(node.meta["val"].shape[1:]) and values.size != 1:
+    values, shape = np.asarray(other, dtype=np.float64), tuple(node.meta["val"].shape[1:])
+    each = values.shape[-len(shape) :] == (shape[0], *[1] * (len(shape) - 1)) or values.ndim == len(shape) == 1
+    if not each and values.size not in (1, np.prod(shape)):
         raise chain.refuse(node.name, f"{name} along some axes")
     return {"add": (1.0, values), "sub": (1.0, -values), "mul": (values, 0.0), "div": (1.0 / values, 0.0)}[name]

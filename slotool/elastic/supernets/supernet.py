@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class Supernet(ElasticModel):
         self.input_shape = space.graph.input_shape
         (self.classes,) = space.graph.output_shape
         self.scores = dict(scores or {})
+        self._between: Callable[[], None] | None = None
         self._planner = Planner(self.module, norm)
         self._actuate(subnets)
 
@@ -70,7 +71,10 @@ class Supernet(ElasticModel):
             self.require(point)
             raise AssertionError("a point without a plan")
         with torch.inference_mode():
-            return plan(torch.from_numpy(x)).numpy()
+            return plan(torch.from_numpy(x), self._between).numpy()
+
+    def heed(self, between: Callable[[], None]) -> None:
+        self._between = between
 
     def require(self, point: OperatingPoint) -> None:
         """As ``ElasticModel.require``, and says whether another choice of points would give it."""

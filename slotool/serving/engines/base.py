@@ -21,16 +21,22 @@ class WorkerLost(WorkerError):
     """A worker died or hung in the middle of a call; the call may be made again elsewhere."""
 
 
+class CalledOff(WorkerError):
+    """A call ended without an answer because it was told to."""
+
+
 class Engine(ABC):
     """Computes calls on ``workers`` workers, one call at a time on each; the router keeps count of who is busy.
 
-    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. Use an engine from one
-    event loop.
+    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``pairs``: a worker
+    begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a worker.
+    Use an engine from one event loop.
     """
 
     name: str
     workers: int = 1
     in_loop: bool = False
+    pairs: bool = False
 
     @abstractmethod
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
@@ -45,8 +51,13 @@ class Engine(ABC):
         """Compute ``x`` (float32 [n, *input_shape]) at ``point`` on an idle worker.
 
         ``done`` is called once, from the event loop, perhaps before this returns: with the scores, with ``WorkerLost``,
-        or with what the model raised.
+        with ``CalledOff``, or with what the model raised.
         """
+
+    def call_off(self, worker: int) -> None:
+        """Have the call that ``worker`` is at end as soon as it can; its ``done`` is told when it has, with whatever
+        came of it. By default it runs to its end."""
+        return
 
     @abstractmethod
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:

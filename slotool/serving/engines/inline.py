@@ -20,6 +20,7 @@ class InlineEngine(Engine):
 
     name = "inline"
     in_loop = True
+    pairs = True
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="slotool-conc")

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError, RunError
-from slotool.machine import bound_to, cores_by_preference, thread_variables
-from slotool.serving.engines.base import Done, Engine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import CALL, FAILED, LONGEST, READY, REPLY, encode_point
+from slotool.machine import bound_to, cores_by_preference, schedule, thread_variables
+from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
+from slotool.serving.engines.protocol import CALL, CALLED_OFF, FAILED, LONGEST, READY, REPLY, encode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner, Scored
 from slotool.serving.served import ServedModel
@@ -29,14 +29,16 @@ from slotool.tables import OperatingPoint
 START_TIMEOUT_S = 180.0
 # A worker that dies before it is warm is started again after so long, twice as long each time.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+# A replacement loads with the time that others leave; where that is too little, it takes its share after so long.
+STAND_BACK_S = 5.0
 
 
 class LocalEngine(Engine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
-    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. Conc ensembles run as Seq, with the same
-    answers. Models must come from artifacts (``ServedModel.path``).
+    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. A call that is called off ends before its
+    next operator, where the model can (``ElasticModel.heed``). Models must come from artifacts (``ServedModel.path``).
     """
 
     name = "local"
@@ -79,12 +81,16 @@ class LocalEngine(Engine):
         except OSError:
             self._lost(worker)
 
+    def call_off(self, worker: int) -> None:
+        self._processes[worker].call_off()
+
     def close(self) -> None:
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
         for process in self._processes:
-            if self._loop is not None and not self._loop.is_closed():
+            # One that could not be replaced yet has no socket any more.
+            if self._loop is not None and not self._loop.is_closed() and process.socket.fileno() >= 0:
                 self._loop.remove_reader(process.socket)
             process.end()
 
@@ -129,15 +135,25 @@ class LocalEngine(Engine):
         call, process.call = process.call, None
         if call is None:
             self._on_change(worker, False)
-        pause_s = 0.0 if process.was_warm else min(FIRST_PAUSE_S * 2**process.pauses, LONGEST_PAUSE_S)
-        loop.call_later(pause_s, self._replace, worker, 0 if process.was_warm else process.pauses + 1)
+        if process.was_warm:
+            loop.call_soon(self._replace, worker, 0)
+        else:
+            self._replace_later(worker, process.pauses)
         if call is not None:
             call.done(WorkerLost(f"worker {worker} ended in the middle of a call (exit code {code})"))
+
+    def _replace_later(self, worker: int, pauses: int) -> None:
+        assert self._loop is not None
+        self._loop.call_later(min(FIRST_PAUSE_S * 2**pauses, LONGEST_PAUSE_S), self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
         if self._closed or self._loop is None:
             return
-        process = self._processes[worker] = self._started(worker, stand_back=True)
+        try:
+            process = self._processes[worker] = self._started(worker, stand_back=True)
+        except OSError:  # no memory, no process or no descriptor left just now
+            self._replace_later(worker, pauses)
+            return
         process.pauses = pauses
         self._loop.add_reader(process.socket, self._hear, worker)
 
@@ -146,6 +162,8 @@ class LocalEngine(Engine):
         for process in self._processes:
             if process.call is not None and now_s - process.call.begun_s > self._hang_s:
                 process.popen.kill()  # its socket closes, and that is heard
+            elif not process.was_warm and now_s - process.started_s > STAND_BACK_S:
+                process.hurry()
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
 
@@ -185,16 +203,20 @@ class _Process:
             "tensors_fd": self._tensors.fd,
             "models": [_options(served, shapes[name]) for name, served in models.items()],
         }
-        with bound_to(cores), other:
-            # Its own session: Ctrl-C in the terminal is for the router, which drains first.
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
-                pass_fds=(other.fileno(), self._tensors.fd),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **thread_variables(threads)},
-                start_new_session=True,
-            )
+        try:
+            with bound_to(cores), other:
+                # Its own session: Ctrl-C in the terminal is for the router, which drains first.
+                self.popen = subprocess.Popen(
+                    [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
+                    pass_fds=(other.fileno(), self._tensors.fd),
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **thread_variables(threads)},
+                    start_new_session=True,
+                )
+        finally:
+            os.close(self._tensors.fd)  # the memory stays mapped
         self.socket.setblocking(False)
+        self.started_s = time.monotonic()
         self.call: _Call | None = None
         self.was_warm = False
         self.pauses = 0
@@ -213,9 +235,14 @@ class _Process:
 
     def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; ``done`` is then the caller's to tell."""
-        self.call = _Call(model, len(x), done, time.monotonic())
+        self._tensors.called_off = False
         self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
+        self.call = _Call(model, len(x), done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], len(x)) + encode_point(point))
+
+    def call_off(self) -> None:
+        """The worker looks for this between two operators."""
+        self._tensors.called_off = True
 
     def finish(self, message: bytes) -> None:
         """Hand the answer to whoever waits for it."""
@@ -225,8 +252,16 @@ class _Process:
         if kind == FAILED:
             call.done(RunError(self._tensors.read_text(length)))
             return
+        if kind == CALLED_OFF:
+            call.done(CalledOff("the call was called off"))
+            return
         seen = self._tensors.outputs(call.model, call.examples)
         call.done(Scored(seen.logits.copy(), seen.confidence.copy()))
+
+    def hurry(self) -> None:
+        """Let it have its share of the cores while it loads."""
+        with suppress(OSError):  # it has ended, which is heard elsewhere
+            schedule(os.SCHED_OTHER, self.popen.pid)
 
     def end(self) -> int:
         """Its exit code."""

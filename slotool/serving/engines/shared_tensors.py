@@ -12,6 +12,8 @@ import numpy as np
 from slotool.serving.ensemble import Scored
 
 _ALIGN = 64
+# Before the tensors: whether the call at work has been called off.
+_CALLED_OFF, _HEADER_BYTES = 0, 64
 _TEXT_BYTES = 1_024
 
 
@@ -35,7 +37,7 @@ class SharedTensors:
 
     def __init__(self, shapes: Mapping[str, Shapes], most_examples: int, fd: int | None = None):
         self._shapes = dict(shapes)
-        size = max([_TEXT_BYTES, *(shape.bytes_for(most_examples) for shape in self._shapes.values())])
+        size = _HEADER_BYTES + max([_TEXT_BYTES, *(shape.bytes_for(most_examples) for shape in self._shapes.values())])
         self.fd = os.memfd_create("slotool-tensors") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, size)
@@ -44,12 +46,12 @@ class SharedTensors:
     def inputs(self, model: str, examples: int) -> np.ndarray:
         """float32 [examples, inputs], to be written by the router and read by the worker."""
         count = self._shapes[model].inputs * examples
-        return np.frombuffer(self._memory, np.float32, count).reshape(examples, -1)
+        return np.frombuffer(self._memory, np.float32, count, _HEADER_BYTES).reshape(examples, -1)
 
     def outputs(self, model: str, examples: int) -> Scored:
         """The same memory every time: copy what is to outlive the call."""
         shape = self._shapes[model]
-        at = _aligned(4 * shape.inputs * examples)
+        at = _HEADER_BYTES + _aligned(4 * shape.inputs * examples)
         logits = np.frombuffer(self._memory, np.float32, shape.classes * examples, at).reshape(examples, -1)
         sure = np.frombuffer(self._memory, np.float64, examples, at + _aligned(4 * shape.classes * examples))
         return Scored(logits, sure)
@@ -57,11 +59,20 @@ class SharedTensors:
     def write_text(self, text: str) -> int:
         """Bytes of ``text`` that were kept, at the beginning."""
         kept = text.encode(errors="replace")[:_TEXT_BYTES]
-        self._memory[: len(kept)] = kept
+        self._memory[_HEADER_BYTES : _HEADER_BYTES + len(kept)] = kept
         return len(kept)
 
     def read_text(self, length: int) -> str:
-        return bytes(self._memory[:length]).decode(errors="replace")
+        return bytes(self._memory[_HEADER_BYTES : _HEADER_BYTES + length]).decode(errors="replace")
+
+    @property
+    def called_off(self) -> bool:
+        """Whether nobody wants the answer any more; the router says so, before each call and during it."""
+        return self._memory[_CALLED_OFF] != 0
+
+    @called_off.setter
+    def called_off(self, so: bool) -> None:
+        self._memory[_CALLED_OFF] = so
 
 
 def _aligned(size: int) -> int:

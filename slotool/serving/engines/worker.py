@@ -1,7 +1,8 @@
 """The worker process of the ``local`` engine: ``python -m slotool.serving.engines.worker OPTIONS``.
 
 It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
-asked for, says that it is ready, and then answers call after call. It ends when the router closes the socket,
+asked for, says that it is ready, and then answers call after call. Between two operators it looks whether its call has
+been called off, and then answers that. It ends when the router closes the socket,
 and dies with it. OPTIONS: JSON, see ``LocalEngine``.
 """
 
@@ -13,13 +14,15 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 import torch
 
 from slotool.elastic import load_model
-from slotool.machine import die_with_parent
-from slotool.serving.engines.protocol import CALL, DONE, FAILED, LONGEST, READY, REPLY, decode_point
+from slotool.machine import die_with_parent, schedule
+from slotool.serving.engines.base import CalledOff
+from slotool.serving.engines.protocol import CALL, CALLED_OFF, DONE, FAILED, LONGEST, READY, REPLY, decode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner
 
@@ -30,14 +33,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
     if options["stand_back"]:
-        _schedule(os.SCHED_IDLE)
+        # Loading takes a core for seconds, which those who serve meanwhile need more.
+        schedule(os.SCHED_IDLE)
     return _serve(options)
-
-
-def _schedule(policy: int) -> None:
-    """For all threads of this process. Loading takes a core for seconds, which those who serve meanwhile need more."""
-    for thread in os.listdir("/proc/self/task"):
-        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
 def _serve(options: dict[str, Any]) -> int:
@@ -53,12 +51,16 @@ def _serve(options: dict[str, Any]) -> int:
     gc.collect()
     gc.freeze()
     if options["stand_back"]:
-        _schedule(os.SCHED_OTHER)
+        schedule(os.SCHED_OTHER)
+    for _, runner in runners:
+        runner.model.heed(partial(_still_wanted, tensors))
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:
             _answer(message, runners, tensors)
             reply = REPLY.pack(DONE, 0)
+        except CalledOff:
+            reply = REPLY.pack(CALLED_OFF, 0)
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
         router.send(reply)
@@ -84,8 +86,14 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     return runners
 
 
+def _still_wanted(tensors: SharedTensors) -> None:
+    if tensors.called_off:
+        raise CalledOff("nobody wants the answer any more")
+
+
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> None:
     number, examples = CALL.unpack_from(message)
+    _still_wanted(tensors)
     name, runner = runners[number]
     point = decode_point(message[CALL.size :])
     x = tensors.inputs(name, examples).reshape(examples, *runner.model.input_shape)

@@ -1,0 +1,251 @@
+"""What every engine that computes a server's calls must do.
+
+A new one needs, in the tests, a class with a fixture ``service``, on an engine of two workers or more, or of one that
+begins both versions of an ensemble by itself::
+
+    class TestMine(ServingEngineConformance):
+        @pytest.fixture(scope="class")
+        def service(self, tmp_path_factory):
+            with Service.on(MyEngine(2), tmp_path_factory.mktemp("two")) as service:
+                yield service
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from slotool.elastic import confidence, load_model
+from slotool.elastic.family import Family, Version
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder
+from slotool.graphs.torch_module import GraphModule
+from slotool.rules.policies import OSFA, Conc, Seq, in_turn
+from slotool.rules.ruleset import Rule, RuleSet
+from slotool.scheduling import ControlSpace, by_demand
+from slotool.serving import Answer, Router, ServedModel
+from slotool.serving.demands import Demands
+from slotool.serving.engines import CalledOff, Engine
+from slotool.serving.ensemble import PointRunner, Scored
+from slotool.tables import OperatingPoint
+from slotool.testing.backends import refusal
+
+NAME = "two"
+SMALL, LARGE = (OperatingPoint.of(version=name) for name in ("small", "large"))
+INPUTS, CLASSES, WIDTH = 16, 4, 512
+# Over so many examples the large version of so many operators takes some tenths of a second, and one operator a moment.
+OPERATORS, MANY = 600, 1_024
+# A worker that replaces another starts with the time that all others leave.
+PATIENCE_S = 300.0
+X = np.random.default_rng(0).normal(size=(MANY, INPUTS)).astype(np.float32)
+
+
+def two_versions(folder: Path) -> ServedModel:
+    """A family of a small version and a large one of many operators, as an artifact in ``folder``, and rules for it:
+    by tolerance, in hundredths, the points of ``ensembles``."""
+    torch.manual_seed(0)
+    path = folder / NAME
+    Family(NAME, [_version("small", 0), _version("large", OPERATORS)]).save(path, config={}, seed=0)
+    model = load_model(str(path))
+    rules = _rules(ensembles(float(np.median(confidence(model.forward(X[:64], SMALL))))))
+    return ServedModel(NAME, model, by_demand(ControlSpace(model.points), rules), rules, path)
+
+
+def ensembles(median: float) -> list[OperatingPoint]:
+    """One version, and both kinds of pairs of which the first is always, sometimes and never sure."""
+    pairs = [kind("small", "large", threshold).point for threshold in (0.0, median, 1.1) for kind in (Seq, Conc)]
+    return [OSFA("small").point, *pairs]
+
+
+def _version(name: str, operators: int) -> Version:
+    builder = GraphBuilder("mlp")
+    last = builder.add("Dense", builder.add("InputLayer", shape=[INPUTS]), units=WIDTH)
+    for _ in range(operators):
+        last = builder.add("Activation", last, activation="tanh")
+    builder.add("Dense", last, units=CLASSES)
+    return Version(name, GraphModule(builder.graph()).eval().requires_grad_(False))
+
+
+def _rules(points: Sequence[OperatingPoint]) -> RuleSet:
+    rules = [
+        Rule(str(point), "response-time", (i + 1) / 100, point, 0.0, 0.1, 1e-3, 1e-3) for i, point in enumerate(points)
+    ]
+    return RuleSet("certified", 0.99, "absolute", "large", 0.1, 1_000, "0" * 64, tuple(rules))
+
+
+@dataclass(frozen=True)
+class Service:
+    """A router over ``two_versions`` on an engine, and the one event loop in which both are used."""
+
+    router: Router
+    served: ServedModel
+    runner: asyncio.Runner
+
+    @classmethod
+    @contextmanager
+    def on(cls, engine: Engine, folder: Path) -> Iterator[Self]:
+        served = two_versions(folder)
+        with asyncio.Runner() as runner:
+            router = Router({NAME: served}, engine)
+            try:
+                yield cls(router, served, runner)
+            finally:
+                router.close()
+
+    @property
+    def engine(self) -> Engine:
+        return self.router.engine
+
+    @property
+    def tiers(self) -> tuple[Rule, ...]:
+        assert self.served.rules is not None
+        return self.served.rules.rules
+
+    def run(self, work: Awaitable[Any]) -> Any:
+        """What comes of it, in time."""
+
+        async def in_time() -> Any:
+            return await asyncio.wait_for(work, PATIENCE_S)
+
+        return self.runner.run(in_time())
+
+    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Scored | Exception]:
+        """A call of the engine itself, past the router."""
+        told: asyncio.Future[Scored | Exception] = asyncio.get_running_loop().create_future()
+        self.engine.begin(worker, NAME, point, x, told.set_result)
+        return told
+
+    def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scored:
+        async def call() -> Scored | Exception:
+            return await self.begin(worker, point, x)
+
+        outcome = self.run(call())
+        assert isinstance(outcome, Scored), outcome
+        return outcome
+
+    async def answer(self, x: np.ndarray, tolerance: float | None = None) -> Answer:
+        demands = Demands(math.inf, tolerance=tolerance)
+        return await self.router.answer(NAME, x, demands, self.router.now_us(), lambda: False)
+
+    async def until_idle(self) -> None:
+        while self.router.busy():
+            await asyncio.sleep(0.005)
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.router.metrics.registry.get_sample_value(name, labels or None) or 0.0
+
+
+class ServingEngineConformance:
+    """``calls_off``: whether a call that is not wanted any more ends before its time."""
+
+    calls_off: bool = True
+
+    def lose(self, service: Service, worker: int) -> bool:
+        """Have a worker die at once. False, the default: its workers cannot."""
+        return False
+
+    def test_answers_are_the_models_own_whatever_the_batch(self, service: Service) -> None:
+        model = service.served.model
+        for n in (1, 7, MANY):
+            for point in (SMALL, LARGE):
+                scored = service.scored(0, point, X[:n])
+                np.testing.assert_allclose(scored.logits, model.forward(X[:n], point), atol=1e-4)
+                np.testing.assert_allclose(scored.confidence, confidence(scored.logits), rtol=1e-12)
+
+    def test_every_ensemble_answers_as_the_replay_has_it(self, service: Service) -> None:
+        alone = PointRunner(service.served.model, [rule.point for rule in service.tiers])
+        for rule in service.tiers:
+            service.run(service.until_idle())
+            answer = service.run(service.answer(X[:64], rule.tolerance))
+            assert answer.decision.point == rule.point
+            assert answer.decision.rule == rule.id
+            np.testing.assert_allclose(answer.scored.logits, alone.run(X[:64], rule.point).logits, atol=1e-4)
+
+    def test_both_versions_begin_at_once_only_where_there_are_workers_for_both(self, service: Service) -> None:
+        conc = [rule for rule in service.tiers if in_turn(rule.point)][-1]
+
+        async def asked() -> list[Answer]:
+            busy = [service.answer(X) for _ in range(service.engine.workers - 1)]
+            return await asyncio.gather(*busy, service.answer(X[:1], conc.tolerance))
+
+        decision = service.run(asked())[-1].decision
+        assert decision.at_once == service.engine.pairs
+        assert decision.point == (conc.point if service.engine.pairs else in_turn(conc.point))
+        assert service.engine.pairs or "one worker is idle" in decision.reason
+
+    def test_the_second_version_is_called_off_when_the_first_is_sure(self, service: Service) -> None:
+        conc = next(rule for rule in service.tiers if in_turn(rule.point))
+        assert conc.point.get("threshold") == 0.0
+
+        async def asked() -> None:
+            for _ in range(2):
+                await service.until_idle()
+                answer = await service.answer(X, conc.tolerance)
+                assert answer.decision.point == conc.point
+            await service.until_idle()
+
+        before = service.count("slotool_called_off_total", model=NAME)
+        service.run(asked())
+        assert service.count("slotool_called_off_total", model=NAME) - before == (0 if service.engine.pairs else 2)
+
+    def test_a_call_that_is_called_off_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
+        async def called_off(after_s: float) -> Scored | Exception:
+            told = service.begin(0, LARGE, X)
+            await asyncio.sleep(after_s)
+            service.engine.call_off(0)
+            return await told
+
+        for after_s in (0.0, 0.02):
+            outcome = service.run(called_off(after_s))
+            assert isinstance(outcome, CalledOff if self.calls_off else Scored)
+            scored = service.scored(0, SMALL, X[:1])
+            np.testing.assert_allclose(scored.logits, service.served.model.forward(X[:1], SMALL), atol=1e-4)
+
+    def test_a_point_that_came_later_is_answered_and_a_foreign_one_refused(self, service: Service) -> None:
+        later = Seq("large", "small", 0.5).point
+        service.engine.prepare(NAME, (later,))
+        scored = service.scored(0, later, X[:5])
+        expected = PointRunner(service.served.model, [later]).run(X[:5], later)
+        np.testing.assert_allclose(scored.logits, expected.logits, atol=1e-4)
+        foreign = OperatingPoint.of(policy="osfa", version="huge")
+        assert "huge" in refusal(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
+
+    def test_what_the_model_raises_is_told_and_the_worker_goes_on(self, service: Service) -> None:
+        async def outcome(point: OperatingPoint) -> Scored | Exception:
+            try:
+                return await service.begin(0, point, X[:1])
+            except Exception as error:
+                return error
+
+        assert isinstance(service.run(outcome(OperatingPoint.of(policy="osfa", version="huge"))), Exception)
+        assert isinstance(service.run(outcome(LARGE)), Scored)
+
+    def test_whoever_was_with_a_worker_that_is_lost_is_answered(self, service: Service) -> None:
+        async def lost() -> list[Answer] | None:
+            await service.until_idle()
+            asked = [asyncio.ensure_future(service.answer(X)) for _ in range(2 * service.engine.workers)]
+            await asyncio.sleep(0.05)
+            if not self.lose(service, 0):
+                await asyncio.gather(*asked)
+                return None
+            answers = await asyncio.gather(*asked)
+            while service.router.alive() < service.engine.workers:
+                await asyncio.sleep(0.02)
+            return answers
+
+        answers = service.run(lost())
+        if answers is None:
+            return
+        expected = service.served.model.forward(X, LARGE)
+        for answer in answers:
+            np.testing.assert_allclose(answer.scored.logits, expected, atol=1e-4)
+        assert service.count("slotool_worker_restarts_total") >= 1
+        assert service.count("slotool_retries_total", model=NAME) >= 1

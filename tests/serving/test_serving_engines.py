@@ -1,0 +1,36 @@
+"""Every engine by the one suite: the same answers wherever they are computed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from slotool.serving.engines import Engine, InlineEngine, LocalEngine
+from slotool.testing.serving import MANY, Service, ServingEngineConformance
+
+
+class Engines(ServingEngineConformance):
+    make: ClassVar[Callable[[], Engine]]
+
+    @pytest.fixture(scope="class")
+    def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+        with Service.on(type(self).make(), tmp_path_factory.mktemp("models")) as service:
+            yield service
+
+
+class TestInline(Engines):
+    make = InlineEngine
+    calls_off = False
+
+
+class TestLocal(Engines):
+    make = staticmethod(lambda: LocalEngine(2, most_examples=MANY))
+
+    def lose(self, service: Service, worker: int) -> bool:
+        assert isinstance(service.engine, LocalEngine)
+        os.kill(service.engine.pid(worker), signal.SIGKILL)
+        return True
