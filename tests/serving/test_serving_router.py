@@ -308,7 +308,7 @@ def test_switches_are_events(three: ThreeLinear) -> None:
     told: list[dict[str, Any]] = []
     events = Events()
     events.listen(lambda kind, sentence, fields: told.append({"kind": kind, **fields}))
-    now_us = iter(np.cumsum([0.0] + [1e4] * 300 + [1e7] * 40).tolist())
+    now_us = iter(np.cumsum([0.0] + [1e4] * 375 + [1e7] * 400).tolist())
     rates = dict(zip(POINTS, (100.0, 60.0, 20.0), strict=True))
     router = router_of(three, ModelSwitching(grid(), rates), events=events, clock_us=lambda: next(now_us))
     seen = []
