@@ -65,9 +65,20 @@ def serve(
         Path | None, typer.Option("--plan", help="Switching plan of gen-rules, which --policy switching follows.")
     ] = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="inline: in the server itself; local: worker processes.")
+        str,
+        typer.Option(
+            "--engine",
+            help="inline: in the server itself; local: worker processes; ray: actors of a ray cluster "
+            "(pip install 'slotool[ray]').",
+        ),
     ] = "inline",
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Worker processes of --engine local.")] = 1,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="The ray cluster: host:port, or auto for the one this machine is in.", show_default="auto"
+        ),
+    ] = None,
     hang: Annotated[
         float, typer.Option("--hang", min=0.1, help="Seconds after which a worker's call counts as hung.")
     ] = 10.0,
@@ -124,7 +135,7 @@ def serve(
     with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener, _log(log) as events:
         router = Router(
             sources.load(output.warn),
-            _engine(engine, replicas, threads, max_batch, hang),
+            _engine(engine, replicas, threads, max_batch, hang, address),
             max_queue=max_queue,
             events=events,
         )
@@ -155,15 +166,23 @@ def _log(path: Path | None) -> Iterator[Events]:
         yield events
 
 
-def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: float) -> Engine:
+def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: float, address: str | None) -> Engine:
     from slotool.serving.engines import InlineEngine, LocalEngine
 
+    if name == "ray":
+        from slotool.serving.engines.ray import RayEngine
+
+        return RayEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
+    if address is not None:
+        raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
     if name == LocalEngine.name:
         return LocalEngine(replicas, threads, most_examples=most_examples, hang_s=hang_s)
     if name != InlineEngine.name:
-        raise typer.BadParameter(f"no engine is called {name!r}; there are inline and local", param_hint="--engine")
+        raise typer.BadParameter(
+            f"no engine is called {name!r}; there are inline, local and ray", param_hint="--engine"
+        )
     if replicas > 1:
-        raise typer.BadParameter("the inline engine is one worker: take --engine local", param_hint="--replicas")
+        raise typer.BadParameter("the inline engine is one worker: take --engine local or ray", param_hint="--replicas")
     return InlineEngine()
 
 

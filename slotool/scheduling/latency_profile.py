@@ -12,6 +12,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.scheduling.space import PLANNING_QUANTILE, ControlSpace
 from slotool.tables import LatencyTable, OperatingPoint
+from slotool.tables.latency import copies_in
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,6 @@ class LatencyProfile:
             there_are = ", ".join(map(str, sorted(self.planned_us)))
             raise InputError(f"latencies are known beside {there_are} copies, not beside {copies}")
         return self.planned_us[copies]
-
-
-def copies_in(subject: str, co_runners: str) -> int | None:
-    """How many copies of ``subject``, at whatever point, stand in a row's ``co_runners``; None when another does."""
-    labels = [label for label in co_runners.split("+") if label]
-    return len(labels) if all(label.partition("@")[0] == subject for label in labels) else None
 
 
 def _means_us(points: Sequence[OperatingPoint], table: LatencyTable) -> dict[OperatingPoint, float]:

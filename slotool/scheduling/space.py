@@ -136,8 +136,9 @@ def _latencies_us(
 
 
 def _upper(row: Mapping[Any, Any], quantile: float) -> float:
-    """Seconds to plan with: a prediction's upper bound, or its estimate for a median; else the samples' quantile."""
-    if row["predicted"] and quantile > 0.5 and not math.isnan(row["high_s"]):
+    """Seconds to plan with: the samples' quantile; of a prediction that is one estimate, its upper bound, or for a
+    median the estimate."""
+    if row["predicted"] and len(row["samples_s"]) == 1 and quantile > 0.5 and not math.isnan(row["high_s"]):
         return float(row["high_s"])
     return float(np.quantile(row["samples_s"], quantile))
 

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool.serving import demands, refusals
-from slotool.serving.frontend import FrontEnd, explanation, has_left, json_response
+from slotool.serving.frontend import FrontEnd, explanation, has_left, json_response, require_admitted
 from slotool.serving.payloads import parse_example
 from slotool.serving.served import ServedModel
 
@@ -25,6 +25,7 @@ class Compute:
         """One example in (``parse_example``), one label out, with the operating point and why it was chosen."""
         front = self._front
         arrival_us = front.router.now_us()
+        require_admitted(request)
         served = self._model(request.headers.get("model"))
         demanded = demands.from_headers(request.headers)
         x = parse_example(await front.body(request), served.model.input_shape)

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from slotool.serving import refusals
+from slotool.serving.admission import Admission
 from slotool.serving.demands import Demands
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
+from slotool.serving.http_limits import REFUSAL
 from slotool.serving.live import Live
 from slotool.serving.refusals import Refusal
 from slotool.serving.router import Answer, Router
@@ -61,11 +63,13 @@ class FrontEnd:
     statistics: dict[str, Statistics] = field(init=False)
     feedback: dict[str, Feedback] = field(init=False)
     live: Live = field(init=False)
+    admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
         object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
         object.__setattr__(self, "live", Live(self.router.waiting))
+        object.__setattr__(self, "admission", Admission(self.limits.queue))
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
@@ -96,9 +100,11 @@ class FrontEnd:
         try:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
         except Refusal:
+            self.admission.finished(demands.timeout_us, answered=False)
             self.statistics[served.name].refused(self.router.now_us() - arrival_us)
             self.feedback[served.name].refused()
             raise
+        self.admission.finished(demands.timeout_us, answered=True)
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
@@ -118,24 +124,37 @@ class FrontEnd:
         length = request.headers.get("content-length")
         if length is not None and length.isdigit() and int(length[:18]) > self.limits.body_bytes:
             raise self._too_large()
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                body = await self._read(request)
-        except TimeoutError:
-            raise refusals.too_slow(f"the body did not arrive within {self.limits.body_s:g} s") from None
-        except ClientDisconnect:
-            raise refusals.client_gone() from None
+        body = await self._read(request.receive)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
         return body if encoding == "identity" else self._decompressed(body, encoding)
 
-    async def _read(self, request: Request) -> bytes:
+    async def _read(self, receive: Receive) -> bytes:
+        message = at_once(receive)
+        if message is not None and message["type"] == "http.request" and not message["more_body"]:
+            return self._within(message["body"], 0)
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                return await self._read_on(receive, message)
+        except TimeoutError:
+            raise refusals.too_slow(f"the body did not arrive within {self.limits.body_s:g} s") from None
+
+    async def _read_on(self, receive: Receive, message: Message | None) -> bytes:
         chunks, size = [], 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > self.limits.body_bytes:
-                raise self._too_large()
-            chunks.append(chunk)
-        return b"".join(chunks)
+        while True:
+            if message is None:
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise refusals.client_gone()
+            chunks.append(self._within(message["body"], size))
+            size += len(chunks[-1])
+            if not message["more_body"]:
+                return b"".join(chunks)
+            message = None
+
+    def _within(self, chunk: bytes, before: int) -> bytes:
+        if before + len(chunk) > self.limits.body_bytes:
+            raise self._too_large()
+        return chunk
 
     def _decompressed(self, body: bytes, encoding: str) -> bytes:
         if encoding not in _WINDOW_BITS:
@@ -161,18 +180,29 @@ def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> De
     return replace(demands, tolerance=tolerance) if silent and served.rules is not None else demands
 
 
-def has_left(receive: Receive) -> bool:
-    """Whether the client has closed the connection, asked without waiting and without a task.
+def require_admitted(request: Request) -> None:
+    """Raises the ``Refusal`` that ``LimitedHttp`` has put beside a request when the event loop is too far behind."""
+    refusal = request.scope["state"].get(REFUSAL)
+    if refusal is not None:
+        raise refusal
 
-    Once the body is read, ``receive`` can only wait for the disconnect; one step of it shows whether that has come.
-    """
+
+def at_once(receive: Receive) -> Message | None:
+    """What ``receive`` has to give without waiting, and without a task; None when it would wait."""
     step = receive().__await__()
     try:
         next(step)
     except StopIteration as received:
-        return bool(received.value["type"] == "http.disconnect")
+        message: Message = received.value
+        return message
     step.close()  # type: ignore[attr-defined]
-    return False
+    return None
+
+
+def has_left(receive: Receive) -> bool:
+    """Whether the client has closed the connection: once the body is read, nothing else can come."""
+    message = at_once(receive)
+    return message is not None and message["type"] == "http.disconnect"
 
 
 def json_response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

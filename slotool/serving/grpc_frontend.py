@@ -53,6 +53,8 @@ class GrpcFrontEnd:
         self._front = front
         self._address = address
         self._server: grpc.aio.Server | None = None
+        self._in_hand = 0
+        front.admission.watch(lambda: self._in_hand)
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when the address has been taken."""
@@ -95,7 +97,11 @@ class GrpcFrontEnd:
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model = ""
+            turned_away = self._front.admission.refusal() if kind is v2.ModelInferRequest else None
+            self._in_hand += 1
             try:
+                if turned_away is not None:
+                    raise turned_away
                 if self._front.token is not None and kind not in OPEN:
                     self._front.token.check(_authorization(context))
                 request = grpc_messages.parse(await self._message(messages), kind)
@@ -109,6 +115,8 @@ class GrpcFrontEnd:
                 left_s = context.time_remaining()
                 self._front.dropped(model, "client-gone" if left_s is None or left_s > 0 else "expired")
                 raise
+            finally:
+                self._in_hand -= 1
             self._front.dropped(model, refusal.cause)
             await context.abort(CODES[refusal.status], str(refusal), (("cause", refusal.cause),))
             raise AssertionError("abort raises")

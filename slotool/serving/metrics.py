@@ -121,8 +121,8 @@ class Metrics:
 
     def dropped(self, model: str, cause: str) -> None:
         """A request ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
-        self._requests.labels(model, cause).inc()
-        self._drops.labels(model, cause).inc()
+        self._child(self._requests, model, cause).inc()
+        self._child(self._drops, model, cause).inc()
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -11,7 +11,15 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import demands, tensors
-from slotool.serving.frontend import VERSION, FrontEnd, explanation, has_left, json_list, json_response
+from slotool.serving.frontend import (
+    VERSION,
+    FrontEnd,
+    explanation,
+    has_left,
+    json_list,
+    json_response,
+    require_admitted,
+)
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
 
@@ -77,6 +85,7 @@ class OpenInference:
     async def infer(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
+        require_admitted(request)
         served = front.model(**_addressed(request))
         body = await front.body(request)
         header_length = request.headers.get(tensors.HEADER_LENGTH)

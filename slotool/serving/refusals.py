@@ -54,6 +54,12 @@ def queue_full(length: int) -> Refusal:
     return Refusal(503, "queue-full", f"{length} requests are waiting already; try again later")
 
 
+def overloaded(in_hand: int, spacing_us: float, patience_us: float) -> Refusal:
+    """503: refused unread, since the event loop is behind."""
+    pace = f"{in_hand} requests are in hand and one is answered every {spacing_us:.0f} µs"
+    return Refusal(503, "overloaded", f"{pace}, while requests have {1e-3 * patience_us:.0f} ms; try again later")
+
+
 def client_gone() -> Refusal:
     """499: nobody is there to be answered."""
     return Refusal(499, "client-gone", "the client closed the connection")

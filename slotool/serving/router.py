@@ -30,6 +30,8 @@ from slotool.tables import OperatingPoint
 # closed connections are read, in the third these are noted. Only then does the queue hold all that arrived during the
 # last dispatch, and is it known who has left.
 READING_TURNS = 3
+# The loop has been away for so long that somebody may have come, and left again.
+LONG_US = 1_000.0
 # A request is given to a worker so often; one that takes three workers with it is taken to be the reason.
 MOST_ATTEMPTS = 3
 
@@ -216,6 +218,11 @@ class Router:
             self._scheduled = True
             self._dispatch_after(turns)
 
+    def _wake_if_needed(self, blocked_us: float = 0.0) -> None:
+        # A turn of the loop costs a look at all sockets: it is for those who wait, or may have come meanwhile.
+        if self.waiting() or blocked_us > LONG_US:
+            self._wake(READING_TURNS)
+
     def _dispatch_after(self, turns: int) -> None:
         then = (self._dispatch_after, turns - 1) if turns else (self._dispatch,)
         asyncio.get_running_loop().call_soon(*then)
@@ -231,7 +238,7 @@ class Router:
                 return
             calls += self._turn(lane, now_us)
         if self._workers.idle() is not None:
-            self._wake(READING_TURNS)
+            self._wake_if_needed(blocked_us=self.now_us() - now_us)
         elif self.waiting():
             for lane in self._lanes.values():
                 lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
@@ -278,13 +285,13 @@ class Router:
 
         def done(outcome: Outcome) -> None:
             now_us = self.now_us()
-            self._wake(READING_TURNS)
             if isinstance(outcome, WorkerLost):
                 self.events.tell("worker-lost", str(outcome), worker=worker)
                 lane.state.lost(worker)
             else:
                 lane.state.ended(worker, now_us)
             tell(outcome, now_us)
+            self._wake_if_needed()
 
         try:
             self.engine.begin(worker, lane.served.name, point, x, done)

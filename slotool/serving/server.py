@@ -18,6 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
+from slotool.serving.admission import RestingSelector
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http_limits import LimitedHttp
 
@@ -119,7 +120,8 @@ class Server(uvicorn.Server):
                 LimitedHttp,
                 head_bytes=limits.head_bytes,
                 head_s=limits.head_s,
-                dropped=partial(front.dropped, ""),
+                dropped=front.dropped,
+                admission=front.admission,
             ),  # type: ignore[arg-type]
             # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
             log_level="error",
@@ -134,11 +136,19 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=max(1, round(drain_s)),
         )
         super().__init__(config)
+        self._admission = front.admission
+        self._admission.watch(lambda: len(self.server_state.tasks))
         self._on_ready = on_ready
         self._beside = beside
         self._drain_s = drain_s
         self._on_hangup = on_hangup
         self.ended_by = 0
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        selector = RestingSelector()
+        self._admission.listen_to(lambda: selector.rested_s)
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(self.serve(sockets=sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

@@ -25,9 +25,9 @@ from slotool.scheduling import (
     by_demand,
 )
 from slotool.scheduling.batching import POLICIES, ControlGrid, ModelSwitching, make_policy
-from slotool.scheduling.latency_profile import copies_in
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+from slotool.tables.latency import copies_in
 
 BY_DEMAND = "by-demand"
 

@@ -31,7 +31,10 @@ LATENCY_SCHEMA = Schema(
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
         Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE, alias="latency_s"),
         Column(
-            "predicted", "flag", "true when a predictor wrote the row: samples_s holds its one estimate", default=False
+            "predicted",
+            "flag",
+            "true when a predictor wrote the row: samples_s holds its one estimate, or the single calls it expects",
+            default=False,
         ),
         Column("low_s", "number", "lower end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
@@ -78,6 +81,12 @@ class LatencyTable(Table):
         if rows.empty:
             raise InputError(f"the latency table has no row of {subject} at {point}")
         return float(np.median(np.concatenate(rows["samples_s"].tolist())))
+
+
+def copies_in(subject: str, co_runners: str) -> int | None:
+    """How many copies of ``subject``, at whatever point, stand in a row's ``co_runners``; None when another does."""
+    labels = [label for label in co_runners.split("+") if label]
+    return len(labels) if all(label.partition("@")[0] == subject for label in labels) else None
 
 
 _STATISTICS = ["n", "median_s", "low_s", "high_s", "mad_s", "p90_s", "p99_s"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -17,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_nodes import Nodes, cluster_of_nodes
 
 from slotool.errors import InputError, WorkerError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.store import write_graphs
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.engines import LocalEngine
-from slotool.profiling.engines.ray_cluster import QUIET
 from slotool.profiling.engines.ray_engine import RayEngine
 from slotool.profiling.plan import Item, Settings, combinations_of, solo_items
 from slotool.profiling.subjects import Subject
@@ -35,8 +33,6 @@ MakeSubject = Callable[..., Subject]
 HOSTILE = "hostile_backend:HostileBackend"
 SETTINGS = Settings(backend=HOSTILE, rule=StoppingRule(runs=5, max_seconds=0.0), timeout_s=30.0)
 PATIENCE_S = 240.0
-# What ray needs at least; only items and rows go through it.
-STORE_BYTES = 80 << 20
 
 
 def subject_of(name: str, does: str = "run") -> Subject:
@@ -58,58 +54,10 @@ class TestRay(Engines):
     places = 2
 
 
-class Nodes:
-    """A cluster whose head measures nothing, so that every measuring node may be killed."""
-
-    def __init__(self) -> None:
-        import ray
-        from ray.cluster_utils import Cluster
-
-        # A lost node is missed after a second instead of after a quarter of a minute.
-        patience = {
-            "health_check_initial_delay_ms": 0,
-            "health_check_period_ms": 300,
-            "health_check_failure_threshold": 3,
-        }
-        head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**head, "_system_config": patience})
-        self.address = self._cluster.address
-        # Engines stay with a connection that is there, which spares each test a second; the command makes its own.
-        ray.init(address=self.address, logging_level=logging.CRITICAL, log_to_driver=False)
-
-        for _ in range(2):
-            self.add(wait=False)
-        self._cluster.wait_for_nodes()
-
-    @property
-    def measuring(self) -> list[Any]:
-        return list(self._cluster.worker_nodes)
-
-    def add(self, wait: bool = True) -> Any:
-        return self._cluster.add_node(wait=wait, num_cpus=1, object_store_memory=STORE_BYTES)
-
-    def kill(self, node: Any) -> None:
-        self._cluster.remove_node(node, allow_graceful=False)
-
-    def close(self) -> None:
-        import ray
-
-        ray.shutdown()
-        self._cluster.shutdown()
-
-
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
-    ):
-        for name, value in {**QUIET, "PYTHONPATH": str(Path(__file__).parent), "RAY_TMPDIR": folder}.items():
-            patch.setenv(name, value)
-        pytest.importorskip("ray", reason="ray is not installed: pip install 'slotool[ray]'")
-        nodes = Nodes()
+    with cluster_of_nodes(Path(__file__).parent) as nodes:
         yield nodes
-        nodes.close()
 
 
 @pytest.fixture

@@ -291,6 +291,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     [
         (("--engine", "cloud"), "no engine is called 'cloud'"),
         (("--replicas", "2"), "the inline engine is one worker"),
+        (("--engine", "local", "--address", "auto"), "an address is of use with --engine ray only"),
         (("--policy", "whole-queue"), "no latency of any operating point is known"),
         (("--policy", "luck", *TABLES), "no policy 'luck'"),
     ],
@@ -301,3 +302,10 @@ def test_engines_and_policies_that_there_are_not(slotool: Slotool, folder: Path,
     result = slotool("serve", "family", "--port", "0", *arguments)
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
+
+
+def test_a_cluster_that_does_not_answer_is_told(slotool: Slotool, folder: Path) -> None:
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'slotool[ray]'")
+    finished = slotool("serve", folder / "mlp", "--port", 0, "--engine", "ray", "--address", "127.0.0.1:1")
+    assert finished.exit_code == 2
+    assert "no ray cluster answers at 127.0.0.1:1" in finished.stderr

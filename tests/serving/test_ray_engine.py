@@ -1,0 +1,85 @@
+"""The ray engine on a real cluster that loses nodes: the suite of all engines, and what is ray's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray_nodes import Nodes, cluster_of_nodes
+
+from slotool.errors import InputError
+from slotool.serving import ServedModel
+from slotool.serving.engines.protocol import encode_point
+from slotool.serving.engines.ray import CALLED_OFF, DONE, FAILED, MISSING, RayEngine, Worker
+from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    with cluster_of_nodes() as nodes:
+        yield nodes
+
+
+class TestRay(ServingEngineConformance):
+    @pytest.fixture(scope="class")
+    def service(self, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+        with Service.on(RayEngine(2, address=nodes.address), tmp_path_factory.mktemp("models")) as service:
+            yield service
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+
+    def lose(self, service: Service, worker: int) -> bool:
+        """Its whole node; another one comes into the cluster."""
+        assert isinstance(service.engine, RayEngine)
+        lost = service.engine.node(worker)
+        self.nodes.kill(next(node for node in self.nodes.measuring if node.node_id == lost))
+        self.nodes.add(wait=False)
+        return True
+
+
+def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:
+    served = two_versions(tmp_path)
+    with pytest.raises(InputError, match="does not come from an artifact"):
+        RayEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
+    return two_versions(tmp_path_factory.mktemp("sent"))
+
+
+def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
+    assert served.path is not None
+    manifest = (served.path / "manifest.json").read_bytes()
+    return {"name": NAME, "path": str(served.path), "manifest": manifest, "points": [], **other}
+
+
+@pytest.mark.parametrize("other", [{"path": "/nowhere"}, {"manifest": b"of another model"}])
+def test_an_artifact_that_does_not_lie_where_the_worker_is_comes_as_bytes(
+    artifact: ServedModel, other: dict[str, Any]
+) -> None:
+    worker, entries = Worker(), [entry(artifact, **other)]
+    assert worker.load(entries, 1) == (MISSING, [NAME])
+    assert artifact.path is not None
+    files = {NAME: {file.name: file.read_bytes() for file in artifact.path.iterdir()}}
+    assert worker.load(entries, 1, files) == (DONE,)
+    kind, logits, _ = worker.compute(1, NAME, encode_point(LARGE), X[:3])
+    assert kind == DONE
+    np.testing.assert_array_equal(logits, artifact.model.forward(X[:3], LARGE))
+
+
+def test_a_worker_says_what_is_wrong_and_obeys_when_it_is_called_off(artifact: ServedModel, tmp_path: Path) -> None:
+    worker = Worker()
+    (tmp_path / "manifest.json").write_bytes(b"{}")
+    assert worker.load([entry(artifact, path=str(tmp_path), manifest=b"{}")], 1)[0] == FAILED
+    assert worker.load([entry(artifact)], 1) == (DONE,)
+    worker.call_off(7)
+    assert worker.compute(7, NAME, encode_point(SMALL), X[:1]) == (CALLED_OFF,)
+    assert worker.compute(8, NAME, encode_point(SMALL), X[:1])[0] == DONE
+    kind, said = worker.compute(9, "nobody", encode_point(SMALL), X[:1])
+    assert (kind, "nobody" in said) == (FAILED, True)
