@@ -28,4 +28,4 @@ def test_most_of_the_recent_answers_would_have_been_in_time(excesses: list[float
     told = margin.of(np.inf, float(len(excesses)))
     counted = excesses[: len(excesses) // EVERY * EVERY][-REMEMBERED:]
     assert told >= 0.0
-    assert np.mean(np.array(counted) <= told + 1e-6) >= 0.97
+    assert np.mean(np.array(counted) <= told + 1e-6) >= 0.95, "of 25 all but one"
