@@ -75,7 +75,7 @@ class Setting:
 def main() -> None:
     data = load_dataset("fashion-mnist")
     with tempfile.TemporaryDirectory() as folder:
-        setting = _prepared(data, Path(folder))
+        setting = prepared(data, Path(folder))
         grid = setting.profile.grid
         print(f"{len(grid.points)} points, accuracy {grid.accuracy[0]:.4f} to {grid.accuracy[-1]:.4f}, "
               f"{grid.fastest_us / 1e3:.2f} to {grid.latency_us.max() / 1e3:.2f} ms a call; the largest serves "
@@ -89,7 +89,8 @@ def main() -> None:
                       "traces": rows}))  # fmt: skip
 
 
-def _prepared(data: Dataset, folder: Path) -> Setting:
+def prepared(data: Dataset, folder: Path) -> Setting:
+    """The network with its tables, from ``$SLOTOOL_NETWORKS`` or made in ``folder``."""
     home = Path(os.environ.get("SLOTOOL_NETWORKS", folder))
     network, latency, outcomes = (home / f"traces-{name}" for name in ("supernet", "latency.parquet",
                                   "outcomes.parquet"))  # fmt: skip
@@ -169,7 +170,7 @@ def _served(
     found: dict[str, dict[str, dict[str, float]]] = {trace: {} for trace in traces}
     accuracy = {point.key: a for point, a in zip(setting.profile.grid.points, setting.test_accuracy, strict=True)}
     for policy in dict.fromkeys(name for names in asked.values() for name in names):
-        with server_process(_arguments(setting, policy)) as url, bound_to(cores_by_preference()[1:] or [0]):
+        with server_process(arguments_of(setting, policy)) as url, bound_to(cores_by_preference()[1:] or [0]):
             for trace, times_s in traces.items():
                 if policy in asked[trace]:
                     log = _load(url, setting, data, times_s)
@@ -178,7 +179,7 @@ def _served(
     return found
 
 
-def _arguments(setting: Setting, policy: str) -> list[str]:
+def arguments_of(setting: Setting, policy: str) -> list[str]:
     tables = ["--latency", str(setting.latency), "--outcomes", str(setting.outcomes)]
     choosing = ["--policy", policy, "--deadline-ms", str(setting.deadline_s * 1e3), "--engine", "local"]
     return [str(setting.network), *tables, *choosing]
