@@ -101,7 +101,7 @@ class DenseLayer(Layer):
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
         if nodes is None:
-            return inputs @ self.weights.T + self.bias
+            return inputs @ (self.weights.T if isinstance(inputs, np.ndarray) else self._columns) + self.bias
         return inputs @ self.weights[nodes].T + self.bias[nodes]
 
     def activated(self, values: np.ndarray) -> np.ndarray:
@@ -109,6 +109,11 @@ class DenseLayer(Layer):
 
     def activity(self, values: np.ndarray) -> np.ndarray:
         return np.maximum(values, 0.0)
+
+    @cached_property
+    def _columns(self) -> np.ndarray:
+        """float32 [inputs, units], contiguous: a sparse product copies anything else whole, each time it is asked."""
+        return np.ascontiguousarray(self.weights.T)
 
 
 @dataclass(frozen=True)
