@@ -28,7 +28,7 @@ bench: $(VENV)/.installed-test
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m tests.perf slo_nn referees
+	$(BIN)/python -m tests.perf slo_nn referees serving_peers
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

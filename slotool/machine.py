@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ _THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
 )
 _PR_SET_PDEATHSIG = 1
+_SPARE_FILES = 256
 
 
 @lru_cache(maxsize=1)
@@ -160,3 +162,12 @@ def _read(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _SPARE_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

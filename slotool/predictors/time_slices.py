@@ -4,14 +4,15 @@ company.
 A rival on the same core takes it away for a time slice now and then, whatever point we answer at; so what a call of s
 seconds alone takes in company is c · s plus the pauses that fall into it. How often pauses come per second of our own
 work, how long they are, and by how much calls between them are slower (c: caches that the rival has emptied) does not
-depend on the point, and is learnt from all points measured in company together.
+depend on the point, and is learnt from all points measured in company together. What other processes take of a call
+alone, they take in company as well: it is learnt from the latencies alone, and not the copies' doing.
 Source: slo-aware-neural-networks, §2.3 (T(k, β)) and its future work; the form is our own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from slotool.errors import InputError
 from slotool.tables import LatencyTable, OperatingPoint
 from slotool.tables.latency import copies_in
 
-# A call longer by this than its median alone was interrupted by another process; the system's own interrupts are
-# shorter.
-LEAST_PAUSE_S = 2e-4
+# A call longer by this than its median alone, and by this share of it, was interrupted by another process; the system's
+# own interrupts are shorter.
+LEAST_PAUSE_S, LEAST_SHARE = 2e-4, 0.25
 # Where more than this share of calls are interrupted, many are so twice, and a pause can no longer be told from two.
 MOST_INTERRUPTED = 0.3
 # Of the distribution of single calls, as many are held as of a measured row: pauses are rare where calls are short.
@@ -55,7 +56,7 @@ class Company:
         for alone, company in pairs:
             own_s = stretch * float(np.median(alone))
             longer = company - own_s
-            interrupted = longer > LEAST_PAUSE_S
+            interrupted = longer > _threshold_s(own_s)
             worked_s += own_s * len(company)
             gained_s += float(longer[interrupted].sum())
             if 0 < interrupted.mean() <= MOST_INTERRUPTED:
@@ -67,18 +68,29 @@ class Company:
         pauses = gained_s / float(found.mean()) if len(found) else 0.0
         return cls(beside, stretch, pauses, worked_s, found, len(pairs))
 
-    def at(self, beside: int) -> Company:
-        """The same of another number of copies: each has its slice before it is our turn again."""
-        if beside == self.beside:
+    @property
+    def paused(self) -> float:
+        """Seconds of pauses per second of own work."""
+        return self.pauses * float(self.pause_s.mean()) / self.worked_s if len(self.pause_s) else 0.0
+
+    def at(self, beside: int, others: float = 0.0) -> Company:
+        """The same of another number of copies: each has its slice before it is our turn again.
+
+        ``others``: what is ``paused`` beside none, by other processes.
+        """
+        if beside == self.beside or not self.paused:
             return self
-        return Company(beside, self.stretch, self.pauses, self.worked_s, self.pause_s * beside / self.beside, self.rows)
+        longer = (others + (self.paused - others) * beside / self.beside) / self.paused
+        return replace(self, beside=beside, pause_s=self.pause_s * max(longer, 0.0))
 
     def calls_s(self, alone: np.ndarray, rng: np.random.Generator, n: int = DRAWN) -> np.ndarray:
         """Seconds of ``n`` single calls in company, ascending, of a point that takes ``alone`` without.
 
         Drawn evenly, not at random, so that as many of them are interrupted as should be.
         """
-        own_s = self.stretch * np.quantile(alone, rng.permutation(n) / n + 0.5 / n)
+        median_s = float(np.median(alone))
+        quick = alone[alone <= median_s + _threshold_s(median_s)]
+        own_s = self.stretch * np.quantile(quick, rng.permutation(n) / n + 0.5 / n)
         if not len(self.pause_s):
             return np.asarray(np.sort(own_s))
         # Slices are of about one length, so that pauses come at even distances: no Poisson.
@@ -90,10 +102,14 @@ class Company:
         return np.asarray(np.sort(own_s + paused_s))
 
 
+def _threshold_s(own_s: float) -> float:
+    return max(LEAST_PAUSE_S, LEAST_SHARE * own_s)
+
+
 def _log_stretch(alone: np.ndarray, company: np.ndarray) -> float:
     """Log of how much slower calls are that were not interrupted."""
     own_s = float(np.median(alone))
-    quick = company[company <= own_s + LEAST_PAUSE_S]
+    quick = company[company <= own_s + _threshold_s(own_s)]
     if len(quick) < (1 - MOST_INTERRUPTED) * len(company):
         return 0.0
     return float(np.log(np.median(quick) / own_s))
@@ -158,6 +174,8 @@ class _Setting:
         self._known = {(*_place(row), row["beside"]) for row in self._together}
         self._label = next(row["co_runners"] for row in together).split("+")[0]
         self.learnt = self._learn(self._together)
+        samples = [np.asarray(row["samples_s"]) for row in self._alone.values()]
+        self._others = Company.learn(0, [(each, each) for each in samples]).paused
 
     def _learn(self, rows: Sequence[dict[Any, Any]]) -> dict[int, Company]:
         pairs: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -197,7 +215,7 @@ class _Setting:
     def _calls_s(self, learnt: dict[int, Company], row: dict[Any, Any], beside: int) -> np.ndarray:
         nearest = min(learnt, key=lambda known: abs(np.log(known / beside)))
         rng = np.random.default_rng([self._seed, beside])
-        return learnt[nearest].at(beside).calls_s(np.asarray(self._alone[_place(row)]["samples_s"]), rng)
+        return learnt[nearest].at(beside, self._others).calls_s(np.asarray(self._alone[_place(row)]["samples_s"]), rng)
 
 
 def _place(row: dict[Any, Any]) -> tuple[str, int]:

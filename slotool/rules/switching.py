@@ -117,6 +117,27 @@ def greatest_rate(measure: Callable[[float], Load], first_per_s: float, deadline
     return good, loads
 
 
+def rates_by_effective_accuracy(loads: Sequence[Load], accuracy: Mapping[str, float]) -> dict[str, float]:
+    """Per point the greatest rate tried up to which no less accurate point answers more correctly and in time.
+
+    A point may miss more than a hundredth there, as long as its accuracy makes up for it (model-switching, §3: the
+    controller maximises effective accuracy). Every point must have been tried at the same rates; 0 for one that is
+    beaten at the lowest already. Raises ``InputError`` otherwise.
+    """
+    found = {(load.point, load.rate_per_s): accuracy[load.point] * load.attainment for load in loads}
+    points = sorted({load.point for load in loads}, key=lambda point: accuracy[point])
+    rates = sorted({load.rate_per_s for load in loads})
+    if len(found) < len(points) * len(rates):
+        raise InputError("effective accuracy is compared at the same rates: every point must be tried at all of them")
+    greatest = dict.fromkeys(points, 0.0)
+    for at, point in enumerate(points):
+        for rate in rates:
+            if any(found[other, rate] > found[point, rate] for other in points[:at]):
+                break
+            greatest[point] = rate
+    return greatest
+
+
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
     """Of plans for several ⟨R, T⟩ the one with the greatest mean accuracy over all rates that any of them can serve;
     a rate that a plan cannot serve counts as none right."""

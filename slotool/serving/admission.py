@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import selectors
 import time
 from collections.abc import Callable
@@ -42,19 +43,17 @@ class Admission:
 
     A policy decides what waits for a worker. But who is read only to be refused has cost the loop half of what an
     answer costs, and at twice its capacity nothing else would get done. So while the loop hardly rests, no more are
-    let in than it has lately answered in half of the time that requests have; else up to ``most``.
+    let in than it has lately answered in half of the time that requests have; that many is the ``limit``.
 
     ``rested_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
     """
 
-    def __init__(
-        self, most: int, rested_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic
-    ):
-        self._most, self._clock_s = most, clock_s
+    def __init__(self, rested_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic):
+        self._clock_s = clock_s
         self._in_hand: list[Callable[[], int]] = []
         self._patience_us = MOST_PATIENCE_US
         self._spacing_us = 0.0
-        self.limit = most
+        self.limit = math.inf
         self.listen_to(rested_s)
 
     def listen_to(self, rested_s: Callable[[], float]) -> None:
@@ -88,6 +87,6 @@ class Admission:
         spent_s = max(self._clock_s() - self._looked_s, 1e-9)
         rest = (self._rested_s() - self._had_rested_s) / spent_s
         self._spacing_us = 1e6 * spent_s / max(self._answered, 1)
-        in_time = int(SHARE * self._patience_us / self._spacing_us)
-        self.limit = self._most if rest >= LEAST_REST else min(self._most, max(LEAST, in_time))
+        in_time = SHARE * self._patience_us // self._spacing_us
+        self.limit = math.inf if rest >= LEAST_REST else max(LEAST, in_time)
         self._begin()

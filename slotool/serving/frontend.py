@@ -34,15 +34,15 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 @dataclass(frozen=True)
 class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``queue``: requests waiting before more are refused;
-    ``head_bytes``, ``head_s``: the same of a request's head, its first line and headers."""
+    ``body_s``: seconds a client may take to send its body; ``head_bytes``, ``head_s``: the same of a request's head,
+    its first line and headers; ``connections``: open over HTTP before more are refused."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
     body_s: float = 30.0
-    queue: int = 1_000
     head_bytes: int = 16 * 2**10
     head_s: float = 10.0
+    connections: int = 4_096
 
 
 @dataclass
@@ -69,7 +69,7 @@ class FrontEnd:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
         object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
         object.__setattr__(self, "live", Live(self.router.waiting))
-        object.__setattr__(self, "admission", Admission(self.limits.queue))
+        object.__setattr__(self, "admission", Admission())
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)

@@ -61,7 +61,7 @@ class LimitedHttp(HttpToolsProtocol):
     The time counts from the connection, and on a connection kept alive from the first byte of the next head.
     What cannot be parsed is refused as JSON, as everything else is. While ``admission`` lets nobody in, an inference
     request that lies there whole is refused without being parsed. ``dropped``: told the model, where it is known, and
-    the cause of each refusal.
+    the cause of each refusal. ``most_connections``: beyond them a new one is told so and closed.
     """
 
     def __init__(
@@ -69,12 +69,14 @@ class LimitedHttp(HttpToolsProtocol):
         *args: Any,
         head_bytes: int,
         head_s: float,
+        most_connections: int,
         dropped: Callable[[str, str], None],
         admission: Admission,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._head_limit, self._head_s, self._dropped, self._admission = head_bytes, head_s, dropped, admission
+        self._most_connections = most_connections
         self._head_bytes = 0
         self._in_head = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -83,7 +85,10 @@ class LimitedHttp(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         self._joined = HeadWithBody(transport)
         super().connection_made(self._joined)  # type: ignore[arg-type]
-        self._set_alarm()
+        if len(self.connections) > self._most_connections:
+            self._refuse(refusals.too_many_connections(self._most_connections))
+        else:
+            self._set_alarm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_alarm()
@@ -110,6 +115,8 @@ class LimitedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         # A head that follows a body in one chunk is counted from the next chunk on.
         begins = not self._in_head and self._expects_head()
+        if self.transport.is_closing():
+            return
         if begins and (refusal := self._admission.refusal()) is not None and self._turn_away(data, refusal):
             return
         self._head_bytes = len(data) if begins else self._head_bytes + len(data) if self._in_head else 0

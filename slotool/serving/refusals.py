@@ -54,6 +54,11 @@ def queue_full(length: int) -> Refusal:
     return Refusal(503, "queue-full", f"{length} requests are waiting already; try again later")
 
 
+def too_many_connections(most: int) -> Refusal:
+    """503: refused as soon as the client had connected."""
+    return Refusal(503, "connections", f"{most} connections are open already; try again later")
+
+
 def overloaded(in_hand: int, spacing_us: float, patience_us: float) -> Refusal:
     """503: refused unread, since the event loop is behind."""
     pace = f"{in_hand} requests are in hand and one is answered every {spacing_us:.0f} µs"

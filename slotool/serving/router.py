@@ -19,6 +19,7 @@ from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
 from slotool.serving.ensemble import Scored, plan_of
 from slotool.serving.events import Events
+from slotool.serving.margin import Margin
 from slotool.serving.metrics import Metrics
 from slotool.serving.pair import Outcome, Pair, Told
 from slotool.serving.refusals import Refusal
@@ -62,13 +63,18 @@ class Answer:
 
 @dataclass(slots=True)
 class _Ticket:
-    """A request on its way; ``attempts``: calls it has been in."""
+    """A request on its way; ``attempts``: calls it has been in.
+
+    ``margin_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
+    """
 
     query: Query
     x: np.ndarray
     future: asyncio.Future[Answer]
     is_gone: Callable[[], bool]
+    margin_us: float = 0.0
     attempts: int = 0
+    overrun_us: float = 0.0
 
     @property
     def unwanted(self) -> bool:
@@ -103,10 +109,10 @@ class Router:
 
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
-    to another one while its deadline lasts. ``max_queue``: requests waiting beyond this are refused on arrival.
-    ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
-    from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
-    ``RunError`` when one cannot run.
+    to another one while its deadline lasts. Deadlines are brought forward by ``margin``, learnt from answers.
+    ``max_queue``: requests waiting beyond this are refused on arrival. ``events``: told of workers lost and replaced
+    and of models switched. ``clock_us`` may be replaced in tests. Use it from one event loop. Raises ``InputError``
+    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
     """
 
     def __init__(
@@ -125,6 +131,7 @@ class Router:
         self.events = events or Events()
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
+        self.margin = Margin()
         self._workers = Workers(self.engine.workers, pairs=self.engine.pairs)
         self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
         self._max_queue = max_queue
@@ -184,10 +191,11 @@ class Router:
         if waiting >= self._max_queue:
             raise refusals.queue_full(waiting)
         self._numbered += 1
+        margin_us = self.margin.of(demands.timeout_us, arrival_us)
         query = Query(
             str(self._numbered),
             arrival_us,
-            arrival_us + demands.timeout_us,
+            arrival_us + demands.timeout_us - margin_us,
             demands.tolerance,
             demands.objective,
             demands.min_accuracy,
@@ -195,10 +203,15 @@ class Router:
             len(x),
             None if demands.min_accuracy is None else _expected(lane.served.model, x),
         )
-        ticket = lane.tickets[query.id] = _Ticket(query, x, asyncio.get_running_loop().create_future(), is_gone)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        ticket = lane.tickets[query.id] = _Ticket(query, x, future, is_gone, margin_us)
         lane.state.arrive(query)
         self._wake()
-        return await ticket.future
+        answer = await future
+        now_us = self.now_us()
+        lag_us = now_us - arrival_us - answer.queue_us - answer.compute_us
+        self.margin.saw(lag_us + ticket.overrun_us, now_us)
+        return answer
 
     def _wake(self, turns: int = 0) -> None:
         if not self._scheduled:
@@ -304,6 +317,7 @@ class Router:
         took_us, examples = done_us - batch.begun_us, len(scored.logits)
         lane.served.policy.observe(batch.decision.point, examples, took_us)
         self.metrics.computed(lane.served.name, examples)
+        planned_us = lane.served.policy.planned_us(batch.decision.point, examples)
         for query in batch.queries:
             del lane.tickets[query.id]
         first = 0
@@ -315,7 +329,8 @@ class Router:
                 overflow = "the model's scores overflow on this input: its values are too large"
                 ticket.refuse(refusals.bad_request(overflow))
             elif not ticket.future.done():
-                timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us)
+                ticket.overrun_us = took_us - planned_us if planned_us else 0.0
+                timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + ticket.margin_us
                 ticket.future.set_result(Answer(part, batch.decision, *timing, examples, query.id))
 
     def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
+from slotool.machine import allow_connections
 from slotool.serving.admission import RestingSelector
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http_limits import LimitedHttp
@@ -89,6 +90,7 @@ def serve_until_told(
     ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
     ``on_hangup``: called between two requests when SIGHUP comes.
     """
+    allow_connections(app.state.front.limits.connections)
     server = Server(app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup)
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
@@ -120,6 +122,7 @@ class Server(uvicorn.Server):
                 LimitedHttp,
                 head_bytes=limits.head_bytes,
                 head_s=limits.head_s,
+                most_connections=limits.connections,
                 dropped=front.dropped,
                 admission=front.admission,
             ),  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import select
 import selectors
 import time
@@ -19,6 +18,7 @@ import numpy as np
 
 from slotool.data.dataset import Split
 from slotool.errors import InputError, RunError
+from slotool.machine import allow_connections
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.channels import Target
 from slotool.workloads.endpoint import Channel
@@ -121,7 +121,8 @@ class LocalRun(LoadRun):
     _start: float = field(default=0.0, init=False)
 
     def drive(self) -> None:
-        _allow_connections(len(self.plan))
+        # A stalled server must not be mistaken for a client out of sockets.
+        allow_connections(len(self.plan))
         with _collector_resting():
             run_precisely(self._drive())
 
@@ -191,15 +192,6 @@ def run_precisely(main: Any) -> None:
     """``asyncio.run`` on a loop whose timers are exact to some tens of microseconds."""
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(PreciseSelector())) as runner:
         runner.run(main)
-
-
-def _allow_connections(count: int) -> None:
-    """Raise the soft limit of open files, so that a stalled server is not mistaken for a client out of sockets."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 256
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 @contextmanager

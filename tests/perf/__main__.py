@@ -17,6 +17,7 @@ BENCHMARKS = (
     "slo_nn",
     "scheduling",
     "traces",
+    "switching",
     "batches",
     "lcao",
     "supernets",

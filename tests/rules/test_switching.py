@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
-from slotool.rules.switching import MOST_GROWTH, RESOLUTION, Load, SwitchingPlan, best_configuration, greatest_rate
+from slotool.rules.switching import (
+    MOST_GROWTH,
+    RESOLUTION,
+    Load,
+    SwitchingPlan,
+    best_configuration,
+    greatest_rate,
+    rates_by_effective_accuracy,
+)
 
 DEADLINE_S = 0.02
 PLAN = SwitchingPlan(
@@ -49,6 +57,16 @@ def test_the_most_accurate_point_that_is_good_for_the_rate() -> None:
     chosen = [PLAN.point_for(rate) for rate in (50.0, 100.0, 101.0, 400.0, 900.0, 901.0)]
     assert chosen == ["version=large", "version=large", "version=medium", "version=medium", "version=small", None]
     assert PLAN.stairs == [(100.0, "version=large"), (400.0, "version=medium"), (900.0, "version=small")]
+
+
+def test_a_point_is_good_as_long_as_its_accuracy_makes_up_for_what_it_misses() -> None:
+    attained = {"small": (1.0, 1.0, 1.0), "medium": (1.0, 1.0, 0.5), "large": (1.0, 0.96, 0.1)}
+    accuracy = {"small": 0.8, "medium": 0.9, "large": 0.95}
+    loads = [Load(point, 1, 1, 100.0 * (at + 1), None, share)
+             for point, shares in attained.items() for at, share in enumerate(shares)]  # fmt: skip
+    assert rates_by_effective_accuracy(loads, accuracy) == {"small": 300.0, "medium": 200.0, "large": 200.0}
+    with pytest.raises(InputError, match="the same rates"):
+        rates_by_effective_accuracy(loads[1:], accuracy)
 
 
 def test_the_configuration_that_is_more_accurate_over_all_rates_is_taken() -> None:

@@ -14,6 +14,7 @@ from slotool.elastic import ElasticModel
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
+from slotool.serving.admission import Admission
 from slotool.serving.grpc_frontend import GrpcFrontEnd
 from slotool.serving.guard import Token
 from slotool.serving.live_page import Steering
@@ -84,6 +85,7 @@ class LiveServer:
     grpc_address: str
     models: dict[str, ElasticModel]
     router: Router
+    admission: Admission
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -105,7 +107,7 @@ def live_server(
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
-    router = Router(by_name, max_queue=limits.queue)
+    router = Router(by_name)
     app = create_app(router, limits=limits, token=token, steering=steering(router) if steering else None)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
@@ -115,7 +117,8 @@ def live_server(
         thread.start()
         assert ready.wait(60)
         try:
-            yield LiveServer(url, grpc_address, {name: entry.model for name, entry in by_name.items()}, router, limits)
+            own = {name: entry.model for name, entry in by_name.items()}
+            yield LiveServer(url, grpc_address, own, router, app.state.front.admission, limits)
         finally:
             server.should_exit = True
             thread.join(timeout=10)

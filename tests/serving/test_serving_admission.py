@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Iterator
 
@@ -31,33 +32,35 @@ COMPUTE = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n"
 )
 def test_only_a_loop_that_hardly_rests_lets_fewer_in(rest: float, timeout_us: float, answers: list[bool]) -> None:
     now_s = 0.0
-    admission = Admission(1_000, lambda: rest * now_s, lambda: now_s)
+    admission = Admission(lambda: rest * now_s, lambda: now_s)
     in_hand = 0
     admission.watch(lambda: in_hand)
     for answered in answers:
         now_s += LOOK_EVERY_S / len(answers) * 1.001
         admission.finished(timeout_us, answered=answered)
     if rest >= LEAST_REST + 1e-9:
-        assert admission.limit == 1_000
-    elif rest <= LEAST_REST - 1e-9:
-        assert LEAST <= admission.limit <= 1_000
+        assert admission.limit == math.inf
+        assert admission.refusal() is None
+        return
+    if rest <= LEAST_REST - 1e-9:
         patience_s = min(timeout_us, 1e6) * 1e-6
         # Patience is a running mean that begins with a second.
         least, most = (SHARE * wait_s * sum(answers) / LOOK_EVERY_S for wait_s in (patience_s, 1.0))
         assert admission.limit <= max(LEAST, most) + 1
-        assert admission.limit >= min(1_000, int(0.99 * least))
-    in_hand = admission.limit - 1
-    assert admission.refusal() is None
-    in_hand = admission.limit
-    refusal = admission.refusal()
-    assert refusal is not None
-    assert refusal.status == 503
+        assert admission.limit >= max(LEAST, int(0.99 * least))
+        in_hand = int(admission.limit) - 1
+        assert admission.refusal() is None
+        in_hand += 1
+        refusal = admission.refusal()
+        assert refusal is not None
+        assert refusal.status == 503
 
 
 @pytest.fixture(scope="module")
 def full() -> Iterator[LiveServer]:
     """A server that may have nothing in hand, so that its loop is always behind."""
-    with live_server([served(ThreeLinear())], Limits(queue=0)) as live:
+    with live_server([served(ThreeLinear())]) as live:
+        live.admission.limit = 0
         yield live
 
 
@@ -119,6 +122,18 @@ def test_grpc_is_refused_too_and_everything_else_is_answered(full: LiveServer) -
     assert client.is_server_ready()
     for path in ("/metrics", "/v2", "/v2/health/ready", "/v2/models/three"):
         assert httpx.get(full.url + path).status_code == 200
+
+
+def test_connections_beyond_the_limit_are_told_so_and_closed() -> None:
+    with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
+        with connected(live) as first, connected(live) as second:
+            for connection in (first, second):
+                assert b"200 OK" in ask(connection, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
+            with connected(live) as third:
+                assert b"2 connections are open already" in ask(third)
+                assert third.recv(1) == b""
+            assert live.count("slotool_drops_total", model="", cause="connections") == 1
+        assert httpx.get(f"{live.url}/v2").status_code == 200
 
 
 def test_a_flooded_loop_turns_the_next_wave_away() -> None:

@@ -296,9 +296,9 @@ def test_the_documents_table_of_refusals_is_true() -> None:
     rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
     made = [refusals.bad_request(""), refusals.not_found(""), refusals.too_slow(""), refusals.too_large(""),
             refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1),
-            refusals.overloaded(1, 1.0, 1.0),
+            refusals.overloaded(1, 1.0, 1.0), refusals.too_many_connections(1),
             refusals.client_gone(), refusals.failed(ValueError()), Refusal(401, "unauthorized", ""),
             Refusal(403, "forbidden", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
-    assert servers_own == {cause for cause, *_ in rows[-6:]}
+    assert servers_own == {cause for cause, *_ in rows[-7:]}

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import Answer, Refusal, Router, ServedModel
 from slotool.serving.demands import Demands
 from slotool.serving.events import Events
+from slotool.serving.margin import EVERY
 from slotool.tables import OperatingPoint, OutcomeTable
 
 SMALL, MEDIUM, LARGE = POINTS
@@ -87,7 +89,7 @@ def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None
 
 
 def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
-    clock = iter([0.0, 100.0, 200.0, 250.0])
+    clock = itertools.chain([0.0, 100.0, 200.0], itertools.repeat(250.0))
     router = router_of(three, clock_us=lambda: next(clock))
     late, in_time = together(router, (batch(1), Demands(100.0)), (batch(2), Demands(500.0)))
     assert refused(late).status == 504
@@ -102,6 +104,31 @@ def test_what_cannot_be_met_is_refused_before_any_work(three: ThreeLinear) -> No
     assert (refused(result).status, refused(result).cause) == (503, "cannot-meet")
     assert "1000000 µs are needed" in str(result)
     assert three.calls == []
+
+
+def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinear) -> None:
+    """The plan says 2 ms where it is 4: those who have 3.9 ms are soon refused before any work, while
+    what an answer says of its slack is of its own deadline."""
+    plain = three.forward
+
+    def forward(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        time.sleep(4e-3)
+        return plain(x, point)
+
+    router = router_of(three, LatencyConstrained(space(2e3, 2e3, 2e3)))
+    three.forward = forward  # type: ignore[method-assign]
+
+    async def ask() -> tuple[list[Answer | Refusal], Answer]:
+        results = []
+        for _ in range(2 * EVERY):
+            work = router.answer("three", batch(1), Demands(3.9e3), router.now_us(), HERE)
+            results += await asyncio.gather(work, return_exceptions=True)
+        return results, await router.answer("three", batch(1), Demands(1e6), router.now_us(), HERE)
+
+    results, patient = asyncio.run(ask())
+    assert all(answered(result).slack_us < 0 for result in results[: EVERY - 1])
+    assert refused(results[-1]).cause == "cannot-meet"
+    assert patient.slack_us == pytest.approx(1e6 - patient.queue_us - patient.compute_us, abs=1.0)
 
 
 def test_a_policy_with_nothing_to_say_is_a_refusal(three: ThreeLinear) -> None:

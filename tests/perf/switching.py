@@ -1,0 +1,130 @@
+"""Model-Switching on a real server beside each of its models alone, deadline by deadline (the paper's Fig. 4b).
+
+``python -m tests.perf switching`` serves three points of the network of ``traces``, whose largest takes milliseconds
+(the shipped family's models take microseconds: there the front end decides, and the largest is never too slow). What
+each attains at which rate is measured once; from that follow the plans for all deadlines, by effective accuracy. Then
+every model alone, and switching, meet the same arrivals: load that twice rises from what the largest serves easily to
+more than it can at all, and falls again. The plot is left in ``$SLOTOOL_BENCH_PLOTS``, by default here.
+``SLOTOOL_BENCH_SECONDS``: how long these arrivals last (10).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from slotool.cli.server_process import server_process
+from slotool.data import Dataset, load_dataset
+from slotool.machine import bound_to, cores_by_preference, machine_id
+from slotool.reports.plots import save_png
+from slotool.reports.series.switching import effective_accuracy_against_deadline
+from slotool.rules.switching import Load, SwitchingPlan, rates_by_effective_accuracy
+from slotool.workloads import ArrivalProcess, Poisson
+from slotool.workloads.channels import Target
+from slotool.workloads.client import LoadPlan, LocalRun
+from slotool.workloads.endpoint import Terms
+from slotool.workloads.requests import RequestLog
+from slotool.workloads.traces import RateTrace
+from tests.perf.traces import Setting, arguments_of, prepared
+
+DEADLINES_S = (0.03, 0.045, 0.07, 0.1)
+# Of what the largest point can serve: rates at which each is measured, and between which the load swings.
+SHARES, LEAST, MOST = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3), 0.2, 1.2
+MEASURED_S = 2.0
+
+
+def main() -> None:
+    lasts_s = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "10"))
+    data = load_dataset("fashion-mnist")
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        setting = prepared(data, folder)
+        grid = setting.profile.grid
+        models = [grid.points[at].key for at in (0, len(grid.points) // 2, len(grid.points) - 1)]
+        print(f"models {', '.join(models)}; the largest serves {setting.unit:.0f}/s", flush=True)
+        measured = _measured(setting, data, models)
+        swing = LEAST + (MOST - LEAST) * 0.5 * (1 - np.cos(np.linspace(0, 4 * np.pi, 200)))
+        arrivals = RateTrace(swing, float(swing.mean()) * setting.unit)
+        plans = [_plan(setting, models, measured, deadline_s) for deadline_s in DEADLINES_S]
+        found = {"switching": _switched(setting, data, arrivals, lasts_s, plans, folder)}
+        found |= {model: _alone(setting, data, arrivals, lasts_s, model) for model in models}
+    out = Path(os.environ.get("SLOTOOL_BENCH_PLOTS", ".")) / "switching-deadlines.png"
+    save_png(effective_accuracy_against_deadline(setting.profile.subject, DEADLINES_S, found, "tests.perf"), out)
+    for at, deadline_s in enumerate(DEADLINES_S):
+        best = max(models, key=lambda model: found[model][at])
+        ahead = 100 * (found["switching"][at] - found[best][at])
+        shown = ", ".join(f"{name} {found[name][at]:.4f}" for name in found)
+        print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (asked: 0)")
+    print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": found,
+                      "stairs": [plan.stairs for plan in plans], "plot": str(out)}))  # fmt: skip
+
+
+@contextmanager
+def _server(setting: Setting, policy: str, *more: str) -> Iterator[str]:
+    with server_process([*arguments_of(setting, policy), *more]) as url, bound_to(cores_by_preference()[1:] or [0]):
+        yield url
+
+
+def _load(
+    url: str, setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, deadline_s: float | None
+) -> RequestLog:
+    plan = LoadPlan.draw(arrivals, lasts_s, data.test, seed=1)
+    run = LocalRun(plan, Target(url, "infer", setting.profile.subject, Terms(deadline_s), 10.0))
+    run.drive()
+    return run.log()
+
+
+def _measured(setting: Setting, data: Dataset, models: list[str]) -> dict[tuple[str, float], np.ndarray]:
+    """By model and rate the latencies of all requests, without a deadline; those not answered are infinite."""
+    found = {}
+    for model in models:
+        with _server(setting, f"fixed@{model}") as url:
+            for share in SHARES:
+                log = _load(url, setting, data, Poisson(share * setting.unit), MEASURED_S, None)
+                found[model, share * setting.unit] = np.where(log.answered, log.latency_s, np.inf)
+    return found
+
+
+def _plan(
+    setting: Setting, models: list[str], measured: dict[tuple[str, float], np.ndarray], deadline_s: float
+) -> SwitchingPlan:
+    grid = setting.profile.grid
+    accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
+    loads = [
+        Load(model, 1, 1, rate, float(np.quantile(latency_s, 0.99)), float((latency_s <= deadline_s).mean()))
+        for (model, rate), latency_s in measured.items()
+    ]
+    rates = dict.fromkeys(accuracy, 0.0) | rates_by_effective_accuracy(loads, accuracy)
+    return SwitchingPlan(setting.profile.subject, deadline_s, 1, 1, rates, accuracy, tuple(loads), machine_id())
+
+
+def _switched(
+    setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, plans: list[SwitchingPlan], folder: Path
+) -> list[float]:
+    found = []
+    for plan in plans:
+        path = folder / f"plan-{plan.deadline_s}.json"
+        plan.save(path)
+        with _server(setting, "switching", "--plan", str(path)) as url:
+            log = _load(url, setting, data, arrivals, lasts_s, plan.deadline_s)
+        found.append(log.effective_accuracy)
+        shares = ", ".join(f"{row['point']} {row['share']:.0%}" for row in log.points())
+        print(f"switching at {plan.deadline_s * 1e3:.0f} ms, plan {plan.stairs}: {log.effective_accuracy:.4f} "
+              f"({shares})", file=sys.stderr, flush=True)  # fmt: skip
+    return found
+
+
+def _alone(setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, model: str) -> list[float]:
+    with _server(setting, f"fixed@{model}") as url:
+        return [_load(url, setting, data, arrivals, lasts_s, d).effective_accuracy for d in DEADLINES_S]
+
+
+if __name__ == "__main__":
+    main()
