@@ -56,7 +56,9 @@ def main() -> None:
         found = {"switching": _switched(setting, data, arrivals, lasts_s, plans, folder)}
         found |= {model: _alone(setting, data, arrivals, lasts_s, model) for model in models}
     out = Path(os.environ.get("SLOTOOL_BENCH_PLOTS", ".")) / "switching-deadlines.png"
-    save_png(effective_accuracy_against_deadline(setting.profile.subject, DEADLINES_S, found, "tests.perf"), out)
+    short = dict(zip(found, ("switching", "small alone", "medium alone", "large alone"), strict=True))
+    drawn = {short[name]: shares for name, shares in found.items()}
+    save_png(effective_accuracy_against_deadline(setting.profile.subject, DEADLINES_S, drawn, "tests.perf"), out)
     for at, deadline_s in enumerate(DEADLINES_S):
         best = max(models, key=lambda model: found[model][at])
         ahead = 100 * (found["switching"][at] - found[best][at])
