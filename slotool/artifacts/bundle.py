@@ -60,6 +60,7 @@ class Artifact:
 
     path: Path
     manifest: Mapping[str, Any]
+    mapped: bool = False
 
     @property
     def name(self) -> str:
@@ -79,11 +80,16 @@ class Artifact:
         return json.loads(self.file(name).read_text())
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
-        from safetensors import SafetensorError
+        """The file's arrays by name; when ``mapped``, they are the file's own pages, read when they are touched, shared
+        with other processes that map it, and copied when they are written to."""
+        from safetensors import SafetensorError, safe_open
         from safetensors.numpy import load_file
 
         try:
-            return load_file(self.file(name))
+            if not self.mapped:
+                return load_file(self.file(name))
+            with safe_open(self.file(name), "pt") as file:
+                return {key: file.get_tensor(key).numpy() for key in file.keys()}  # noqa: SIM118 (it is no mapping)
         except SafetensorError as error:
             raise ArtifactError(f"{self.path}: {name} is not a safetensors file ({error})") from error
 
@@ -141,8 +147,8 @@ def create_artifact(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None) -> Artifact:
-    """The bundle at ``path``, verified file by file.
+def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None, *, mapped: bool = False) -> Artifact:
+    """The bundle at ``path``, verified file by file. ``mapped``: see ``Artifact.tensors``.
 
     Raises ``ArtifactError`` when it is missing, torn, altered, of a newer format, or not of (one of) ``kind``.
     """
@@ -158,7 +164,7 @@ def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None) -> 
             raise ArtifactError(f"{path}: {name} is missing; the artifact is incomplete, make it again")
         if _entry(path / name) != entry:
             raise ArtifactError(f"{path}: {name} is not what was written (its checksum differs); make it again")
-    return Artifact(path, manifest)
+    return Artifact(path, manifest, mapped)
 
 
 def is_artifact(path: Path) -> bool:

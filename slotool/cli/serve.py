@@ -127,7 +127,7 @@ def serve(
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    sources = Sources(*files, threads, policy, deadline_us, plan, replicas)
+    sources = Sources(*files, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     token = read_token(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read the token")

@@ -126,9 +126,11 @@ def confidence(logits: np.ndarray) -> np.ndarray:
     return 1.0 / np.exp(shifted).sum(axis=1)
 
 
-def load_model(source: str | Artifact) -> ElasticModel:
-    """The model of an artifact, whatever its kind. Raises ``ArtifactError`` when the bundle is damaged or no model."""
-    artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS))
+def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
+    """The model of an artifact, whatever its kind. ``mapped``: only what is touched of its weights takes memory, unless
+    they need another layout; for a model that is seldom asked. Raises ``ArtifactError`` when the bundle is damaged or
+    no model."""
+    artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS), mapped=mapped)
     return _LOADERS[artifact.kind](artifact)
 
 

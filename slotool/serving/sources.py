@@ -24,7 +24,7 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
-from slotool.scheduling.batching import POLICIES, ControlGrid, ModelSwitching, make_policy
+from slotool.scheduling.batching import POLICIES, ControlGrid, ModelSwitching, compile_policies, make_policy
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import copies_in
@@ -39,7 +39,8 @@ class Sources:
     ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to tell which latency
     rows describe this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
-    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``.
+    ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
+    workers elsewhere answer, so that the weights here are only looked into when labels come.
     """
 
     artifacts: tuple[Path, ...]
@@ -52,6 +53,7 @@ class Sources:
     deadline_us: float = math.inf
     plan: Path | None = None
     replicas: int = 1
+    mapped: bool = False
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -67,7 +69,9 @@ class Sources:
         ``warn`` is given a sentence for whatever is doubtful. Raises ``InputError`` for names that cannot be told apart
         and for tables, rules or a policy that fit none of the models.
         """
-        models = [load_model(str(path)) for path in self.artifacts]
+        models = [load_model(str(path), mapped=self.mapped) for path in self.artifacts]
+        if len(self.policies) > 1:
+            compile_policies()
         if self.names and len(self.names) != len(models):
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, tuple[ElasticModel, Path]] = {}

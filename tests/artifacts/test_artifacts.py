@@ -35,6 +35,21 @@ def test_round_trip_and_manifest(bundle: Path) -> None:
     assert all(len(entry["sha256"]) == 64 for entry in manifest["files"].values())
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is mapped")
+def test_mapped_tensors_are_the_files_own_pages_until_they_are_written(bundle: Path) -> None:
+    def maps() -> str:
+        return Path("/proc/self/maps").read_text()
+
+    name = str(bundle / "weights.safetensors")
+    plain = open_artifact(bundle).tensors("weights.safetensors")
+    assert name not in maps()
+    mapped = open_artifact(bundle, mapped=True).tensors("weights.safetensors")
+    assert name in maps()
+    np.testing.assert_array_equal(mapped["w"], plain["w"])
+    mapped["w"][:] = 7.0
+    assert open_artifact(bundle).tensors("weights.safetensors")["w"].tolist() == plain["w"].tolist()
+
+
 def test_parents_are_recorded_by_content(bundle: Path, tmp_path: Path) -> None:
     parent = open_artifact(bundle)
     with create_artifact(tmp_path / "child", "toy", config={}, parents=[parent]) as writer:

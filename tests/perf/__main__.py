@@ -14,6 +14,7 @@ BENCHMARKS = (
     "predict",
     "served_request",
     "serving",
+    "overload",
     "slo_nn",
     "scheduling",
     "traces",

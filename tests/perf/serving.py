@@ -1,8 +1,7 @@
-"""A server under real load on worker processes: what the hop costs, what deaths cost, and what overload does.
+"""A server under real load on worker processes: what the hop costs, and what deaths cost.
 
 ``python -m tests.perf serving`` serves the shipped supernet on this machine's cores, with a profile measured first.
-The hop's floor is the inline engine on the same call; the deaths' peer is the same load without them; overload stands
-beside the goodput at the greatest rate that was kept. ``SLOTOOL_BENCH_SECONDS``: how long overload lasts (60).
+The hop's floor is the inline engine on the same call; the deaths' peer is the same load without them.
 """
 
 from __future__ import annotations
@@ -44,9 +43,8 @@ DEATHS_S = 20.0
 def main() -> None:
     hop = _hop()
     with tempfile.TemporaryDirectory() as folder:
-        latency = _profiled(Path(folder))
-        deaths, overload = _deaths(latency), _overload(latency)
-    print(json.dumps({"benchmark": "serving", "hop_s": hop, "deaths": deaths, "overload": overload}))
+        deaths = _deaths(profiled(Path(folder)))
+    print(json.dumps({"benchmark": "serving", "hop_s": hop, "deaths": deaths}))
 
 
 def _hop() -> dict[str, float]:
@@ -75,7 +73,8 @@ def _hop() -> dict[str, float]:
     return medians
 
 
-def _profiled(folder: Path) -> Path:
+def profiled(folder: Path) -> Path:
+    """The shipped supernet's latency table, measured now."""
     out = folder / "latency.parquet"
     command = [sys.executable, "-m", "slotool", "profile", "points", str(shipped_artifact("supernet").path), "--batch",
                "1,4,16", "--threads", "1", "-o", str(out)]  # fmt: skip
@@ -83,7 +82,8 @@ def _profiled(folder: Path) -> Path:
     return out
 
 
-def _arguments(latency: Path, replicas: int, policy: str = "whole-queue") -> list[str]:
+def arguments(latency: Path, replicas: int, policy: str = "whole-queue") -> list[str]:
+    """Of ``serve``."""
     model, milliseconds = str(shipped_artifact("supernet").path), str(DEADLINE_S * 1e3)
     choosing = [
         "--latency",
@@ -98,21 +98,22 @@ def _arguments(latency: Path, replicas: int, policy: str = "whole-queue") -> lis
     return [model, *choosing, "--engine", "local", "--replicas", str(replicas)]
 
 
-def _load(url: str, rate_per_s: float, seconds: float) -> RequestLog:
+def load(url: str, rate_per_s: float, seconds: float) -> RequestLog:
+    """Poisson arrivals of digits with the deadline, by a client in this process."""
     plan = LoadPlan.draw(Poisson(rate_per_s), seconds, load_dataset("digits").test, seed=1)
     run = LocalRun(plan, Target(url, "infer", "supernet", Terms(DEADLINE_S, None, None, None), 10.0))
     run.drive()
     return run.log()
 
 
-def _server() -> psutil.Process:
+def server() -> psutil.Process:
     """The ``serve`` process that this one has started."""
     children = psutil.Process().children()
     return next(child for child in children if "serve" in child.cmdline())
 
 
 def _workers() -> list[int]:
-    return [child.pid for child in _server().children() if "slotool.serving.engines.worker" in child.cmdline()]
+    return [child.pid for child in server().children() if "slotool.serving.engines.worker" in child.cmdline()]
 
 
 def _deaths(latency: Path) -> dict[str, Any]:
@@ -120,44 +121,19 @@ def _deaths(latency: Path) -> dict[str, Any]:
     replicas = max(2, len(os.sched_getaffinity(0)))
     found: dict[str, Any] = {}
     for name, kills in (("nobody dies", 0), ("half die", replicas // 2)):
-        with server_process(_arguments(latency, replicas)) as url:
+        with server_process(arguments(latency, replicas)) as url:
             victims = _workers()[:kills]
             timers = [
                 threading.Timer(DEATHS_S * (1 + at) / (1 + kills), os.kill, (pid, 9)) for at, pid in enumerate(victims)
             ]
             for timer in timers:
                 timer.start()
-            log = _load(url, 200.0, DEATHS_S)
+            log = load(url, 200.0, DEATHS_S)
         unanswered = int((log.rows["status"] == 0).sum())
         found[name] = {"attainment": float(log.in_time.mean()), "unanswered": unanswered, "requests": len(log)}
         print(f"{name:12} attainment {log.in_time.mean():.5f} (asked: 0.999), {unanswered} of {len(log)} without an "
               f"answer, effective accuracy {log.effective_accuracy:.4f}")  # fmt: skip
     return found
-
-
-def _overload(latency: Path) -> dict[str, Any]:
-    """Goodput and memory at twice the rate that is still kept."""
-    seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "60"))
-    with server_process(_arguments(latency, 1)) as url:
-        rate, kept = 200.0, 0.0
-        while True:
-            log = _load(url, rate, 5.0)
-            goodput = float(log.in_time.sum() / 5.0)
-            print(f"{rate:6.0f}/s: goodput {goodput:6.0f}/s, attainment {log.in_time.mean():.4f}")
-            kept = max(kept, goodput)
-            if log.in_time.mean() < 0.97:
-                break
-            rate *= 1.5
-        server = _server()
-        before = server.memory_info().rss
-        log = _load(url, 2 * kept, seconds)
-        after = server.memory_info().rss
-    goodput = float(log.in_time.sum() / seconds)
-    causes = log.rows[~log.answered]["status"].value_counts().to_dict()
-    memory = f"{before / 2**20:.0f} to {after / 2**20:.0f} MiB"
-    print(f"twice that for {seconds:.0f} s: goodput {goodput:.0f}/s ({goodput / kept:.2f} of the best, asked 0.9), "
-          f"memory {memory}, refused {causes}")  # fmt: skip
-    return {"best_goodput": kept, "goodput": goodput, "rss_before": before, "rss_after": after}
 
 
 if __name__ == "__main__":

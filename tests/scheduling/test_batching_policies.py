@@ -136,7 +136,8 @@ def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None
         assert chosen[0] in allowed
     refused = decide(make(three_versions()), 1e5, min_accuracy=0.99)
     assert refused == CannotMeet("accuracy 0.99 is out of reach; the most to expect is 0.98")
-    assert cell(FixedBatching(three_versions(), SMALL), 1e5, min_accuracy=0.91) is None
+    refused = decide(FixedBatching(three_versions(), SMALL), 1e5, min_accuracy=0.91)
+    assert refused == CannotMeet("accuracy 0.91 is out of reach; the most to expect is 0.9")
 
 
 def test_fixed_batching_stays_at_its_point() -> None:

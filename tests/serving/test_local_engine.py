@@ -83,7 +83,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
             await asyncio.sleep(0.05)
         return answers
 
-    answers = asyncio.run(asyncio.wait_for(killed_under_them(), 60))
+    answers = asyncio.run(asyncio.wait_for(killed_under_them(), 300))
     served = family()
     logits = np.concatenate([answer.scored.logits for answer in answers])
     np.testing.assert_allclose(logits, served.model.forward(X[:40], served.model.full), atol=1e-4)
@@ -110,7 +110,7 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
                 os.kill(engine.pid(worker), signal.SIGCONT)
         return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
 
-    first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 60))
+    first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 300))
     assert isinstance(first, Answer)
     assert isinstance(second, Answer)
     assert isinstance(late, Refusal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,6 +36,11 @@ class BatchingPolicy(Policy):
         self.points = self.grid.points
         self.plan = np.ascontiguousarray(self.prepare(), dtype=np.float64)
 
+    @cached_property
+    def _best(self) -> int:
+        """The row of its most accurate point."""
+        return self.grid.index(self.points[-1])
+
     def prepare(self) -> np.ndarray:
         """float64: what ``choose`` needs beyond the grid; computed once."""
         return np.empty(0)
@@ -47,10 +53,9 @@ class BatchingPolicy(Policy):
         if slack_us <= 0:
             return CannotMeet("the deadline has passed")
         lowest = 0 if query.min_accuracy is None else int(np.searchsorted(grid.accuracy, query.min_accuracy))
-        if lowest == len(grid.points):
-            return CannotMeet(
-                f"accuracy {query.min_accuracy:g} is out of reach; the most to expect is {grid.accuracy[-1]:.4g}"
-            )
+        if lowest > self._best:
+            most = grid.accuracy[self._best]
+            return CannotMeet(f"accuracy {query.min_accuracy:g} is out of reach; the most to expect is {most:.4g}")
         narrowest = grid.columns_for(query.examples)
         if narrowest == len(grid.sizes):
             return self._serve_alone(query, slack_us, self.points[lowest:])

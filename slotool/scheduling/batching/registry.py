@@ -13,11 +13,20 @@ from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.slack_fit import SlackFit
 from slotool.scheduling.batching.whole_queue import WholeQueue
+from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
 POLICIES: dict[str, type[BatchingPolicy]] = {
     made.name: made for made in (WholeQueue, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
 }
+
+
+def compile_policies() -> None:
+    """Make each policy once, of the least there is, so that none has to be compiled while requests wait."""
+    point = OperatingPoint.of(version="least")
+    grid = ControlGrid(ControlSpace([point], {(point, 1): 100.0, (point, 2): 150.0}, {point: 1.0}))
+    for name in POLICIES:
+        make_policy(name, grid, 1_000.0)
 
 
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:

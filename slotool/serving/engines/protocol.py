@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from functools import lru_cache
 
 from slotool.tables import OperatingPoint
 
@@ -18,10 +19,12 @@ READY, DONE, FAILED, CALLED_OFF = 1, 2, 3, 4
 LONGEST = 65_536
 
 
+@lru_cache(maxsize=4_096)
 def encode_point(point: OperatingPoint) -> bytes:
     """Every digit of its numbers, which ``key`` would round."""
     return json.dumps(dict(point.settings)).encode()
 
 
+@lru_cache(maxsize=4_096)
 def decode_point(text: bytes) -> OperatingPoint:
     return OperatingPoint.of(json.loads(text))
