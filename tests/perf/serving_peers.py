@@ -123,27 +123,33 @@ PEERS = {
 def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     artifact = shipped_artifact("mlp").path
-    with server_process([str(artifact)]) as url:
-        for name, endpoint in (("slotool", InferEndpoint), ("slotool, JSON", V2Json)):
-            found[name] = _greatest(PeerTarget(url, "http", "mlp", endpoint=endpoint), name)
+    found["slotool, JSON"] = _own(artifact, "by JSON", V2Json)
     for name, peer in PEERS.items():
+        # Beside each peer anew: the machine is not the same at the end of ten minutes as at their beginning.
+        own = _own(artifact, f"beside {name}", InferEndpoint)
         try:
             with tempfile.TemporaryDirectory() as folder, _served(name, peer, Path(folder), artifact) as url:
                 found[name] = _greatest(PeerTarget(url, "http", "digits", endpoint=peer.endpoint), name)
         except (RunError, subprocess.CalledProcessError) as error:
             found[name] = {"skipped": " ".join(str(error).split())[:300]}
-            print(f"{name}: {found[name]['skipped']}")
-    # The machine is not the same at the end of ten minutes as at their beginning.
-    with server_process([str(artifact)]) as url:
-        found["slotool again"] = _greatest(PeerTarget(url, "http", "mlp", endpoint=InferEndpoint), "slotool again")
-    own = min(found[name]["per_s"] for name in ("slotool", "slotool again"))
-    for name in PEERS:
-        if found[name].get("per_s"):
-            found[name]["ratio"] = own / found[name]["per_s"]
-            print(f"slotool ÷ {name}: {found[name]['ratio']:.2f} (asked: {ASKED:g})")
-        elif "per_s" in found[name]:
-            print(f"slotool ÷ {name}: {name} has a longer p99 at every rate tried")
+        found[name]["slotool"] = own
+        _tell(name, found[name])
     print(json.dumps({"benchmark": "serving_peers", "p99_bound_s": P99_S, "found": found}))
+
+
+def _own(artifact: Path, name: str, endpoint: type[Endpoint]) -> dict[str, Any]:
+    with server_process([str(artifact)]) as url:
+        return _greatest(PeerTarget(url, "http", "mlp", endpoint=endpoint), f"slotool {name}")
+
+
+def _tell(name: str, found: dict[str, Any]) -> None:
+    if "skipped" in found:
+        print(f"{name}: {found['skipped']}")
+    elif found["per_s"]:
+        found["ratio"] = found["slotool"]["per_s"] / found["per_s"]
+        print(f"slotool ÷ {name}: {found['ratio']:.2f} (asked: {ASKED:g})", flush=True)
+    else:
+        print(f"{name} has a longer p99 than {P99_S * 1e3:g} ms at every rate tried", flush=True)
 
 
 def _greatest(target: Target, name: str) -> dict[str, Any]:
@@ -163,7 +169,7 @@ def _greatest(target: Target, name: str) -> dict[str, Any]:
 
     rate, loads = greatest_rate(measure, FIRST_PER_S, P99_S)
     p50_s = min((load.p99_s for load in loads if load.p99_s is not None), default=float("nan"))
-    print(f"{name:14} {rate:6.0f}/s within {P99_S * 1e3:g} ms (best p99 of any rate tried {p50_s * 1e3:.1f} ms), "
+    print(f"{name:22} {rate:6.0f}/s within {P99_S * 1e3:g} ms (best p99 of any rate tried {p50_s * 1e3:.1f} ms), "
           f"accuracy {accuracies[0]:.4f}", flush=True)  # fmt: skip
     return {"per_s": rate, "accuracy": accuracies[0], "loads": [(load.rate_per_s, load.p99_s) for load in loads]}
 
