@@ -130,8 +130,8 @@ class FrontEnd:
 
     async def _read(self, receive: Receive) -> bytes:
         message = at_once(receive)
-        if message is not None and message["type"] == "http.request" and not message["more_body"]:
-            return self._within(message["body"], 0)
+        if message is not None and message["type"] == "http.request" and not message.get("more_body"):
+            return self._within(message.get("body", b""), 0)
         try:
             async with asyncio.timeout(self.limits.body_s):
                 return await self._read_on(receive, message)
@@ -145,9 +145,9 @@ class FrontEnd:
                 message = await receive()
             if message["type"] == "http.disconnect":
                 raise refusals.client_gone()
-            chunks.append(self._within(message["body"], size))
+            chunks.append(self._within(message.get("body", b""), size))
             size += len(chunks[-1])
-            if not message["more_body"]:
+            if not message.get("more_body"):
                 return b"".join(chunks)
             message = None
 
@@ -182,7 +182,7 @@ def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> De
 
 def require_admitted(request: Request) -> None:
     """Raises the ``Refusal`` that ``LimitedHttp`` has put beside a request when the event loop is too far behind."""
-    refusal = request.scope["state"].get(REFUSAL)
+    refusal = request.scope.get("state", {}).get(REFUSAL)
     if refusal is not None:
         raise refusal
 
