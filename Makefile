@@ -11,8 +11,12 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/slotool demo --out demo-run --force
 
+# Rooms whose tests serve, measure or load have the machine to themselves; the others share it.
+ALONE := tests/cli tests/profiling tests/serving tests/workloads
+
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $(ALONE)
 
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check .

@@ -35,6 +35,13 @@ class Finished:
 Slotool = Callable[..., Finished]
 
 
+@pytest.fixture(autouse=True)
+def subnormals() -> None:
+    """Commands and backends that flush subnormal numbers have a process of their own; here other tests want them."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)
+
+
 @pytest.fixture
 def slotool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Slotool:
     """``slotool("doctor", "--json")`` runs the real entry point in this process. No error may print a traceback."""

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from attempts import MakeSubject
 
 from slotool.profiling.subjects import Subject
-
-
-@pytest.fixture(autouse=True)
-def denormals() -> Iterator[None]:
-    """A backend made within this process sets its threads to flush denormals; other tests want them back."""
-    yield
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(autouse=True)
