@@ -102,6 +102,15 @@ def schedule(policy: int, process: int | None = None) -> None:
         os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _SPARE_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
 def thread_variables(threads: int) -> dict[str, str]:
     """The environment by which numerical libraries, when they are loaded, are told how many threads to use."""
     return dict.fromkeys(_THREAD_VARIABLES, str(threads))
@@ -162,12 +171,3 @@ def _read(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
-
-
-def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _SPARE_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

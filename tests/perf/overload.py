@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 
 from slotool.cli.server_process import server_process
-from slotool.machine import cores_by_preference
+from slotool.machine import bound_to, cores_by_preference
 from slotool.workloads.requests import RequestLog
 from tests.perf.serving import arguments, load, profiled, server
 
@@ -40,10 +40,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder, server_process(arguments(profiled(Path(folder)), 1)) as url:
         _bind(server(), cores[0])
-        os.sched_setaffinity(0, {cores[1]})
-        load(url, FIRST_RATE_PER_S, 3.0)
-        best = _best(url)
-        found = _twice(url, best, float(os.environ.get("SLOTOOL_BENCH_SECONDS", "60")))
+        with bound_to([cores[1]]):
+            load(url, FIRST_RATE_PER_S, 3.0)
+            best = _best(url)
+            found = _twice(url, best, float(os.environ.get("SLOTOOL_BENCH_SECONDS", "60")))
     print(json.dumps({"benchmark": "overload", "best_goodput": best, **found}))
 
 
