@@ -67,6 +67,15 @@ def machine_id() -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def limit_threads(threads: int) -> None:
+    """From now on torch, and NumPy's linear algebra, compute on so many threads in this process."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+
+
 def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
     """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
     told = [(_read(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]

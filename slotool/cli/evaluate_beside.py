@@ -34,13 +34,11 @@ class Asked:
 
 def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, json: bool) -> None:
     """Measure, write the interference table and, unless one was given, the latency table beside it; print both."""
-    import torch
-
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.elastic import load_model
     from slotool.elastic.queries import dataset_of
-    from slotool.machine import machine_id
+    from slotool.machine import limit_threads, machine_id
     from slotool.tables import LatencyTable
     from slotool.workloads import in_company
 
@@ -48,7 +46,7 @@ def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, j
     refuse_existing(out, force)
     if asked.latency is None:
         refuse_existing(latency_path, force)
-    torch.set_num_threads(1)
+    limit_threads(1)
     model, output = load_model(opened), Output(as_json=json)
     data = dataset_of(model, asked.data or opened.manifest["config"].get("data", "auto"))
     source = getattr(data, "source", data.name)

@@ -114,16 +114,15 @@ def serve(
     import signal
     from functools import partial
 
-    import torch
-
     from slotool.cli.output import Output
+    from slotool.machine import limit_threads
     from slotool.serving import Limits, Router, create_app
     from slotool.serving.guard import others_can_read, read_token
     from slotool.serving.server import bind, is_loopback, serve_until_told, url_of
     from slotool.serving.sources import Sources
     from slotool.serving.steering import SourcesSteering
 
-    torch.set_num_threads(cores_given(threads))
+    limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from slotool.serving import refusals
 from slotool.serving.refusals import Refusal
 
+# Where a request's scope tells why it is not to be served, when that was known too late to refuse it unread.
+REFUSAL = "refusal"
 # The loop is behind when it has rested for less than this share of the time.
 LEAST_REST = 0.1
 # Then those in hand may be so many that the last of them waits for this share of the time that requests have.
@@ -25,17 +27,21 @@ LEAST = 8
 
 
 class RestingSelector(selectors.DefaultSelector):
-    """Keeps count of the seconds in which its event loop had nothing to do."""
+    """Keeps count of the seconds in which its event loop had nothing to do, and of how many sockets had something for
+    it in its last turn: ``ready``."""
 
     rested_s = 0.0
+    ready = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
-            return super().select(timeout)
-        began_s = time.monotonic()
-        ready = super().select(timeout)
-        self.rested_s += time.monotonic() - began_s
-        return ready
+            events = super().select(timeout)
+        else:
+            began_s = time.monotonic()
+            events = super().select(timeout)
+            self.rested_s += time.monotonic() - began_s
+        self.ready = len(events)
+        return events
 
 
 class Admission:
@@ -65,6 +71,10 @@ class Admission:
         """A front end tells how many requests it has begun to read and not yet answered."""
         self._in_hand.append(in_hand)
 
+    def in_hand(self) -> int:
+        """Requests begun and not yet answered, of all front ends."""
+        return sum(count() for count in self._in_hand)
+
     def finished(self, timeout_us: float, *, answered: bool) -> None:
         """A request that was let in, and had so long, has been answered or refused."""
         self._answered += answered
@@ -74,7 +84,7 @@ class Admission:
 
     def refusal(self) -> Refusal | None:
         """Why one more request is not let in; None when it is."""
-        in_hand = sum(count() for count in self._in_hand)
+        in_hand = self.in_hand()
         if in_hand < self.limit:
             return None
         return refusals.overloaded(in_hand, self._spacing_us, self._patience_us)

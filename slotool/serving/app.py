@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -13,7 +12,6 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from slotool import __version__
 from slotool.serving import openapi
@@ -25,9 +23,9 @@ from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
+from slotool.serving.reply import Reply
 from slotool.serving.router import Router
-
-_INFER = re.compile(r"/v2/models/([^/]+)/infer")
+from slotool.serving.short_way import ShortWay
 
 
 def create_app(
@@ -35,12 +33,13 @@ def create_app(
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
-    ``app.state.front`` is the ``FrontEnd`` that other protocols may share. ``token``: what clients must show, health
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.short_way`` what answers the
+    requests that need none of this application's routes. ``token``: what clients must show, health
     probes excepted. ``steering``: lets the live page change the policy. The router is closed when the application's
     lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), token)
-    pages, inference = _Pages(front), OpenInference(front)
+    pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
     live = LivePage(front, pages.index, steering)
 
     @asynccontextmanager
@@ -50,10 +49,10 @@ def create_app(
         ticking.cancel()
         router.close()
 
-    app = _Application(
+    app = Starlette(
         routes=[
             *inference.routes,
-            *Compute(front).routes,
+            *compute.routes,
             *FeedbackEndpoint(front).routes,
             *live.routes,
             *pages.routes,
@@ -65,37 +64,8 @@ def create_app(
     # A redirect would send a POST again, as a GET.
     app.router.redirect_slashes = False
     app.state.front = front
-    if token is None:
-        app.infer, app.pages = inference.infer, pages
+    app.state.short_way = ShortWay(front, inference, compute)
     return app
-
-
-class _Application(Starlette):
-    """Starlette's, with a short way for the one kind of request that comes by the thousand.
-
-    ``infer`` answers ``POST /v2/models/{model}/infer``, past routes, middleware and their wrappers, with the same
-    outcome. None: by the long way, as everything else.
-    """
-
-    infer: Callable[[Request], Awaitable[Response]] | None = None
-    pages: _Pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        model = _INFER.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if model is None or self.infer is None:
-            await super().__call__(scope, receive, send)
-            return
-        scope["app"], scope["path_params"] = self, {"model": model[1]}
-        request = Request(scope, receive, send)
-        try:
-            response = await self.infer(request)
-        except Refusal as refusal:
-            response = await self.pages.refused(request, refusal)
-        except Exception as error:
-            response = await self.pages.broken(request, error)
-            await response(scope, receive, send)
-            raise  # for uvicorn to print
-        await response(scope, receive, send)
 
 
 class _Pages:
@@ -130,15 +100,11 @@ class _Pages:
 
     async def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Refusal)
-        models = self._front.models
-        only = next(iter(models)) if len(models) == 1 else ""
-        name = request.path_params.get("model") or request.headers.get("model", only)
-        self._front.dropped(name, error.cause)
-        return json_response({"error": str(error)}, error.status)
+        named = request.path_params.get("model") or request.headers.get("model")
+        return self._front.refused(error, named).response()
 
     def unauthorized(self, refusal: Refusal) -> Response:
-        self._front.dropped("", refusal.cause)
-        return json_response({"error": str(refusal)}, refusal.status, {"WWW-Authenticate": "Bearer"})
+        return self._front.unauthorized(refusal).response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -147,4 +113,4 @@ class _Pages:
         return json_response(document, error.status_code, error.headers)
 
     async def broken(self, request: Request, error: Exception) -> Response:
-        return json_response({"error": f"a fault of slotool: {type(error).__name__}"}, 500)
+        return Reply.broken(error).response()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,19 +14,18 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from slotool.serving import refusals
-from slotool.serving.admission import Admission
+from slotool.serving.admission import REFUSAL, Admission
 from slotool.serving.demands import Demands
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
-from slotool.serving.http_limits import REFUSAL
 from slotool.serving.live import Live
 from slotool.serving.refusals import Refusal
+from slotool.serving.reply import Reply
 from slotool.serving.router import Answer, Router
 from slotool.serving.served import ServedModel
 from slotool.serving.statistics import Statistics
 
 VERSION = "1"
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
@@ -79,13 +77,13 @@ class FrontEnd:
         """The served models by name, as they are now."""
         return self.router.models
 
-    def model(self, name: str, version: str = VERSION) -> ServedModel:
+    def model(self, name: str, version: str | None = None) -> ServedModel:
         """Raises ``Refusal`` (404) for a model or version that is not served."""
         served = self.router.model(name)
         if served is None:
             raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
-        if version != VERSION:
-            raise refusals.not_found(f"model {name} has no version {version[:80]!r}; there is {VERSION}")
+        if version not in (None, VERSION):
+            raise refusals.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
         return served
 
     async def infer(
@@ -104,6 +102,11 @@ class FrontEnd:
             self.statistics[served.name].refused(self.router.now_us() - arrival_us)
             self.feedback[served.name].refused()
             raise
+        # Once it is on its way: the client need not wait for our books.
+        asyncio.get_running_loop().call_soon(self._count, served, x, demands, answer, read_us)
+        return answer
+
+    def _count(self, served: ServedModel, x: np.ndarray, demands: Demands, answer: Answer, read_us: float) -> None:
         self.admission.finished(demands.timeout_us, answered=True)
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
@@ -112,12 +115,22 @@ class FrontEnd:
         self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
-        return answer
 
     def dropped(self, model: str, cause: str) -> None:
         """Count a request that ends without an answer, whatever model it names."""
         self.router.metrics.dropped(model if model in self.models else "", cause)
         self.live.dropped(cause)
+
+    def refused(self, refusal: Refusal, model: str | None) -> Reply:
+        """Count a refusal and tell it. ``model``: what the request names; None where the only one is meant."""
+        only = next(iter(self.models)) if len(self.models) == 1 else ""
+        self.dropped(only if model is None else model, refusal.cause)
+        return Reply.refusing(refusal)
+
+    def unauthorized(self, refusal: Refusal) -> Reply:
+        """The same for a request without the token, of which nothing else has been looked at."""
+        self.dropped("", refusal.cause)
+        return Reply.refusing(refusal, {"www-authenticate": "Bearer"})
 
     async def body(self, request: Request) -> bytes:
         """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
@@ -181,7 +194,7 @@ def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> De
 
 
 def require_admitted(request: Request) -> None:
-    """Raises the ``Refusal`` that ``LimitedHttp`` has put beside a request when the event loop is too far behind."""
+    """Raises the ``Refusal`` that the protocol has put beside a request when the event loop is too far behind."""
     refusal = request.scope.get("state", {}).get(REFUSAL)
     if refusal is not None:
         raise refusal
@@ -207,12 +220,12 @@ def has_left(receive: Receive) -> bool:
 
 def json_response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """``document`` as strict JSON."""
-    return Response(_ENCODER.encode(document), status, headers, media_type="application/json")
+    return Reply.of_json(document, status, headers or {}).response()
 
 
 def json_list(entries: Sequence[Mapping[str, Any]]) -> Response:
     """The entries as a strict JSON array."""
-    return Response(_ENCODER.encode(entries), media_type="application/json")
+    return Reply.of_json(entries).response()
 
 
 def explanation(answer: Answer) -> dict[str, str | float]:

@@ -1,27 +1,20 @@
-"""uvicorn's HTTP/1.1 protocol with bounds: on a request's head, in bytes and in time, and on how many are read."""
+"""uvicorn's HTTP/1.1 protocol with bounds, on a request's head, in bytes and in time, and on how many are read; and
+with a short way for the requests that come by the thousand."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections.abc import Callable
-from http import HTTPStatus
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slotool.serving import refusals
-from slotool.serving.admission import Admission
+from slotool.serving.admission import REFUSAL, Admission
 from slotool.serving.refusals import Refusal
-
-# Where a request's scope tells why it is not to be served, when that was known too late to refuse it unread.
-REFUSAL = "refusal"
-# What asks for an inference: the model's name where the path has it.
-_INFERENCE = re.compile(rb"POST /(?:v2/models/([^/ ?]+)/(?:versions/[^/ ?]+/)?infer|compute)[ ?]")
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*(?=\r\n)")
-# Heads with which a request does not end where its length says, or expects a word before its body.
-_UNUSUAL = (b"\r\ntransfer-encoding:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\nconnection: close")
+from slotool.serving.reply import Reply
+from slotool.serving.short_way import ShortWay
+from slotool.serving.whole_request import WholeRequest
 
 
 class HeadWithBody:
@@ -45,6 +38,10 @@ class HeadWithBody:
             return
         self._transport.write(data)
 
+    def write_whole(self, data: bytes) -> None:
+        """A response that is no head to wait for a body, however it ends."""
+        self._transport.write(data)
+
     def flush(self) -> None:
         if self._held:
             held, self._held = self._held, b""
@@ -59,9 +56,10 @@ class LimitedHttp(HttpToolsProtocol):
     """Refuses heads (request line and headers) of more than ``head_bytes``, or not whole within ``head_s`` seconds.
 
     The time counts from the connection, and on a connection kept alive from the first byte of the next head.
-    What cannot be parsed is refused as JSON, as everything else is. While ``admission`` lets nobody in, an inference
-    request that lies there whole is refused without being parsed. ``dropped``: told the model, where it is known, and
-    the cause of each refusal. ``most_connections``: beyond them a new one is told so and closed.
+    What cannot be parsed is refused as JSON, as everything else is. An inference request that lies there whole goes
+    ``short_way``, and while ``admission`` lets nobody in it is refused without being looked at further. ``dropped``:
+    told the model, where it is known, and the cause of each refusal. ``most_connections``: beyond them a new one is
+    told so and closed.
     """
 
     def __init__(
@@ -72,11 +70,18 @@ class LimitedHttp(HttpToolsProtocol):
         most_connections: int,
         dropped: Callable[[str, str], None],
         admission: Admission,
+        short_way: ShortWay,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._head_limit, self._head_s, self._dropped, self._admission = head_bytes, head_s, dropped, admission
         self._most_connections = most_connections
+        self._short_way = short_way
+        # The request that has gone it and is not answered yet, and what has come behind it.
+        self._short: asyncio.Task[Reply] | None = None
+        self._behind = b""
+        self._active_s = 0.0
+        self._closes = False
         self._head_bytes = 0
         self._in_head = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -113,11 +118,15 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        # A head that follows a body in one chunk is counted from the next chunk on.
-        begins = not self._in_head and self._expects_head()
         if self.transport.is_closing():
             return
-        if begins and (refusal := self._admission.refusal()) is not None and self._turn_away(data, refusal):
+        if self._short is not None:
+            self._behind += data
+            self.flow.pause_reading()
+            return
+        # A head that follows a body in one chunk is counted from the next chunk on.
+        begins = not self._in_head and self._expects_head()
+        if begins and (request := WholeRequest.of(data, head_bytes=self._head_limit)) and self._goes_short_way(request):
             return
         self._head_bytes = len(data) if begins else self._head_bytes + len(data) if self._in_head else 0
         super().data_received(data)
@@ -130,24 +139,79 @@ class LimitedHttp(HttpToolsProtocol):
         elif self._alarm is None:
             self._set_alarm()
 
-    def _turn_away(self, data: bytes, refusal: Refusal) -> bool:
-        """Whether ``data`` was one whole request for an inference, and is now refused; the connection stays."""
-        asked = _INFERENCE.match(data)
-        head_end = data.find(b"\r\n\r\n")
-        if asked is None or head_end < 0:
-            return False
-        head = data[: head_end + 2].lower()
-        lengths = _LENGTH.findall(head)
-        if len(lengths) != 1 or any(header in head for header in _UNUSUAL):
-            return False
-        if head_end + 4 + int(lengths[0]) != len(data) or head_end > self._head_limit:
-            return False
-        self._unset_keepalive_if_required()
+    def _goes_short_way(self, request: WholeRequest) -> bool:
+        """Whether the request is answered, or will be, without being parsed; the connection stays."""
+        if self.flow.write_paused:
+            return False  # It waits until the client has read what it was sent.
         self._unset_alarm()
-        self._dropped((asked[1] or b"").decode("latin-1"), refusal.cause)
-        self.transport.write(_response(refusal, closes=False))
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        if (refusal := self._admission.refusal()) is not None:
+            self._dropped(request.head.model, refusal.cause)
+            self._reply(Reply.refusing(refusal, {"retry-after": "1"}))
+            return True
+        if not self._short_way.takes(request.head):
+            return False
+        answering = self._short_way.answer(request, self.transport.is_closing)
+        try:
+            # Most are answered before they would wait for anything: a task would only cost a turn of the loop.
+            waits_for = answering.send(None)
+        except StopIteration as ended:
+            self._reply(ended.value)
+        except Exception as error:
+            self._broken(error)
+        else:
+            self._short = self.loop.create_task(_Begun(answering, waits_for))
+            self._short.add_done_callback(self._short_way_ended)
+            self.tasks.add(self._short)  # type: ignore[arg-type]
         return True
+
+    def _short_way_ended(self, task: asyncio.Task[Reply]) -> None:
+        self._short = None
+        self.tasks.discard(task)  # type: ignore[arg-type]
+        if task.cancelled():
+            self.transport.close()
+            return
+        error = task.exception()
+        if error is None:
+            self._reply(task.result())
+        else:
+            self._broken(error)
+        if self._closes:
+            self.transport.close()
+            return
+        self.flow.resume_reading()
+        if self._behind:
+            behind, self._behind = self._behind, b""
+            self.data_received(behind)
+
+    def _reply(self, reply: Reply) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._joined.write_whole(reply.http())
+        self._active_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._set_keep_alive(self.timeout_keep_alive)
+
+    def _broken(self, error: BaseException) -> None:
+        self.logger.error("Exception on the short way", exc_info=error)
+        self._reply(Reply.broken(error))
+
+    def timeout_keep_alive_handler(self) -> None:
+        # Answers by the short way do not set the clock back, for that costs more than to look at it here.
+        left_s = self._active_s + self.timeout_keep_alive - self.loop.time()
+        if self._short is not None or left_s > 0:
+            self._set_keep_alive(max(left_s, 1.0))
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _set_keep_alive(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def shutdown(self) -> None:
+        if self._short is None:
+            super().shutdown()
+        else:
+            self._closes = True
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or refusals.bad_request("this is not an HTTP/1.1 request"))
@@ -178,14 +242,27 @@ class LimitedHttp(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         self._unset_alarm()
         self._dropped("", refusal.cause)
-        self.transport.write(_response(refusal, closes=True))
+        self.transport.write(Reply.refusing(refusal, {"connection": "close"}).http())
         self.transport.close()
 
 
-def _response(refusal: Refusal, *, closes: bool) -> bytes:
-    body = json.dumps({"error": str(refusal)}, ensure_ascii=False).encode()
-    head = (
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n{'connection: close' if closes else 'retry-after: 1'}\r\n\r\n"
-    )
-    return head.encode() + body
+class _Begun(Coroutine[Any, Any, Reply]):
+    """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Reply], waits_for: Any):
+        self._coroutine, self._waits_for = coroutine, waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._waits_for is None:
+            return self._coroutine.send(value)
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        return (yield from self._coroutine.__await__())

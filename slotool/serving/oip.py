@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -20,6 +21,8 @@ from slotool.serving.frontend import (
     json_response,
     require_admitted,
 )
+from slotool.serving.reply import BINARY, Reply
+from slotool.serving.served import ServedModel
 
 EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
 
@@ -88,10 +91,23 @@ class OpenInference:
         require_admitted(request)
         served = front.model(**_addressed(request))
         body = await front.body(request)
-        header_length = request.headers.get(tensors.HEADER_LENGTH)
-        asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=front.limits.batch)
+        reply = await self.answer(served, request.headers, body, arrival_us, partial(has_left, request.receive))
+        return reply.response()
+
+    async def answer(
+        self,
+        served: ServedModel,
+        headers: Mapping[str, str],
+        body: bytes,
+        arrival_us: float,
+        is_gone: Callable[[], bool],
+    ) -> Reply:
+        """What an inference request is answered with. ``headers``: names in lower case. Raises ``Refusal``."""
+        front = self._front
+        header_length, batch = headers.get(tensors.HEADER_LENGTH), front.limits.batch
+        asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=batch)
         demanded = demands.from_parameters(asked.parameters)
-        answer = await front.infer(served, asked.x, demanded, arrival_us, partial(has_left, request.receive))
+        answer = await front.infer(served, asked.x, demanded, arrival_us, is_gone)
         outputs = {
             "logits": answer.scored.logits,
             "label": answer.labels,
@@ -99,9 +115,8 @@ class OpenInference:
         }
         content, json_length = tensors.format_response(served.name, VERSION, asked, outputs, explanation(answer))
         if json_length is None:
-            return Response(content, media_type="application/json")
-        headers = {"Inference-Header-Content-Length": str(json_length)}
-        return Response(content, headers=headers, media_type="application/octet-stream")
+            return Reply(content)
+        return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)})
 
 
 def _addressed(request: Request) -> dict[str, str]:

@@ -132,6 +132,9 @@ class Router:
         self.engine = engine or InlineEngine()
         self.now_us = clock_us
         self.margin = Margin()
+        # Whether nobody else has come in this turn of the event loop, who might be more urgent or share a call. The
+        # server knows.
+        self.comes_alone: Callable[[], bool] = lambda: False
         self._workers = Workers(self.engine.workers, pairs=self.engine.pairs)
         self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
         self._max_queue = max_queue
@@ -203,14 +206,18 @@ class Router:
             len(x),
             None if demands.min_accuracy is None else _expected(lane.served.model, x),
         )
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
         ticket = lane.tickets[query.id] = _Ticket(query, x, future, is_gone, margin_us)
         lane.state.arrive(query)
-        self._wake()
+        if self._scheduled or not self.comes_alone():
+            self._wake()
+        else:
+            self._dispatch()
         answer = await future
         now_us = self.now_us()
         lag_us = now_us - arrival_us - answer.queue_us - answer.compute_us
-        self.margin.saw(lag_us + ticket.overrun_us, now_us)
+        loop.call_soon(self.margin.saw, lag_us + ticket.overrun_us, now_us)
         return answer
 
     def _wake(self, turns: int = 0) -> None:

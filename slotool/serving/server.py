@@ -125,6 +125,7 @@ class Server(uvicorn.Server):
                 most_connections=limits.connections,
                 dropped=front.dropped,
                 admission=front.admission,
+                short_way=app.state.short_way,
             ),  # type: ignore[arg-type]
             # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
             log_level="error",
@@ -139,7 +140,7 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=max(1, round(drain_s)),
         )
         super().__init__(config)
-        self._admission = front.admission
+        self._admission, self._router = front.admission, front.router
         self._admission.watch(lambda: len(self.server_state.tasks))
         self._on_ready = on_ready
         self._beside = beside
@@ -150,6 +151,7 @@ class Server(uvicorn.Server):
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         selector = RestingSelector()
         self._admission.listen_to(lambda: selector.rested_s)
+        self._router.comes_alone = lambda: selector.ready <= 1 and self._admission.in_hand() <= 1
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
             runner.run(self.serve(sockets=sockets))
 

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ OUTPUTS = ("logits", "label", "confidence")
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
 # Made once: the module-level functions make a new one per call when they are given options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+_REMEMBERED_BYTES = 1_024
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -44,16 +46,37 @@ def parse_request(
     Raises ``Refusal`` (400) naming what is wrong, whatever the bytes are.
     """
     head, raw = _split(body, header_length)
+    read = _remembered if raw and len(head) <= _REMEMBERED_BYTES else _read
+    asked = read(head, tuple(input_shape), max_batch)
+    x = _tensor_data(asked.tensor, asked.shape, raw)
+    require_finite(x)
+    return InferRequest(x, asked.outputs, asked.id, asked.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a request's JSON says. It may be shared by requests that say the same, so nobody may change it."""
+
+    tensor: Mapping[str, Any]
+    shape: tuple[int, ...]
+    outputs: Mapping[str, bool]
+    id: str
+    parameters: Mapping[str, Any]
+
+
+def _read(head: bytes, input_shape: tuple[int, ...], max_batch: int) -> _Asked:
     document = json_object(head)
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise bad_request("id: text is expected")
     parameters = _parameters(document, "the request")
     tensor = only_input(document)
-    shape = shape_of(tensor, tuple(input_shape), max_batch)
-    x = _tensor_data(tensor, shape, raw)
-    require_finite(x)
-    return InferRequest(x, wanted(document, parameters), request_id, parameters)
+    shape = shape_of(tensor, input_shape, max_batch)
+    return _Asked(tensor, shape, wanted(document, parameters), request_id, parameters)
+
+
+# A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
+_remembered = lru_cache(maxsize=1_024)(_read)
 
 
 def format_response(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import queue
+import multiprocessing
 import re
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import grpc
@@ -47,10 +47,11 @@ def main() -> None:
         subprocess.run([*slotool, "train", "mlp", "--data", "digits", "--epochs", "5", "-o", str(mlp)], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
         model, x = load_model(str(mlp)), load_dataset("digits").test.x[:1]
-        with _slotool_server(mlp) as (port, address), _bare_server() as bare_port, _bare_grpc_server() as bare_address:
+        served = _slotool_server(mlp)
+        with _process_of(_bare_http) as bare_port, _process_of(_bare_grpc) as bare_address, served as (port, address):
             calls = {
                 "model call": lambda: model.forward(x, model.full),
-                "bare server": _caller(bare_port, "/", x),
+                "bare server": _caller(int(bare_port), "/", x),
                 "slotool serve": _caller(port, "/v2/models/mlp/infer", x),
                 "bare gRPC": _grpc_caller(bare_address, x),
                 "slotool gRPC": _grpc_caller(address, x),
@@ -99,7 +100,9 @@ def _caller(port: int, path: str, x: np.ndarray) -> Callable[[], object]:
         connection.sendall(request)
         answer = connection.recv(65_536)
         while (found := _LENGTH.search(answer)) is None or len(answer) < found.end() + int(found[1]):
-            answer += connection.recv(65_536)
+            more = connection.recv(65_536)
+            assert more, "the server has closed the connection"
+            answer += more
         assert answer.startswith(b"HTTP/1.1 200"), answer
 
     return call
@@ -128,27 +131,32 @@ def _slotool_server(artifact: Path) -> Iterator[tuple[int, str]]:
 
 
 @contextlib.contextmanager
-def _bare_server() -> Iterator[int]:
+def _process_of(server: Callable[[Connection], None]) -> Iterator[str]:
+    """What ``server``, in a process of its own like the one it is compared with, says that it listens on."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=server, args=(there,), daemon=True)
+    process.start()
+    try:
+        assert here.poll(60)
+        yield here.recv()
+    finally:
+        process.terminate()
+        process.join(timeout=10)
+
+
+def _bare_http(told: Connection) -> None:
     async def answer(request: Request) -> Response:
         await request.body()
         return Response(b"{}", media_type="application/json")
 
     listener = bind("127.0.0.1", 0)
+    listener.listen()
+    told.send(str(listener.getsockname()[1]))
     app = Starlette(routes=[Route("/", answer, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
+    uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listener])
 
 
-@contextlib.contextmanager
-def _bare_grpc_server() -> Iterator[str]:
+def _bare_grpc(told: Connection) -> None:
     async def answer(request: bytes, context: object) -> bytes:
         return b""
 
@@ -157,17 +165,9 @@ def _bare_grpc_server() -> Iterator[str]:
         methods = {"ModelInfer": grpc.unary_unary_rpc_method_handler(answer)}
         service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", methods)
         server.add_generic_rpc_handlers((service,))
-        ports.put(server.add_insecure_port("127.0.0.1:0"))
+        port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        await asyncio.to_thread(ended.wait)
-        await server.stop(None)
+        told.send(f"127.0.0.1:{port}")
+        await server.wait_for_termination()
 
-    ports: queue.Queue[int] = queue.Queue()
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{ports.get(timeout=30)}"
-    finally:
-        ended.set()
-        thread.join(timeout=10)
+    asyncio.run(serve())

@@ -309,6 +309,8 @@ def test_a_late_answer_is_given_and_counted_as_late() -> None:
         headers = {"Deadline-Ms": "250"}
         answer = httpx.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, trust_env=False).json()
         assert answer["slack_us"] < 0
+        # Answers are counted once they are sent: before anyone else is answered.
+        assert httpx.get(f"{live.url}/v2/health/ready", trust_env=False).status_code == 200
         assert live.count("slotool_requests_total", model="three", outcome="late") == 1
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from slotool.elastic.model import ElasticModel, load_model
 from slotool.elastic.queries import Queries, dataset_of
+from slotool.machine import limit_threads
 from slotool.profiling.backends.base import Backend
 from slotool.tables import OperatingPoint
 
@@ -42,7 +43,7 @@ class ElasticBackend(Backend):
         import torch
 
         torch.set_flush_denormal(True)
-        torch.set_num_threads(threads)
+        limit_threads(threads)
 
     def threads(self) -> int:
         import torch

@@ -16,6 +16,7 @@ import numpy as np
 
 from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError, RunError
+from slotool.machine import limit_threads
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
 from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import decode_point, encode_point
@@ -49,9 +50,7 @@ class Worker:
         if missing and files is None:
             return MISSING, missing
         try:
-            import torch
-
-            torch.set_num_threads(threads)
+            limit_threads(threads)
             for entry in entries:
                 self._load(entry, self._unpacked(files[entry["name"]]) if files and entry["name"] in missing else None)
         except Exception as error:

@@ -17,10 +17,8 @@ import sys
 from functools import partial
 from typing import Any
 
-import torch
-
 from slotool.elastic import load_model
-from slotool.machine import die_with_parent, schedule
+from slotool.machine import die_with_parent, limit_threads, schedule
 from slotool.serving.engines.base import CalledOff
 from slotool.serving.engines.protocol import CALL, CALLED_OFF, DONE, FAILED, LONGEST, READY, REPLY, decode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
@@ -75,7 +73,7 @@ def _received(router: socket.socket) -> bytes:
 
 
 def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
-    torch.set_num_threads(options["threads"])
+    limit_threads(options["threads"])
     runners = []
     for entry in options["models"]:
         model = load_model(entry["path"])

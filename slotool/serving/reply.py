@@ -1,0 +1,58 @@
+"""What a request for an inference is answered with, whichever way it came over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from slotool.serving.refusals import Refusal
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_NONE: Mapping[str, str] = MappingProxyType({})
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+
+
+class Reply(NamedTuple):
+    """A response that is known whole. ``headers``: beyond type and length, names in lower case."""
+
+    body: bytes
+    media_type: str = JSON
+    status: int = 200
+    headers: Mapping[str, str] = _NONE
+
+    @classmethod
+    def of_json(
+        cls, document: Mapping[str, Any] | Sequence[Any], status: int = 200, headers: Mapping[str, str] = _NONE
+    ) -> Reply:
+        """``document`` as strict JSON."""
+        return cls(_ENCODER.encode(document).encode(), JSON, status, headers)
+
+    @classmethod
+    def refusing(cls, refusal: Refusal, headers: Mapping[str, str] = _NONE) -> Reply:
+        """The refusal's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it."""
+        return cls.of_json({"error": str(refusal)}, refusal.status, headers)
+
+    @classmethod
+    def broken(cls, error: BaseException) -> Reply:
+        """500, of which the client learns no more than what kind of error it was."""
+        return cls.of_json({"error": f"a fault of slotool: {type(error).__name__}"}, 500)
+
+    def response(self) -> Response:
+        """For Starlette."""
+        return Response(self.body, self.status, dict(self.headers), self.media_type)
+
+    def http(self) -> bytes:
+        """The bytes of an HTTP/1.1 response."""
+        more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        head = (
+            f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\ncontent-type: {self.media_type}\r\n"
+            f"content-length: {len(self.body)}\r\n{more}\r\n"
+        )
+        return head.encode("latin-1") + self.body
