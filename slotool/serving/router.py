@@ -30,7 +30,7 @@ from slotool.tables import OperatingPoint
 # closed connections are read, in the third these are noted. Only then does the queue hold all that arrived during the
 # last dispatch, and is it known who has left.
 READING_TURNS = 3
-# The loop has been away for so long that somebody may have come, and left again.
+# The loop has been away for so long that somebody may have come, more urgent than those who wait, or left again.
 LONG_US = 1_000.0
 # A request is given to a worker so often; one that takes three workers with it is taken to be the reason.
 MOST_ATTEMPTS = 3
@@ -108,7 +108,8 @@ class Router:
     """Has requests wait in EDF order, and gives the most urgent to a worker as soon as one is idle.
 
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
-    what has arrived between two of them, so that an urgent newcomer overtakes. A request whose worker is lost is given
+    what has arrived after each that is long, and after a millisecond of short ones, so that an urgent newcomer
+    overtakes. A request whose worker is lost is given
     to another one while its deadline lasts. Deadlines are brought forward by ``margin``, learnt from answers.
     ``max_queue``: requests waiting beyond this are refused on arrival. ``events``: told of workers lost and replaced
     and of models switched. ``clock_us`` may be replaced in tests. Use it from one event loop. Raises ``InputError``
@@ -235,36 +236,35 @@ class Router:
         asyncio.get_running_loop().call_soon(*then)
 
     def _dispatch(self) -> None:
-        """Serve the most urgent queries of all lanes while a worker is idle; in the loop itself one call at a time,
+        """Serve the most urgent queries of all lanes while a worker is idle; in the loop itself not for long at a time,
         for the loop has to read what arrives meanwhile."""
         self._scheduled = False
-        now_us, calls = self.now_us(), 0
-        while self._workers.idle() is not None and not (calls and self.engine.in_loop):
+        began_us = now_us = self.now_us()
+        while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
             lane = min((lane for lane in self._lanes.values() if lane.state.queue), key=_urgency, default=None)
             if lane is None:
-                return
-            calls += self._turn(lane, now_us)
+                break
+            self._turn(lane, now_us)
+            now_us = self.now_us()
         if self._workers.idle() is not None:
-            self._wake_if_needed(blocked_us=self.now_us() - now_us)
+            self._wake_if_needed(blocked_us=now_us - began_us)
         elif self.waiting():
             for lane in self._lanes.values():
                 lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
             self._set_alarm()
 
-    def _turn(self, lane: _Lane, now_us: float) -> bool:
-        """Whether a call has been made."""
+    def _turn(self, lane: _Lane, now_us: float) -> None:
         while (query := lane.state.queue.peek()) is not None and lane.tickets[query.id].unwanted:
             lane.withdraw(query)
         batch, drops = lane.state.turn(now_us)
         lane.refuse(drops, now_us)
         if batch is None:
-            return False
+            return
         tickets = [lane.tickets[query.id] for query in batch.queries]
         for ticket in tickets[1:]:
             if ticket.unwanted:
                 ticket.refuse(refusals.client_gone())
         self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
-        return True
 
     def _note_switch(self, lane: _Lane, point: OperatingPoint) -> None:
         before, lane.switched_to = lane.switched_to, point

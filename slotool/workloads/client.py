@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -166,7 +166,7 @@ class LocalRun(LoadRun):
         reply = await channel.ask(self._example(number), number, row["priority"])
         row |= {"status": reply.status, "done_s": reply.at_s - self._start, "error": reply.error}
         if reply.answer is not None:
-            answer = asdict(reply.answer)
+            answer = dict(vars(reply.answer))
             row |= {"answer": answer.pop("label"), **answer}
         self._rows.append(row)
         self.progress()

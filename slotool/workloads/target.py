@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -92,6 +93,7 @@ def reason(error: BaseException) -> str:
     """One short line for a failed request."""
     if isinstance(error, TimeoutError):
         return "no answer within the time allowed"
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno).lower()
+    # TLS has numbers of its own.
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
     return " ".join(str(error).split())[:200] or type(error).__name__

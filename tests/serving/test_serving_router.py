@@ -74,6 +74,7 @@ def test_requests_run_in_order_of_deadline_then_priority(three: ThreeLinear) -> 
 
 def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None:
     router = router_of(three)
+    three.sleep_s[LARGE] = 2e-3  # Shorter calls follow each other for up to a millisecond.
     urgent: list[asyncio.Task[Answer]] = []
     plain = three.forward
 
