@@ -39,6 +39,12 @@ def expired(waited_us: float) -> Refusal:
     return Refusal(504, "expired", f"the deadline passed after {waited_us:.0f} µs, before the request could be served")
 
 
+def too_near(waited_us: float, left_us: float) -> Refusal:
+    """504: the deadline is nearer than what answers lately take beyond their plan; no work was spent on it."""
+    left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
+    return Refusal(504, "expired", f"{left}, less than answers lately leave later than planned")
+
+
 def cannot_meet(reason: str) -> Refusal:
     """503: refused before any work, since what was asked for cannot be had."""
     return Refusal(503, "cannot-meet", reason)

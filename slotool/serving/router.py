@@ -97,7 +97,8 @@ class _Lane:
 
     def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
         for drop in drops:
-            self.tickets.pop(drop.query.id).refuse(_refusal(drop, now_us))
+            ticket = self.tickets.pop(drop.query.id)
+            ticket.refuse(_refusal(drop, now_us, ticket.margin_us))
 
     def withdraw(self, query: Query) -> None:
         self.state.withdraw(query)
@@ -391,9 +392,10 @@ def _urgency(lane: _Lane) -> tuple[float, float, float]:
     return query.urgency
 
 
-def _refusal(drop: Drop, now_us: float) -> Refusal:
+def _refusal(drop: Drop, now_us: float, margin_us: float) -> Refusal:
     if drop.fate is Fate.EXPIRED:
-        return refusals.expired(now_us - drop.query.arrival_us)
+        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
+        return refusals.too_near(waited_us, left_us) if left_us > 0 else refusals.expired(waited_us)
     if drop.fate is Fate.FAILED:
         return Refusal(500, "failed", drop.reason)
     return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)

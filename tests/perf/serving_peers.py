@@ -1,11 +1,11 @@
 """Throughput at a p99 of 25 ms beside Ray Serve, LitServe, BentoML and MLServer: one model, one client, one machine.
 
 ``python -m tests.perf serving_peers`` installs each peer in an environment of its own (``$SLOTOOL_PEERS``, by default
-``.venv/peers``) and serves the shipped MLP's weights there in PyTorch, by the plain way of the peer's documentation and
-with its defaults (``peers/``; MLServer without its worker process, which spares it a hop and does not start with
-today's uvloop). One open-loop client asks all of them, Poisson arrivals, one example a request; the greatest rate whose
-p99 over all requests sent is 25 ms at most, to within 15 %. Client and server share the machine's cores.
-``SLOTOOL_BENCH_SECONDS``: how long each load lasts (4).
+``.venv/peers``) and serves the shipped MLP's weights there in PyTorch, by the plain way of the peer's documentation
+and with its defaults (``peers/``; MLServer without its worker process, which spares it a hop and does not start with
+today's uvloop). One open-loop client asks all of them, Poisson arrivals, one example a request; the greatest rate
+whose p99 over all requests sent is 25 ms at most, to within 15 %, in one of two tries. Client and server share the
+machine's cores. ``SLOTOOL_BENCH_SECONDS``: how long each load lasts (4).
 """
 
 from __future__ import annotations
@@ -157,6 +157,11 @@ def _greatest(target: Target, name: str) -> dict[str, Any]:
     accuracies, split = [], load_dataset("digits").test
 
     def measure(rate_per_s: float) -> Load:
+        first = measure_once(rate_per_s)
+        # A machine with other tenants stalls now and then: what fails is tried once more.
+        return first if first.p99_s is not None and first.p99_s <= P99_S else measure_once(rate_per_s)
+
+    def measure_once(rate_per_s: float) -> Load:
         run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), seconds, split, seed=1), target)
         run.drive()
         log = run.log()

@@ -132,6 +132,17 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
     assert patient.slack_us == pytest.approx(1e6 - patient.queue_us - patient.compute_us, abs=1.0)
 
 
+def test_a_deadline_too_near_for_what_answers_lately_take_is_not_said_to_have_passed(
+    three: ThreeLinear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = router_of(three)
+    monkeypatch.setattr(router.margin, "of", lambda timeout_us, now_us: 0.5e6)
+    for ago_us, said in ((0.1e6, r"4\d{5} µs are left after 1\d{5} µs"), (0.6e6, r"passed after 6\d{5} µs")):
+        with pytest.raises(Refusal, match=said):
+            asyncio.run(router.answer("three", batch(1), Demands(0.55e6), router.now_us() - ago_us, HERE))
+    assert three.calls == []
+
+
 def test_a_policy_with_nothing_to_say_is_a_refusal(three: ThreeLinear) -> None:
     result = together(router_of(three, LatencyConstrained(space(1.0))), (batch(1), Demands()))[0]
     assert "no policy" in str(refused(result))
