@@ -36,7 +36,7 @@ from tests.perf.traces import Setting, arguments_of, prepared
 
 DEADLINES_S = (0.03, 0.045, 0.07, 0.1)
 # Of what the largest point can serve: rates at which each is measured, and between which the load swings.
-SHARES, LEAST, MOST = (0.2, 0.4, 0.6, 0.8, 1.0, 1.3), 0.2, 1.2
+SHARES, LEAST, MOST = (0.2, 0.5, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.45, 1.6), 0.2, 1.5
 MEASURED_S = 2.0
 
 
