@@ -34,9 +34,8 @@ def create_app(
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.short_way`` what answers the
-    requests that need none of this application's routes. ``token``: what clients must show, health
-    probes excepted. ``steering``: lets the live page change the policy. The router is closed when the application's
-    lifespan ends.
+    requests that need none of this application's routes. ``token``: what clients must show, health probes excepted.
+    ``steering``: lets the live page change the policy. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), token)
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)

@@ -52,7 +52,7 @@ class Reply(NamedTuple):
         """The bytes of an HTTP/1.1 response."""
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
         head = (
-            f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\ncontent-type: {self.media_type}\r\n"
+            f"HTTP/1.1 {self.status} {_PHRASES.get(self.status, '')}\r\ncontent-type: {self.media_type}\r\n"
             f"content-length: {len(self.body)}\r\n{more}\r\n"
         )
         return head.encode("latin-1") + self.body

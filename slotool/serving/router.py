@@ -110,11 +110,11 @@ class Router:
 
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived after each that is long, and after a millisecond of short ones, so that an urgent newcomer
-    overtakes. A request whose worker is lost is given
-    to another one while its deadline lasts. Deadlines are brought forward by ``margin``, learnt from answers.
-    ``max_queue``: requests waiting beyond this are refused on arrival. ``events``: told of workers lost and replaced
-    and of models switched. ``clock_us`` may be replaced in tests. Use it from one event loop. Raises ``InputError``
-    when there are no models or one cannot be served by the engine, ``RunError`` when one cannot run.
+    overtakes. A request whose worker is lost is given to another one while its deadline lasts. Deadlines are brought
+    forward by ``margin``, learnt from answers. ``max_queue``: requests waiting beyond this are refused on arrival.
+    ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
+    from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
+    ``RunError`` when one cannot run.
     """
 
     def __init__(

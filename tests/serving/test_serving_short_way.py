@@ -96,6 +96,11 @@ def test_usual_requests_are_read_at_once() -> None:
     assert WholeRequest.of(head + b"abc", head_bytes=20) is None
 
 
+def test_thousands_of_blanks_before_a_bad_byte_are_read_as_fast_as_anything() -> None:
+    head = b"POST /compute HTTP/1.1\r\nContent-Length: 0\r\nX:%b\x00\r\n\r\n" % (b" " * 1_000_000)
+    assert WholeRequest.of(head, head_bytes=len(head)) is None
+
+
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveServer]:
     with live_server([served(ThreeLinear())]) as live:
