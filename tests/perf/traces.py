@@ -6,7 +6,7 @@ profiled, or read with its tables from ``$SLOTOOL_NETWORKS`` (traces-supernet, t
 traces-outcomes.parquet, which are left there). Rates are shares of what its largest point can serve by the profile,
 the deadline 1.2 times its largest call (superserve: 36 ms). Azure's counts are read from ``$SLOTOOL_DATA_DIR/traces``.
 The peers are the fixed points: by trace the most accurate one that the simulator has keep 0.99, and the one above it,
-both served too. ``SLOTOOL_BENCH_SECONDS``: how long each trace lasts (30).
+both served too. ``SLOTOOL_BENCH_SECONDS``: how long each trace lasts (60).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _slotool(*arguments: object) -> None:
 
 def _traces(unit: float) -> dict[str, np.ndarray]:
     """Instants in seconds by name; a quarter of a bursty trace is its steady base."""
-    lasts_s = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "30"))
+    lasts_s = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "60"))
     drawn = {f"bursty {s:g}": Bursty(0.25 * s * unit, 0.75 * s * unit, CV2).times(lasts_s, seed=1) for s in SHARES}
     counts = Path(os.environ.get("SLOTOOL_DATA_DIR", "")) / "traces" / "azure_functions_2019_1000.csv"
     if not counts.exists():
