@@ -22,8 +22,6 @@ from slotool.tables import FULL, OperatingPoint
 
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.safetensors"
-
-
 # Of a call of no more floating-point operations torch takes most of the time to set out: up to four times what NumPy
 # takes for all of it.
 SMALL_FLOPS = 2_000_000

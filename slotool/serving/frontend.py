@@ -218,14 +218,11 @@ def has_left(receive: Receive) -> bool:
     return message is not None and message["type"] == "http.disconnect"
 
 
-def json_response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    document: Mapping[str, Any] | Sequence[Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """``document`` as strict JSON."""
     return Reply.of_json(document, status, headers or {}).response()
-
-
-def json_list(entries: Sequence[Mapping[str, Any]]) -> Response:
-    """The entries as a strict JSON array."""
-    return Reply.of_json(entries).response()
 
 
 def explanation(answer: Answer) -> dict[str, str | float]:

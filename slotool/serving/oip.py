@@ -17,7 +17,6 @@ from slotool.serving.frontend import (
     FrontEnd,
     explanation,
     has_left,
-    json_list,
     json_response,
     require_admitted,
 )
@@ -83,7 +82,7 @@ class OpenInference:
     async def repository_index(self, request: Request) -> Response:
         """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
         await self._front.body(request)
-        return json_list([{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models])
+        return json_response([{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models])
 
     async def infer(self, request: Request) -> Response:
         front = self._front

@@ -21,7 +21,7 @@ from slotool.errors import InputError
 from slotool.machine import allow_connections
 from slotool.serving.admission import RestingSelector
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http_limits import LimitedHttp
+from slotool.serving.http_protocol import LimitedHttp
 
 KEEP_ALIVE_S = 75
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
 
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
@@ -38,3 +39,25 @@ class ShortWay:
             return await self._inference.answer(served, head.headers, request.body, arrival_us, is_gone)
         except Refusal as refusal:
             return front.refused(refusal, head.model or head.headers.get("model"))
+
+
+class Begun(Coroutine[Any, Any, Reply]):
+    """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Reply], waits_for: Any):
+        self._coroutine, self._waits_for = coroutine, waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._waits_for is None:
+            return self._coroutine.send(value)
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        return (yield from self._coroutine.__await__())

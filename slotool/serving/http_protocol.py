@@ -4,7 +4,7 @@ with a short way for the requests that come by the thousand."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,7 +13,7 @@ from slotool.serving import refusals
 from slotool.serving.admission import REFUSAL, Admission
 from slotool.serving.refusals import Refusal
 from slotool.serving.reply import Reply
-from slotool.serving.short_way import ShortWay
+from slotool.serving.short_way import Begun, ShortWay
 from slotool.serving.whole_request import WholeRequest
 
 
@@ -77,7 +77,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._head_limit, self._head_s, self._dropped, self._admission = head_bytes, head_s, dropped, admission
         self._most_connections = most_connections
         self._short_way = short_way
-        # The request that has gone it and is not answered yet, and what has come behind it.
+        # The request on the short way that is not answered yet, and what has come behind it.
         self._short: asyncio.Task[Reply] | None = None
         self._behind = b""
         self._active_s = 0.0
@@ -159,7 +159,7 @@ class LimitedHttp(HttpToolsProtocol):
         except Exception as error:
             self._broken(error)
         else:
-            self._short = self.loop.create_task(_Begun(answering, waits_for))
+            self._short = self.loop.create_task(Begun(answering, waits_for))
             self._short.add_done_callback(self._short_way_ended)
             self.tasks.add(self._short)  # type: ignore[arg-type]
         return True
@@ -244,25 +244,3 @@ class LimitedHttp(HttpToolsProtocol):
         self._dropped("", refusal.cause)
         self.transport.write(Reply.refusing(refusal, {"connection": "close"}).http())
         self.transport.close()
-
-
-class _Begun(Coroutine[Any, Any, Reply]):
-    """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Reply], waits_for: Any):
-        self._coroutine, self._waits_for = coroutine, waits_for
-
-    def send(self, value: Any) -> Any:
-        if self._waits_for is None:
-            return self._coroutine.send(value)
-        waits_for, self._waits_for = self._waits_for, None
-        return waits_for
-
-    def throw(self, *error: Any) -> Any:
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Reply]:
-        return (yield from self._coroutine.__await__())
