@@ -6,12 +6,13 @@ import ctypes
 import gc
 import hashlib
 import json
+import math
 import os
 import platform
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
@@ -28,6 +29,30 @@ _THREAD_VARIABLES = (
     "NUMEXPR_NUM_THREADS",
     "NUMBA_NUM_THREADS",
     "TF_NUM_INTRAOP_THREADS",
+)
+# Facts, and what a person calls them; those of ``_LATENCY_FACTS`` make the machine's id, with a few that are coarsened.
+_FACT_WORDS = {
+    "cpu": "processor",
+    "architecture": "architecture",
+    "gpus": "GPUs",
+    "cores": "cores",
+    "cores_given": "cores given",
+    "cpu_quota": "CPU quota",
+    "governor": "frequency governor",
+    "turbo": "turbo",
+    "memory_bytes": "memory",
+    "memory_limit_bytes": "memory limit",
+    "system": "kernel",
+    "python": "Python",
+}
+_LATENCY_FACTS = (
+    "cpu",
+    "architecture",
+    "cores",
+    "cores_given",
+    "cpu_quota",
+    "governor",
+    "turbo",
 )
 _PR_SET_PDEATHSIG = 1
 _SPARE_FILES = 256
@@ -57,14 +82,50 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def machine_id() -> str:
-    """Twelve hexadecimal digits that change when a fact that latency depends on does."""
-    apart = ("python", "libraries", "optional_libraries", "gpus")
-    facts = {name: value for name, value in machine_facts().items() if name not in apart}
-    if machine_facts()["gpus"]:
-        facts["gpus"] = machine_facts()["gpus"]
-    facts["torch"] = machine_facts()["libraries"]["torch"]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+def machine_id(facts: Mapping[str, Any] | None = None) -> str:
+    """Twelve hexadecimal digits that change when a fact that latency depends on does; of this machine unless ``facts``.
+
+    Memory counts in whole GiB and the operating system without its release: two machines of one kind differ in both.
+    ``differences`` names them all the same.
+    """
+    facts = machine_facts() if facts is None else facts
+    kept: dict[str, Any] = {name: facts.get(name) for name in _LATENCY_FACTS}
+    for name in ("memory_bytes", "memory_limit_bytes"):
+        kept[name] = math.ceil((facts.get(name) or 0) / 2**30)
+    kept["system"] = str(facts.get("system")).partition(" ")[0]
+    kept["torch"] = (facts.get("libraries") or {}).get("torch")
+    if facts.get("gpus"):
+        kept["gpus"] = facts["gpus"]
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any] | None = None) -> list[str]:
+    """What differs between two machines, in words: ``["processor Xeon → EPYC", "kernel Linux 6.1.0 → Linux 6.1.2"]``.
+
+    Both are ``machine_facts``, ``here`` of this machine unless given. What weighs most on a latency comes first.
+    Facts that one of them does not state are left out; empty when nothing stated differs.
+    """
+    here = machine_facts() if here is None else here
+    pairs = [
+        (words, _shown(there[name]), _shown(here[name]))
+        for name, words in _FACT_WORDS.items()
+        if name in there and name in here
+    ]
+    for kind in ("libraries", "optional_libraries"):
+        then, now = there.get(kind, {}), here.get(kind, {})
+        pairs += [(name, _shown(then[name]), _shown(now[name])) for name in now if name in then]
+    return [f"{words} {then} → {now}" for words, then, now in pairs if then != now]
+
+
+def _shown(value: Any) -> str:
+    """A fact as a person writes it; numbers above a million are bytes."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int) and value > 1_000_000:
+        return f"{value / 2**30:.1f} GiB"
+    return "none" if value is None else str(value)
 
 
 def limit_threads(threads: int) -> None:
@@ -111,13 +172,20 @@ def schedule(policy: int, process: int | None = None) -> None:
         os.sched_setscheduler(int(thread), policy, os.sched_param(0))
 
 
-def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare."""
+def allow_connections(count: int) -> int:
+    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare.
+
+    Returns for how many connections it is enough, ``count`` at most: where files are few, three quarters of those that
+    are not open yet, so that there are some for whoever is to be told that there are no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _SPARE_FILES
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return count
+    return max(1, min(count, (soft - len(os.listdir("/proc/self/fd"))) * 3 // 4))
 
 
 def thread_variables(threads: int) -> dict[str, str]:

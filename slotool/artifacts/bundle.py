@@ -8,24 +8,55 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from slotool import __version__
+from slotool import __version__, strict_json
 from slotool.errors import AlreadyExistsError, ArtifactError
 from slotool.machine import machine_facts
 
 MANIFEST = "manifest.json"
 FORMAT = "slotool-artifact"
 FORMAT_VERSION = 1
+# Of a file's name, on every file system in use.
+MAX_NAME_BYTES = 255
 
 
 class SavableTable(Protocol):
     def save(self, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Entry:
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Parent:
+    name: str
+    kind: str
+    id: str
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What a manifest must say for this slotool to read it."""
+
+    format: str
+    format_version: int
+    kind: str
+    files: dict[str, _Entry]
+    config: dict[str, Any]
+    seed: int | None = None
+    created: str = ""
+    slotool_version: str = ""
+    parents: list[_Parent] = field(default_factory=list)
+    machine: dict[str, Any] = field(default_factory=dict)
 
 
 class ArtifactWriter:
@@ -77,7 +108,16 @@ class Artifact:
         return hashlib.sha256(sums.encode()).hexdigest()
 
     def json(self, name: str) -> Any:
-        return json.loads(self.file(name).read_text())
+        return strict_json.read(self.file(name), error=ArtifactError)
+
+    def weights(self, name: str) -> dict[str, np.ndarray]:
+        """``tensors`` of a network. Raises ``ArtifactError`` also when one of them holds NaN or infinity."""
+        read = self.tensors(name)
+        for key, array in read.items():
+            # The extremes of an array with a NaN are NaN; unlike isfinite they need no memory.
+            if array.dtype.kind == "f" and array.size and not np.isfinite([array.min(), array.max()]).all():
+                raise ArtifactError(f"{self.path}: {name}: tensor {key[:80]!r} holds NaN or infinity; make it again")
+        return read
 
     def tensors(self, name: str) -> dict[str, np.ndarray]:
         """The file's arrays by name; when ``mapped``, they are the file's own pages, read when they are touched, shared
@@ -158,8 +198,8 @@ def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None, *, 
     if wanted and manifest["kind"] not in wanted:
         raise ArtifactError(f"{path}: this is a {manifest['kind']} artifact, expected {' or '.join(wanted)}")
     for name, entry in manifest["files"].items():
-        if Path(name).name != name:
-            raise ArtifactError(f"{path}: its manifest names a file outside the bundle: {name!r}")
+        if not _is_file_name(name) or (path / name).is_symlink():
+            raise ArtifactError(f"{path}: its manifest names a file outside the bundle: {name[:80]!r}")
         if not (path / name).is_file():
             raise ArtifactError(f"{path}: {name} is missing; the artifact is incomplete, make it again")
         if _entry(path / name) != entry:
@@ -186,14 +226,19 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not is_artifact(path):
         raise ArtifactError(f"{path}: no {MANIFEST} in it; not an artifact, or one whose writing was cut short")
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        whole = isinstance(manifest["kind"], str) and isinstance(manifest["files"], dict)
-        version = manifest["format_version"] if manifest["format"] == FORMAT and whole else None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path}: its {MANIFEST} cannot be read") from error
+        manifest = strict_json.read(path / MANIFEST, error=ArtifactError)
+        strict_json.convert(manifest, _Manifest)
+        version = manifest["format_version"] if manifest["format"] == FORMAT else None
+    except strict_json.JsonError as error:
+        raise ArtifactError(f"{path}: its {MANIFEST} cannot be read ({error})") from error
     if version != FORMAT_VERSION:
         raise ArtifactError(f"{path}: artifact format {version}, but this slotool reads format {FORMAT_VERSION}")
     return manifest
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether ``name`` can be that of a file in the bundle's folder, and of none elsewhere."""
+    return Path(name).name == name and "\0" not in name and 0 < len(os.fsencode(name)) <= MAX_NAME_BYTES
 
 
 def _entry(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slotool import strict_json
 from slotool.errors import InputError
 
 
@@ -26,14 +27,14 @@ def save_document(path: str | Path, document: Mapping[str, Any]) -> None:
 def load_document(path: str | Path, schema: str, version: int, what: str) -> dict[str, Any]:
     """The file's object. Raises ``InputError`` for anything but a JSON object of this schema and version."""
     try:
-        document = json.loads(Path(path).read_text())
+        document = strict_json.read(Path(path))
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file") from error
-    except (ValueError, OSError) as error:
+    except OSError as error:
         raise InputError(f"{path}: not a JSON file") from error
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise InputError(f"{path}: not a {what} (schema {schema})")
     if document.get("schema_version") != version:
-        name = schema.rpartition("/")[2]
-        raise InputError(f"{path}: {name} schema version {document.get('schema_version')}, expected {version}")
+        name, found = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
+        raise InputError(f"{path}: {name} schema version {found}, expected {version}")
     return document

@@ -1,0 +1,19 @@
+"""Text for people: what comes from files and requests is shown, and never obeyed by a terminal or a page."""
+
+from __future__ import annotations
+
+# Blanks of other widths are as harmless as the one that isprintable knows.
+_BLANKS = frozenset("\u00a0\u2009\u202f")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """``text`` with every character escaped (``\\x1b``, ``\\u202e``) that a terminal would act on or not show: control
+    characters, marks of writing direction, lone surrogates. ``lines``: line ends and tabs may stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character
+        if character.isprintable() or character in _BLANKS or (lines and character in "\n\t")
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )

@@ -1,0 +1,120 @@
+"""JSON from outside, read strictly: RFC 8259 by orjson, with limits on size and depth, and one kind of error.
+
+What orjson does where the standard leaves room: NaN, Infinity, numbers beyond float64 and lone surrogates are refused;
+an integer beyond 64 bits is read as a float, so it never has thousands of digits; of equal keys the last one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import orjson
+
+from slotool.errors import InputError
+
+MAX_BYTES = 32 * 2**20
+# Far below the depth at which Python's own recursion, in whatever walks the value later, would end.
+MAX_DEPTH = 100
+_OPENS, _CLOSES = b"[{", b"]}"
+T = TypeVar("T")
+# What Python raises when the parts of a document are not what the code that puts them together takes them for.
+_MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
+
+
+class JsonError(InputError, ValueError):
+    """Bytes that are not JSON, or more of it than is read; ``str(error)`` is the reason, without a source."""
+
+
+def decode(data: bytes | str, *, max_bytes: int = MAX_BYTES) -> Any:
+    """The value that ``data`` (UTF-8) stands for. Raises ``JsonError``."""
+    if isinstance(data, str):
+        data = data.encode(errors="surrogatepass")
+    if len(data) > max_bytes:
+        raise JsonError(f"{len(data)} bytes, at most {max_bytes} are read")
+    if is_too_deep(data):
+        raise JsonError(f"nested more than {MAX_DEPTH} deep")
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise JsonError(" ".join(str(error).split())[:120]) from None
+
+
+def decode_object(data: bytes | str, source: object, *, error: type[InputError] = InputError) -> dict[str, Any]:
+    """The JSON object that ``data`` stands for. Raises ``error``, whose sentence begins with ``source``."""
+    try:
+        document = decode(data)
+    except JsonError as reason:
+        raise error(f"{source}: not JSON ({reason})") from reason
+    if not isinstance(document, dict):
+        raise error(f"{source}: a JSON object is expected, this is {kind_of(document)}")
+    return document
+
+
+def read(path: Path, *, error: type[InputError] = InputError) -> Any:
+    """The value in a file. Raises ``error`` naming the file; ``OSError`` where it cannot be read at all."""
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(MAX_BYTES + 1))
+    except JsonError as reason:
+        raise error(f"{path}: not a JSON file ({reason})") from reason
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """A decoded value as ``kind``: a dataclass, or a type such as ``dict[str, float]``, its parts checked one by one.
+
+    Raises ``JsonError`` saying which part is of another type or missing; keys that ``kind`` does not know are left out.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise JsonError(str(error).replace("$", "the document", 1)) from None
+
+
+@contextmanager
+def assembling(source: object, what: str, *, error: type[InputError] = InputError) -> Iterator[None]:
+    """What goes wrong while ``what`` is put together from a file's parts is the file's fault: raises ``error``, naming
+    ``source``. Errors that are about their input already pass."""
+    try:
+        yield
+    except JsonError as reason:
+        raise error(f"{source}: not {what} ({reason})") from reason
+    except InputError:
+        raise
+    except _MISFITS as reason:
+        sentence = " ".join(f"{type(reason).__name__}: {reason}".split())[:160]
+        raise error(f"{source}: not {what}, its parts do not belong together ({sentence})") from reason
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, for error sentences."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether lists and objects are nested more than ``MAX_DEPTH`` deep, told from the brackets alone.
+
+    Brackets inside strings count too, so text with a hundred unclosed ones is taken for depth.
+    """
+    if sum(data.count(bracket) for bracket in _OPENS) <= MAX_DEPTH:
+        return False
+    characters = np.frombuffer(data, dtype=np.uint8)
+    opens = (characters == _OPENS[0]) | (characters == _OPENS[1])
+    closes = (characters == _CLOSES[0]) | (characters == _CLOSES[1])
+    steps = opens.astype(np.int8) - closes.astype(np.int8)
+    return bool(np.cumsum(steps[steps != 0], dtype=np.int64).max(initial=0) > MAX_DEPTH)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a decoded value is a JSON number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a decoded value is an integer of at most 64 bits; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
