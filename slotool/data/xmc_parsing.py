@@ -6,7 +6,8 @@ Import this module only where such a file is read: it brings in Numba.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from slotool.compilation import njit
 
 NO_FAULT, BAD_LABEL, BAD_FEATURE, BAD_VALUE, LABEL_RANGE, FEATURE_RANGE = range(6)
 
@@ -32,8 +33,11 @@ def parse_lines(
 
     ``labels`` and ``columns``: int32, ``values``: float32, one entry after the other; ``label_counts`` and
     ``feature_counts``: int64, one per line. A line that begins with a space, or with ``f:v``, has no labels.
-    Returns (lines, labels, features, fault, position): a fault ends parsing at that byte, in that line.
+    Returns (lines, labels, features, fault, position): a fault ends parsing at that byte, in that line. Raises
+    ``ValueError`` for text that does not end with a newline, where every loop stops.
     """
+    if len(text) > 0 and text[-1] != _NEWLINE:
+        raise ValueError("text without a newline at its end")
     at, lines, label_count, feature_count, fault = 0, 0, 0, 0, NO_FAULT
     while at < len(text):
         labels_before, features_before = label_count, feature_count

@@ -9,6 +9,7 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.tables.points import OperatingPoint
+from slotool.tables.rounds import RoundNoise, fit_noise, repetition_interval, round_medians
 from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
 from slotool.tables.table import Table
@@ -30,6 +31,13 @@ LATENCY_SCHEMA = Schema(
         Column("reason", "text", "one sentence when status is not ok", default=""),
         Column("first_call_s", "number", "seconds of the first call", optional=True, rule=NOT_NEGATIVE),
         Column("samples_s", "numbers", "seconds per call, each sample as measured", rule=POSITIVE, alias="latency_s"),
+        Column(
+            "samples_per_round",
+            "numbers",
+            "how many of samples_s each round of a campaign gave, in order; empty where nobody knows",
+            default=(),
+            rule=POSITIVE,
+        ),
         Column(
             "predicted",
             "flag",
@@ -64,16 +72,28 @@ class LatencyTable(Table):
         return LatencyTable(self.rows[keep], self.provenance)
 
     def statistics(self) -> pd.DataFrame:
-        """Per ``ok`` row: its key columns and n, median_s, low_s, high_s (95 % interval of the median), mad_s, p90_s,
-        p99_s.
+        """Per ``ok`` row: its key columns and n, rounds, median_s, low_s, high_s, mad_s, p90_s, p99_s.
 
-        ``p90_s`` is NaN below 64 samples, ``p99_s`` below 662: no honest one exists there (see ``tail_quantile``).
+        ``low_s`` to ``high_s`` is where the median of a repetition in another round lies in 95 % of cases
+        (``repetition_interval``, with the noise between rounds of this table's measured rows). Where nobody knows the
+        rounds (``rounds`` 0), it is the interval of the median of these samples alone. ``p90_s`` is NaN below 64
+        samples, ``p99_s`` below 662: no honest one exists there (see ``tail_quantile``).
         """
         ok = self.rows[self.rows["status"] == "ok"].reset_index(drop=True)
-        measured = pd.DataFrame([_statistics(samples) for samples in ok["samples_s"]], columns=_STATISTICS)
+        noise = self.round_noise()
+        measured = pd.DataFrame(
+            [_statistics(*row, noise) for row in zip(ok["samples_s"], ok["samples_per_round"], strict=True)],
+            columns=_STATISTICS,
+        )
         for bound in ("low_s", "high_s"):
             measured[bound] = ok[bound].where(ok["predicted"], measured[bound])
         return pd.concat([ok[[*KEY, "predicted"]], measured], axis=1)
+
+    def round_noise(self) -> RoundNoise:
+        """How far medians of rounds scatter in the measured rows (``fit_noise``)."""
+        rows = self.rows[(self.rows["status"] == "ok") & ~self.rows["predicted"]]
+        known = zip(rows["samples_s"], rows["samples_per_round"], strict=True)
+        return fit_noise(round_medians(samples, counts) for samples, counts in known if len(counts) > 1)
 
     def median_s(self, subject: str, point: OperatingPoint, **conditions: Any) -> float:
         """Median seconds per call over all samples of the matching rows. Raises ``InputError`` when there are none."""
@@ -89,11 +109,13 @@ def copies_in(subject: str, co_runners: str) -> int | None:
     return len(labels) if all(label.partition("@")[0] == subject for label in labels) else None
 
 
-_STATISTICS = ["n", "median_s", "low_s", "high_s", "mad_s", "p90_s", "p99_s"]
+_STATISTICS = ["n", "rounds", "median_s", "low_s", "high_s", "mad_s", "p90_s", "p99_s"]
 
 
-def _statistics(samples: np.ndarray) -> tuple[float, ...]:
+def _statistics(samples: np.ndarray, per_round: np.ndarray, noise: RoundNoise) -> tuple[float, ...]:
     median = float(np.median(samples))
-    low, high = median_interval(samples)
+    known = len(per_round) > 0
+    low, high = repetition_interval(samples, per_round, noise) if known else median_interval(samples)
     mad = float(np.median(np.abs(samples - median)))
-    return len(samples), median, low, high, mad, tail_quantile(samples, 0.90), tail_quantile(samples, 0.99)
+    tails = tail_quantile(samples, 0.90), tail_quantile(samples, 0.99)
+    return len(samples), len(per_round), median, low, high, mad, *tails

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slotool import strict_json
 from slotool.errors import TableError
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
@@ -28,6 +29,11 @@ _ARROW: dict[Kind, pa.DataType] = {
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 METADATA_KEY = b"slotool"
 LIST_SEPARATOR = ";"
+# Of a file, its own columns and those it only carries along; every one is a pandas column.
+MAX_COLUMNS = 1_000
+MAX_HEADER_CHARACTERS = 100_000
+# What pyarrow raises for damaged files; a name that is not UTF-8 is a ValueError.
+_NOT_PARQUET = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -115,8 +121,8 @@ class Schema:
             for c in self.columns
         }
         own = self._names | set(called.values())
-        extra = {name: frame[name].reset_index(drop=True) for name in frame.columns if name not in own}
-        return pd.DataFrame({**typed, **extra})
+        extra = frame.loc[:, [name not in own for name in frame.columns]].reset_index(drop=True)
+        return pd.concat([pd.DataFrame(typed), extra], axis=1) if len(extra.columns) else pd.DataFrame(typed)
 
     def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         """Rows given as mappings; what a row leaves out takes the column's default, unknown keys are dropped."""
@@ -136,6 +142,9 @@ class Schema:
         return frozenset(column.name for column in self.columns)
 
     def _load_csv(self, path: Path) -> pd.DataFrame:
+        with path.open(errors="replace") as file:
+            header = file.readline(MAX_HEADER_CHARACTERS)
+        _require_columns(header.count(",") + 1, len(header) < MAX_HEADER_CHARACTERS, path)
         try:
             frame = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
         except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
@@ -146,8 +155,12 @@ class Schema:
 
     def _load_parquet(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         try:
+            _require_columns(len(pq.read_schema(path).names), True, path)
             table = pq.read_table(path)
-        except (pa.ArrowInvalid, OSError) as error:
+            # Text that is not UTF-8 is noticed here, and not wherever it is first looked at.
+            table.validate(full=True)
+            frame = table.to_pandas()
+        except _NOT_PARQUET as error:
             raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
         header = read_header(table.schema, path)
         if header and header.get("schema") != self.name:
@@ -159,7 +172,14 @@ class Schema:
             )
         if table.num_rows == 0:
             raise TableError(f"{path}: the table has no rows")
-        return self.validate(table.to_pandas(), str(path)), dict(header.get("provenance", {}))
+        with strict_json.assembling(path, f"a {self.name} table", error=TableError):
+            return self.validate(frame, str(path)), dict(header.get("provenance", {}))
+
+
+def _require_columns(columns: int, whole: bool, path: Path) -> None:
+    if columns > MAX_COLUMNS or not whole:
+        said = f"{columns} columns" if whole else f"a first line of more than {MAX_HEADER_CHARACTERS} characters"
+        raise TableError(f"{path}: {said}, at most {MAX_COLUMNS} columns are read; leave out those it does not need")
 
 
 def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:
@@ -168,9 +188,9 @@ def read_header(schema: pa.Schema, path: Path) -> dict[str, Any]:
     if raw is None:
         return {}
     try:
-        header = json.loads(raw)
-    except ValueError as error:
-        raise TableError(f"{path}: its slotool header is not JSON") from error
+        header = strict_json.decode(raw)
+    except strict_json.JsonError as error:
+        raise TableError(f"{path}: its slotool header is not JSON ({error})") from error
     return header if isinstance(header, dict) else {}
 
 
@@ -178,7 +198,7 @@ def schema_name(path: Path) -> str | None:
     """Which slotool schema a Parquet file declares, or None. Raises ``TableError`` for an unreadable file."""
     try:
         return read_header(pq.read_schema(path), path).get("schema")
-    except (pa.ArrowInvalid, OSError) as error:
+    except _NOT_PARQUET as error:
         raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
 
 

@@ -13,7 +13,9 @@ FEWEST_SAMPLES = {0.90: 64, 0.99: 662}
 
 
 def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Distribution-free interval of the median from order statistics (exact binomial ranks).
+    """Distribution-free interval of the median from order statistics (exact binomial ranks), of independent samples.
+
+    Latencies of one round are not independent of what the machine did meanwhile: see ``rounds.repetition_interval``.
 
     ``samples``: float [n], any order. Returns (low, high); below 6 samples the interval is the whole range, since no
     pair of order statistics covers 95 %.

@@ -1,0 +1,122 @@
+"""Samples taken in several rounds, and what a repetition of the measurement in another round would show.
+
+Within a round the samples share one state of the machine: where the weights lie in memory, what the neighbours do. So
+the spread of samples says little about another round, however many there are, and the interval must come from how far
+rounds differ. A row has few rounds; the variance between them is therefore pooled over the rows of a table by the
+moderated t statistic (Smyth, "Linear models and empirical Bayes methods", 2004): the variances of rows follow a scaled
+inverse chi-square distribution, and each row's own variance is weighted against it by degrees of freedom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.tables.statistics import median_interval
+
+Counts = Sequence[float] | np.ndarray
+
+MIN_ROWS = 10
+# Medians of two rounds that differ by less are the same for the resolution of the clock's reading.
+MIN_RELATIVE_SD = 1e-4
+MAX_DEGREES = 1e3
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class RoundNoise:
+    """How much medians of rounds scatter about a row's true median: a relative standard deviation ``scale``, as
+    uncertain for a single row as an estimate from ``degrees`` squared differences (few: rows differ much in it)."""
+
+    scale: float
+    degrees: float
+
+
+# What a table takes that has too few rows of several rounds to tell its own: that of the 6,700 rows of
+# datasets/random-networks-latency.parquet (two cores of a shared virtual machine); `datasets/derive.py` prints it.
+USUAL_NOISE = RoundNoise(0.018, 1.7)
+
+
+def rounds_of(samples_s: np.ndarray, per_round: Counts) -> list[np.ndarray]:
+    """The samples of each round, in time order; all as one round when ``per_round`` does not add up to them."""
+    counts = [int(count) for count in per_round]
+    if sum(counts) != len(samples_s) or min(counts, default=0) < 1:
+        return [np.asarray(samples_s)]
+    return np.split(np.asarray(samples_s), np.cumsum(counts)[:-1])
+
+
+def round_medians(samples_s: np.ndarray, per_round: Counts) -> np.ndarray:
+    """The median of each round, float64 seconds [rounds]."""
+    return np.array([np.median(samples) for samples in rounds_of(samples_s, per_round)])
+
+
+def fit_noise(medians: Iterable[np.ndarray]) -> RoundNoise:
+    """The noise between rounds of a table whose rows have these ``round_medians``; ``USUAL_NOISE`` when fewer than
+    ``MIN_ROWS`` of them have two rounds or more.
+
+    The moments of log variances give both numbers. Then ``scale`` grows, where it must, until 95 % of the rows' second
+    rounds lie in the interval of their first: real tails are heavier than the model's.
+    """
+    from scipy.special import digamma, polygamma
+
+    logs = [np.log(row) for row in medians if len(row) > 1]
+    if len(logs) < MIN_ROWS:
+        return USUAL_NOISE
+    free = np.array([len(row) - 1 for row in logs], dtype=np.float64)
+    variances = np.maximum([row.var(ddof=1) for row in logs], MIN_RELATIVE_SD**2)
+    excess = np.log(variances) - digamma(free / 2) + np.log(free / 2)
+    between = excess.var(ddof=1) - float(polygamma(1, free / 2).mean())
+    degrees = _degrees(between)
+    scale = math.exp((excess.mean() + digamma(degrees / 2) - math.log(degrees / 2)) / 2)
+    steps = np.abs([row[1] - row[0] for row in logs])
+    observed = float(np.quantile(steps, CONFIDENCE)) / (math.sqrt(2.0) * _t(degrees, CONFIDENCE))
+    return RoundNoise(max(scale, observed), degrees)
+
+
+def repetition_interval(
+    samples_s: np.ndarray, per_round: Counts, noise: RoundNoise, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Where the median of another round lies with this ``confidence``, and so that of a whole repetition: (low, high).
+
+    More rounds make it surer, not narrower than rounds scatter. Never narrower than ``median_interval``, which knows
+    the scatter of these samples alone. A half of a row's rounds is a row of its own here: pass its samples and its
+    counts, with the ``noise`` of the table. Where every round takes one of two values, as a place in memory may make
+    it, two or three rounds that happen to agree look quieter than they are, and it holds less than it says.
+    """
+    medians = np.log(round_medians(samples_s, per_round))
+    own = len(medians) - 1
+    variance = float(medians.var(ddof=1)) if own else 0.0
+    degrees = noise.degrees + own
+    spread = math.sqrt((noise.degrees * noise.scale**2 + own * variance) / degrees * (1 + 1 / len(medians)))
+    width = math.exp(min(_t(degrees, confidence) * spread, 700.0))
+    middle, (low, high) = float(np.median(samples_s)), median_interval(samples_s, confidence)
+    return min(low, middle / width), max(high, middle * width)
+
+
+def rounds_agree(samples_s: np.ndarray, per_round: Counts, precision: float) -> bool:
+    """Whether there are two rounds or more, and no two of their medians, nor those of the first and the last half of
+    the samples, differ by more than ``precision``, a fraction of the median of all."""
+    medians, half = round_medians(samples_s, per_round), len(samples_s) // 2
+    if len(medians) < 2:
+        return False
+    drift = abs(float(np.median(samples_s[:half])) - float(np.median(samples_s[half:])))
+    return max(float(np.ptp(medians)), drift) <= precision * float(np.median(samples_s))
+
+
+def _degrees(between: float) -> float:
+    """The degrees of freedom whose log variance has this variance: the inverse of the trigamma function."""
+    from scipy.optimize import brentq
+    from scipy.special import polygamma
+
+    if between <= float(polygamma(1, MAX_DEGREES / 2)):
+        return MAX_DEGREES
+    return 2 * float(brentq(lambda half: float(polygamma(1, half)) - between, 1e-3, MAX_DEGREES / 2))
+
+
+def _t(degrees: float, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, (1 + confidence) / 2))
