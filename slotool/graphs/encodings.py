@@ -12,6 +12,7 @@ import numpy as np
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.operators import Shape, channel_axis
 
 # Vector units compute channels in groups of this many: 17 cost what 32 do.
 LANES = 16
@@ -126,9 +127,15 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
     return np.array([_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators], dtype=np.float64)
 
 
-def _of_operator(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple[float, ...]:
-    channels_in = inputs[0][0] if inputs and inputs[0] else 1
-    channels_out = operator.shape[0] if operator.shape else 1
+def feature_axis(op: str, shape: Shape) -> int:
+    """Which axis of its input or output an operator of this type takes for features: the last of a Dense layer's, and
+    of anything but an image, whose channels stand first."""
+    return len(shape) - 1 if op == "Dense" else channel_axis(shape)
+
+
+def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
+    channels_in = inputs[0][feature_axis(operator.op, inputs[0])] if inputs and inputs[0] else 1
+    channels_out = operator.shape[feature_axis(operator.op, operator.shape)] if operator.shape else 1
     padded = float(operator.flops)
     if operator.weights and inputs:
         padded *= lane_padding(channels_in) * lane_padding(channels_out)
@@ -141,7 +148,7 @@ def _of_operator(operator: Operator, inputs: Sequence[tuple[int, ...]]) -> tuple
         float(operator.output_bytes),
         float(channels_in),
         float(channels_out),
-        float(math.prod(operator.shape[1:])),
+        float(math.prod(operator.shape) // channels_out),
         _area(attributes, "kernel"),
         _area(attributes, "stride"),
         float("activation" in attributes),

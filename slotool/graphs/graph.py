@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,15 @@ import networkx as nx
 from slotool.errors import GraphError
 from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, resolve
 
+# What a graph is of unless it says otherwise.
+FLOAT32 = "float32"
+MATRIX_OPERATORS = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
+_BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
+
 # Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
 MOST_KEPT = 16_384
+# Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
+MAX_OPERATOR_SIZE = 2**50
 _MADE: dict[tuple[Any, ...], Operator] = {}
 
 
@@ -88,11 +95,21 @@ def make_operator(
         if key not in _MADE:
             if len(_MADE) >= MOST_KEPT:
                 _MADE.clear()
-            _MADE[key] = _known_operator(name, op, inputs, shapes, attributes)
+            _MADE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
         return _MADE[key]
     if stated is None:
         raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
-    return Operator(name, op, inputs, dict(attributes), stated.shape, stated.weights, stated.flops)
+    return _countable(Operator(name, op, inputs, dict(attributes), stated.shape, stated.weights, stated.flops))
+
+
+def _countable(operator: Operator) -> Operator:
+    """Itself. Raises ``GraphError`` for sizes that arrays of 64-bit numbers cannot add up."""
+    sizes = {"output values": math.prod(operator.shape), "weights": operator.weights, "FLOPs": operator.flops}
+    for what, size in sizes.items():
+        if size > MAX_OPERATOR_SIZE:
+            limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
+            raise GraphError(f"operator {operator.name!r}: {float(size):.3g} {what}, {limit}")
+    return operator
 
 
 def _known_operator(
@@ -111,22 +128,76 @@ class OperatorGraph:
 
     ``id`` is a hash of the structure alone (operators, attributes, edges, not names), so that equal networks have
     equal ids. ``name`` is what people call the network, empty where nobody has named it.
+
+    ``element_type`` is what it computes in: ``float32``, ``float16``, ``bfloat16``, ``float64``, ``int8`` (quantised),
+    or several joined by ``+``. ``compiled``: whether it was handed to a compiler, such as ``torch.compile``, whose
+    fusing the operators do not show. Both are part of the id, of which plain float32 networks show nothing.
+
+    ``counted_flops``: the FLOPs of its matrix products and convolutions for one example as the framework's own counter
+    has them, None where there is none; a referee, no part of the id. ``examples_interact``: whether the examples of a
+    batch meet in a product, or its FLOPs grow faster than the batch, so that FLOPs for one example mean little.
     """
 
     operators: tuple[Operator, ...]
     kind: str = field(default="graph", compare=False)
     name: str = field(default="", compare=False)
+    element_type: str = FLOAT32
+    compiled: bool = False
+    counted_flops: int | None = field(default=None, compare=False)
+    examples_interact: bool = field(default=False, compare=False)
 
     @cached_property
     def id(self) -> str:
         at = {operator.name: i for i, operator in enumerate(self.operators)}
-        lines = (f"{o.structure} {' '.join(str(at[name]) for name in o.inputs)}\n" for o in self.operators)
+        lines = [f"{o.structure} {' '.join(str(at[name]) for name in o.inputs)}\n" for o in self.operators]
+        if self.element_type != FLOAT32:
+            lines.append(f"{self.element_type}\n")
+        if self.compiled:
+            lines.append("compiled\n")
         return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
     @property
     def unknown(self) -> tuple[Operator, ...]:
         """The operators that slotool does not know."""
         return tuple(operator for operator in self.operators if not operator.known)
+
+    @property
+    def unknown_share(self) -> float:
+        """The share of its operators, the input left out, that slotool does not know: 0 to 1."""
+        return len(self.unknown) / max(1, len(self.operators) - 1)
+
+    @property
+    def unknown_flops_share(self) -> float:
+        """The share of its FLOPs in operators that slotool does not know, as far as these are counted: 0 to 1."""
+        return sum(operator.flops for operator in self.unknown) / max(1, self.flops)
+
+    @property
+    def uncounted_flops_share(self) -> float:
+        """The share of ``counted_flops`` that its operators do not account for; 0 where nobody has counted."""
+        return max(0.0, 1 - self.matrix_flops / self.counted_flops) if self.counted_flops else 0.0
+
+    @property
+    def flops_mismatch(self) -> float:
+        """What its operators count beyond ``counted_flops``, as a share of these: -0.5 for half of them, 1 for twice
+        as many; 0 where nobody has counted."""
+        return self.matrix_flops / self.counted_flops - 1 if self.counted_flops else 0.0
+
+    @property
+    def matrix_flops(self) -> int:
+        """FLOPs of its matrix products and convolutions for one example, those of unknown operators included."""
+        return sum(
+            operator.flops for operator in self.operators if operator.op in MATRIX_OPERATORS or not operator.known
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is an uncompiled float32 network: what slotool builds, measures and learns from."""
+        return self.element_type == FLOAT32 and not self.compiled
+
+    @property
+    def form(self) -> str:
+        """Its element type, and whether it is compiled, in words: ``bfloat16``, ``compiled float32``."""
+        return f"{'compiled ' if self.compiled else ''}{self.element_type}"
 
     @property
     def input_shape(self) -> Shape:
@@ -147,7 +218,9 @@ class OperatorGraph:
 
     def memory_bytes(self, batch_size: int = 1) -> int:
         """Bytes of all weights and of all outputs of one batch: an upper estimate of what running it takes."""
-        return sum(o.weight_bytes + batch_size * o.output_bytes for o in self.operators)
+        values = sum(o.weights + batch_size * math.prod(o.shape) for o in self.operators)
+        widest = max(_BYTES_OF.get(part, BYTES_PER_VALUE) for part in self.element_type.split("+"))
+        return widest * values
 
     @cached_property
     def network(self) -> nx.DiGraph:
@@ -160,14 +233,28 @@ class OperatorGraph:
 
     def document(self) -> dict[str, Any]:
         """JSON form: known operators by attributes alone, unknown ones with what is known of them."""
-        named = {"name": self.name} if self.name else {}
-        return {"kind": self.kind, **named, "operators": [operator.document() for operator in self.operators]}
+        return {**self._facts(), "operators": [operator.document() for operator in self.operators]}
+
+    def _facts(self) -> dict[str, Any]:
+        """What the JSON form says before the operators; what is as in most networks is left out."""
+        facts: dict[str, Any] = {"kind": self.kind}
+        if self.name:
+            facts["name"] = self.name
+        if self.element_type != FLOAT32:
+            facts["element_type"] = self.element_type
+        if self.compiled:
+            facts["compiled"] = True
+        if self.counted_flops is not None:
+            facts["counted_flops"] = self.counted_flops
+        if self.examples_interact:
+            facts["examples_interact"] = True
+        return facts
 
     @property
     def text(self) -> str:
         """``document()`` as compact JSON; cheap, for operators keep their own part of it."""
-        named = f',"name":{json.dumps(self.name)}' if self.name else ""
-        return f'{{"kind":{json.dumps(self.kind)}{named},"operators":[{",".join(o.text for o in self.operators)}]}}'
+        facts = json.dumps(self._facts(), separators=(",", ":"))[:-1]
+        return f'{facts},"operators":[{",".join(o.text for o in self.operators)}]}}'
 
     @classmethod
     def from_document(cls, document: Any) -> OperatorGraph:
@@ -181,7 +268,7 @@ class OperatorGraph:
         builder = GraphBuilder(kind, name)
         for position, entry in enumerate(entries):
             _add_entry(builder, position, entry)
-        return builder.graph()
+        return replace(builder.graph(), **_stated_form(document))
 
 
 class GraphBuilder:
@@ -249,6 +336,27 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
         raise GraphError(f"operator {name!r}: attributes is not an object")
     stated = _stated(name, entry) if "shape" in entry else None
     builder.append(name, entry["op"], tuple(inputs), attributes, stated)
+
+
+def _stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Element type, whether it is compiled, and counted FLOPs, as a document states them."""
+    element_type, compiled = document.get("element_type", FLOAT32), document.get("compiled", False)
+    counted = document.get("counted_flops")
+    if not isinstance(element_type, str) or not element_type:
+        raise GraphError(f"the graph's element_type is no text such as {FLOAT32!r}")
+    if not isinstance(compiled, bool):
+        raise GraphError("the graph's compiled is neither true nor false")
+    if counted is not None and (type(counted) is not int or counted < 0):
+        raise GraphError("the graph's counted_flops is no whole number of at least 0")
+    interact = document.get("examples_interact", False)
+    if not isinstance(interact, bool):
+        raise GraphError("the graph's examples_interact is neither true nor false")
+    return {
+        "element_type": element_type,
+        "compiled": compiled,
+        "counted_flops": counted,
+        "examples_interact": interact,
+    }
 
 
 def _stated(name: str, entry: Mapping[str, Any]) -> Effect:

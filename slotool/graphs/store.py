@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from slotool import strict_json
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.tables.schema import METADATA_KEY, read_header
@@ -114,7 +115,7 @@ def _row(graph: OperatorGraph) -> tuple[Any, ...]:
 def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
     try:
         file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})") from error
     with file:
         header = read_header(file.schema_arrow, path)
@@ -137,7 +138,7 @@ def _parse_rows(path: Path, file: pq.ParquetFile) -> Iterator[OperatorGraph]:
             for graph_id, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 row += 1
                 yield _parse(text, graph_id, f"{path}: row {row}")
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise GraphError(f"{path}: damaged after row {row} ({' '.join(str(error).split())[:120]})") from error
 
 
@@ -157,14 +158,13 @@ def _read_lines(path: Path) -> Iterator[OperatorGraph]:
 
 
 def _parse(text: Any, graph_id: str | None, where: str) -> OperatorGraph:
-    try:
-        document = json.loads(text)
-        graph = OperatorGraph.from_document(document)
-    except GraphError as error:
-        raise GraphError(f"{where}: {error}") from error
-    except (ValueError, TypeError, RecursionError) as error:
-        raise GraphError(f"{where}: not JSON ({' '.join(str(error).split())[:120]})") from error
+    with strict_json.assembling(where, "an operator graph", error=GraphError):
+        document = strict_json.decode(text if isinstance(text, str) else "")
+        try:
+            graph = OperatorGraph.from_document(document)
+        except GraphError as error:
+            raise GraphError(f"{where}: {error}") from error
     graph_id = document.get("id", graph.id) if graph_id is None else graph_id
     if graph.id != graph_id:
-        raise GraphError(f"{where}: states the id {graph_id}, but its graph's id is {graph.id}")
+        raise GraphError(f"{where}: states the id {str(graph_id)[:40]}, but its graph's id is {graph.id}")
     return graph

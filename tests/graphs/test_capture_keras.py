@@ -219,3 +219,11 @@ def test_without_keras_a_sentence_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "keras", None)
     with pytest.raises(RunError, match="need the package keras, which is not installed; pip install tensorflow"):
         load_keras("ResNet50")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "form"), [("float32", "float32"), ("mixed_float16", "float16"), ("bfloat16", "bfloat16")]
+)
+def test_the_element_type_of_a_model_is_its_graphs(keras: Any, dtype: str, form: str) -> None:
+    dense = keras.layers.Dense(4, dtype=dtype)
+    assert capture_keras(keras.Sequential([keras.Input((8,)), dense])).form == form

@@ -385,6 +385,9 @@ def test_without_onnx_a_sentence_says_what_to_install(slotool, tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(RunError, match=r"the package onnx, which is not installed; pip install 'slotool\[onnx\]'"):
         capture_onnx(tmp_path / "net.onnx")
+    # The command captures in a process of its own, which does not find it either.
+    (tmp_path / "onnx.py").write_text("raise ModuleNotFoundError('No module named onnx', name='onnx')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     finished = slotool("capture", "--onnx", tmp_path / "net.onnx")
     assert finished.exit_code == 3
     assert "pip install 'slotool[onnx]'" in " ".join(finished.stderr.split())

@@ -61,3 +61,18 @@ def test_what_it_calls_required_is() -> None:
     for lacking in ({}, {"operators": [source, {**unknown, "op": None}]}, {"operators": [unknown]}):
         with pytest.raises(GraphError):
             OperatorGraph.from_document(lacking)
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        [{"name": "x", "op": "InputLayer", "attributes": {"shape": [8]}},
+         {"name": "d", "op": "Dense", "inputs": ["x"], "attributes": {"units": 9_000_000_000_000_000_000}}],
+        [{"name": "x", "op": "InputLayer", "attributes": {"shape": [2**62] * 3}}],
+        [{"name": "x", "op": "InputLayer", "attributes": {"shape": [8]}},
+         {"name": "u", "op": "Odd", "inputs": ["x"], "shape": [1], "weights": 0, "flops": 2**63 - 1}],
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_added_up_are_refused(operators: list[dict]) -> None:
+    with pytest.raises(GraphError, match=r"operator '[xdu]': .* can be counted"):
+        OperatorGraph.from_document({"operators": operators})

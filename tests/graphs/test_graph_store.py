@@ -95,7 +95,7 @@ LINE = '{"operators":[{"name":"x","op":"InputLayer","attributes":{"shape":[4]}}]
     ("content", "sentence"),
     [
         (b"", "the file has no graphs"),
-        (LINE + "{", "line 2: not JSON"),
+        (LINE + "{", "line 2: not an operator graph"),
         ("\n" + LINE + "[]", "line 3: not an operator graph"),
         (LINE + '{"id":"0123",' + LINE[1:], "line 2: states the id 0123, but its graph's id is"),
         (LINE.replace("4", "0"), "line 1: operator 'x': InputLayer: shape cannot be [0]"),
@@ -136,7 +136,7 @@ def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
     rewritten(path, graph=[rows["graph"][0], rows["graph"][1].replace('"units":', '"unitz":'), rows["graph"][2]])
     assert f"{path}: row 2: operator 'dense_1': Dense has no attribute 'unitz'" in sentence()
     rewritten(path, graph=[None, *rows["graph"][1:]])
-    assert f"{path}: row 1: not JSON" in sentence()
+    assert f"{path}: row 1: not an operator graph" in sentence()
     path.write_bytes(whole[: len(whole) // 2])
     assert "not a readable Parquet file" in sentence()
     pq.write_table(pa.table({"x": [1]}), path)

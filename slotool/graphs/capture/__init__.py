@@ -1,9 +1,22 @@
 """Operator graphs of existing models: from Keras, torch and ONNX, with loaders that run no foreign pickle."""
 
+from slotool.graphs.capture.apart import Limits, all_captured_apart, captured_apart
 from slotool.graphs.capture.applications import ApplicationGraphs
 from slotool.graphs.capture.keras import capture_keras
 from slotool.graphs.capture.loading import load_keras, load_torch
 from slotool.graphs.capture.onnx import capture_onnx
+from slotool.graphs.capture.sources import Source
 from slotool.graphs.capture.torch import capture_torch
 
-__all__ = ["ApplicationGraphs", "capture_keras", "capture_onnx", "capture_torch", "load_keras", "load_torch"]
+__all__ = [
+    "ApplicationGraphs",
+    "Limits",
+    "Source",
+    "all_captured_apart",
+    "capture_keras",
+    "capture_onnx",
+    "capture_torch",
+    "captured_apart",
+    "load_keras",
+    "load_torch",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from slotool.graphs.operators import Shape, per_channel, stretches_as
@@ -14,16 +15,27 @@ Translated = tuple[str, Mapping[str, Any]] | None
 SAME: Translated = ("", {})
 
 
+class Layout(Enum):
+    """How the axes of a call's tensors lie: batch first and channels second, images with their channels last, or the
+    batch elsewhere, where an axis by its number says nothing."""
+
+    CHANNELS_FIRST = 1
+    CHANNELS_LAST = 2
+    ELSEWHERE = 3
+
+
 @dataclass(frozen=True)
 class Call:
     """One ATen call. ``arguments`` by schema name, where a tensor is its whole shape; shapes without the batch.
 
-    ``inputs`` are the shapes of the tensors that depend on the network's input, in order.
+    ``inputs`` are the shapes of the tensors that depend on the network's input, in order; of images with their channels
+    last too they are (channels, height, width).
     """
 
     arguments: Mapping[str, Any]
     inputs: tuple[Shape, ...]
     shape: Shape
+    layout: Layout = Layout.CHANNELS_FIRST
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
@@ -33,12 +45,32 @@ def translate(name: str, call: Call) -> Translated:
     """The operator that the ATen call ``name`` (without overload) is; in-place variants are the same operator."""
     if name in ACTIVATIONS:
         return "Activation", {"activation": ACTIVATIONS[name]}
-    known = CALLS.get(name) or CALLS.get(name.removesuffix("_"))
+    calls = {Layout.CHANNELS_LAST: LAST_CALLS, Layout.ELSEWHERE: ANYWHERE_CALLS}.get(call.layout, CALLS)
+    known = calls.get(name) or calls.get(name.removesuffix("_"))
     return None if known is None else known(call)
 
 
 def _linear(call: Call) -> Translated:
     return "Dense", {"units": call["weight"][0], "bias": call["bias"] is not None}
+
+
+def _product(data: str, weight: str, bias: str = "") -> Callable[[Call], Translated]:
+    """A product of ``data`` with a matrix of weights [features, units], plus a ``bias`` where the call has that."""
+
+    def product(call: Call) -> Translated:
+        matrix, shift = call[weight], call[bias] if bias else None
+        if len(call.inputs) != 1 or not isinstance(matrix, tuple) or len(matrix) != 2 or call.shape[-1:] != matrix[1:]:
+            return None
+        if len(call[data] or ()) < 2 or (shift is not None and math.prod(shift) != matrix[1]):
+            return None
+        return "Dense", {"units": matrix[1], "bias": shift is not None}
+
+    return product
+
+
+def _pixelwise(call: Call) -> Translated:
+    """A linear layer on the channels of an image is a convolution of one pixel."""
+    return "Conv2D", {"filters": call["weight"][0], "kernel": 1, "bias": call["bias"] is not None}
 
 
 def _conv2d(call: Call) -> Translated:
@@ -62,6 +94,12 @@ def _batch_norm(call: Call) -> Translated:
 
 def _layer_norm(call: Call) -> Translated:
     if len(call["normalized_shape"]) != 1 or len(call.inputs[0]) == 3:
+        return None
+    return "LayerNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
+
+
+def _layer_norm_last(call: Call) -> Translated:
+    if len(call["normalized_shape"]) != 1:
         return None
     return "LayerNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
 
@@ -95,7 +133,11 @@ def _adaptive_pool2d(kind: str) -> Callable[[Call], Translated]:
 def _reduction(kind: str) -> Callable[[Call], Translated]:
     def reduction(call: Call) -> Translated:
         axes = sorted(axis % 4 for axis in call["dim"] or ()) if len(call.inputs[0]) == 3 else []
-        return (f"Global{kind}Pooling2D", {"keepdims": bool(call["keepdim"])}) if axes == [2, 3] else None
+        wanted = [1, 2] if call.layout is Layout.CHANNELS_LAST else [2, 3]
+        # Of an image with its channels last (1, 1, channels) would be left, which is not how ours leaves it.
+        if axes != wanted or (call["keepdim"] and call.layout is Layout.CHANNELS_LAST):
+            return None
+        return f"Global{kind}Pooling2D", {"keepdims": bool(call["keepdim"])}
 
     return reduction
 
@@ -123,6 +165,8 @@ def _multiply(call: Call) -> Translated:
     """By a parameter of one number per channel it is a LayerScale; which of the two is the parameter is all one."""
     if len(call.inputs) == 1 and call.shape == call.inputs[0]:
         factors = [call[side] for side in ("self", "other") if isinstance(call[side], tuple)]
+        if call.layout is Layout.CHANNELS_LAST:
+            factors = [(factor[-1], 1, 1) for factor in factors if factor and math.prod(factor[:-1]) == 1]
         if any(stretches_as(factor, per_channel(call.shape)) for factor in factors):
             return "LayerScale", {}
     return _combine("Multiply")(call)
@@ -134,13 +178,14 @@ def _rescale(call: Call) -> Translated:
 
 def _concatenate(call: Call) -> Translated:
     rank = len(call.shape) + 1
-    wanted = 1 if rank in (2, 4) else rank - 1
+    wanted = 1 if rank in (2, 4) and call.layout is Layout.CHANNELS_FIRST else rank - 1
     return ("Concatenate", {}) if (call["dim"] or 0) % rank == wanted else None
 
 
 def _softmax(call: Call) -> Translated:
     rank = len(call.shape) + 1
-    return ("Softmax", {}) if call["dim"] % rank == (1 if rank == 4 else rank - 1) else None
+    wanted = 1 if rank == 4 and call.layout is Layout.CHANNELS_FIRST else rank - 1
+    return ("Softmax", {}) if call["dim"] % rank == wanted else None
 
 
 def _zero_pad(call: Call) -> Translated:
@@ -187,6 +232,9 @@ ACTIVATIONS = {
 
 CALLS: dict[str, Callable[[Call], Translated]] = {
     "linear": _linear,
+    "matmul": _product("self", "other"),
+    "mm": _product("self", "mat2"),
+    "addmm": _product("mat1", "mat2", "self"),
     "conv2d": _conv2d,
     "batch_norm": _batch_norm,
     "layer_norm": _layer_norm,
@@ -221,4 +269,38 @@ CALLS: dict[str, Callable[[Call], Translated]] = {
     "alias": _same,
     "to": _same,
     "_to_copy": _same,
+}
+
+# What works alike wherever the batch is: on the last axis, or value by value.
+ANYWHERE_CALLS = {
+    name: CALLS[name]
+    for name in (
+        *(
+            "linear",
+            "matmul",
+            "mm",
+            "addmm",
+            "layer_norm",
+            "add",
+            "mul",
+            "sub",
+            "div",
+            "dropout",
+            "contiguous",
+            "clone",
+        ),
+        *("flatten", "view", "reshape", "unflatten", "squeeze", "unsqueeze", "detach", "alias", "to", "_to_copy"),
+    )
+}
+# What images with their channels last may stay that way for.
+LAST_CALLS: dict[str, Callable[[Call], Translated]] = {
+    "linear": _pixelwise,
+    "layer_norm": _layer_norm_last,
+    **{
+        name: CALLS[name]
+        for name in (
+            *("add", "mul", "sub", "div", "mean", "amax", "cat", "softmax"),
+            *("dropout", "contiguous", "clone", "detach", "alias", "to", "_to_copy"),
+        )
+    },
 }

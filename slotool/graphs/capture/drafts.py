@@ -17,6 +17,8 @@ from slotool.graphs.graph import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect, Shape, resolve
 
 FOLDING = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
+# Two counts of one layer's FLOPs agree when they differ by no more than this share.
+FLOPS_TOLERANCE = 0.01
 GLOBAL_POOLING = ("GlobalAveragePooling2D", "GlobalMaxPooling2D")
 
 
@@ -25,7 +27,8 @@ class Draft:
     """One layer as a framework has it: what it might be called here, and what the framework itself says of it.
 
     ``attributes`` None: all we know of it is its name. ``shape`` is without batch, channels first; ``weights`` None:
-    the framework does not say.
+    the framework does not say. ``flops`` per example are those of its matrix products, as the framework counts them;
+    None: it does not.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Draft:
     attributes: Mapping[str, Any] | None
     shape: Shape
     weights: int | None
+    flops: int | None = None
 
 
 @dataclass
@@ -53,6 +57,7 @@ class Drafts:
         attributes: Mapping[str, Any] | None,
         shape: Sequence[int],
         weights: int | None = None,
+        flops: int | None = None,
     ) -> str:
         """Append a layer and return the name it got, ``name`` or one made from it that is free."""
         unique, n = name, 1
@@ -60,7 +65,7 @@ class Drafts:
             n += 1
             unique = f"{name}_{n}"
         sources = tuple(self.source(name) for name in inputs)
-        self.layers[unique] = Draft(unique, op, sources, attributes, tuple(shape), weights)
+        self.layers[unique] = Draft(unique, op, sources, attributes, tuple(shape), weights, flops)
         return unique
 
     def add_activation(self, name: str, activation: str, inputs: Iterable[str], shape: Sequence[int]) -> str:
@@ -122,12 +127,14 @@ class Drafts:
         return list(ordered)
 
     def _build(self, builder: GraphBuilder, draft: Draft) -> None:
-        """As the known operator if that agrees with the framework on shape and weights, else by name alone."""
+        """As the known operator if that agrees with the framework on shape, weights and FLOPs, else by name alone."""
         shapes = [self.layers[source].shape for source in draft.inputs]
         op, attributes = draft.op, draft.attributes
         if attributes is None or not _agrees(draft, attributes, shapes):
             op, attributes = f"{self.framework}.{op}", {}
-        builder.append(draft.name, op, draft.inputs, attributes, Effect(draft.shape, draft.weights or 0))
+        builder.append(
+            draft.name, op, draft.inputs, attributes, Effect(draft.shape, draft.weights or 0, draft.flops or 0)
+        )
 
 
 def _with_activation(before: Draft, draft: Draft) -> Draft | None:
@@ -154,4 +161,5 @@ def _agrees(draft: Draft, attributes: Mapping[str, Any], shapes: Sequence[Shape]
         _, effect = resolve(draft.op, attributes, shapes)
     except GraphError:
         return False
-    return effect.shape == draft.shape and draft.weights in (None, effect.weights)
+    fits = effect.shape == draft.shape and draft.weights in (None, effect.weights)
+    return fits and (draft.flops is None or abs(draft.flops - effect.flops) <= FLOPS_TOLERANCE * effect.flops)

@@ -2,47 +2,81 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, share_of, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch import add_program, export, shape_of
+from slotool.graphs.capture.torch import add_program, export, lazy_zeros
+from slotool.graphs.capture.torch_forms import Forms, count_weights, quantised_flops
+from slotool.graphs.capture.torch_walk import shape_of
 
 
-def add_pieces(drafts: Drafts, module: nn.Module, example: Tensor, source: str, why: Exception) -> list[str]:
+def add_pieces(
+    drafts: Drafts, module: nn.Module, example: Tensor, source: str, why: Exception, forms: Forms
+) -> list[str]:
     """Append the layers of ``module``; the names of its outputs. What cannot be exported is kept by name.
 
     Raises ``GraphError``, which also says ``why`` the whole could not be exported, when fx fails too.
     """
-    run = f"{list(example.shape[1:])} (batch of {len(example)})"
+    run = f"{list(example.shape[1:])} (batch of 2)"
     try:
         with torch.no_grad():
-            module(example)
+            module(torch.zeros_like(example[:2]))
     except Exception as error:
         # A module's own forward runs here, so anything may be raised.
         raise GraphError(f"{type(module).__name__} cannot run on an input of {run}: {_first_line(error)}") from error
     try:
         traced = fx.symbolic_trace(module)
-        with torch.no_grad():
-            _Recorder(traced).run(example)
+        batch = _record(traced, example)
     except Exception as error:
         raise GraphError(
-            f"{type(module).__name__} cannot be traced on an input of {run}: "
-            f"torch.export: {_first_line(why)}; torch.fx: {_first_line(error)}"
+            f"{type(module).__name__} cannot be traced on an input of {run}: {_why_not_traced(why, error)}"
         ) from error
     names: dict[fx.Node, str] = {}
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             names[node] = source
         elif node.op.startswith("call_") and any(value in names for value in node.all_input_nodes):
-            names[node] = _add_piece(drafts, traced, node, names, example.device)
+            names[node] = _Place(drafts, batch, forms, names).add(traced, node, example.device)
     results = next(node for node in reversed(traced.graph.nodes) if node.op == "output").all_input_nodes
     return [names[node] for node in results if node in names]
+
+
+def _record(traced: fx.GraphModule, example: Tensor) -> int:
+    """Note of every node what it was, and return on how large a batch: on shapes alone where that can be done."""
+    with torch.no_grad():
+        try:
+            return _record_clearly(traced, example)
+        except Exception:
+            # What needs numbers is run on them, and then a batch has its price.
+            sizes = [tuple(tensor.shape) for tensor in [*traced.parameters(), *traced.buffers()]]
+            example = torch.zeros_like(example[: batch_size([example.shape[1:], *sizes], small=True)])
+            _Recorder(traced).run(example)
+    return len(example)
+
+
+def _record_clearly(traced: fx.GraphModule, example: Tensor) -> int:
+    """Record on shapes alone, again with another batch where this one is found twice in a tensor."""
+    sizes = [tuple(tensor.shape) for tensor in [example[0], *traced.parameters(), *traced.buffers()]]
+    for _ in range(MAX_TRACES):
+        with FakeTensorMode(allow_non_fake_inputs=True) as shapes:
+            _Recorder(traced).run(shapes.from_tensor(example))
+        found = [shape for node in traced.graph.nodes if (shape := shape_of(node))]
+        batch = len(example)
+        if not is_ambiguous(found, batch):
+            break
+        sizes += sizes_beside(found, batch)
+        example = lazy_zeros((batch_size(sizes), *example.shape[1:]), example.dtype, example.device)
+    return batch
 
 
 class _Recorder(fx.Interpreter):
@@ -50,8 +84,14 @@ class _Recorder(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         value = super().run_node(n)
-        n.meta["val"] = tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), value)
+        n.meta["val"] = tree_map_only(Tensor, _without_numbers, value)
         return value
+
+
+def _without_numbers(tensor: Tensor) -> Tensor:
+    # Quantised tensors exist with their numbers only.
+    dtype = torch.int8 if tensor.is_quantized else tensor.dtype
+    return torch.empty(tuple(tensor.shape), dtype=dtype, device="meta")
 
 
 class _Piece(nn.Module):
@@ -79,21 +119,38 @@ class _Piece(nn.Module):
         return target if callable(target) else lambda tensor, *args, **kwargs: getattr(tensor, target)(*args, **kwargs)
 
 
-def _add_piece(
-    drafts: Drafts, traced: fx.GraphModule, node: fx.Node, names: dict[fx.Node, str], device: torch.device
-) -> str:
-    data = [value for value in node.all_input_nodes if value in names]
-    sources = [names[value] for value in data]
-    weights, op = 0, getattr(node.target, "__name__", str(node.target))
-    try:
-        piece = _Piece(traced, node, data)
-        if piece.layer is not None:
-            op, weights = type(piece.layer).__name__, sum(p.numel() for p in piece.layer.parameters())
-        program = export(piece, [torch.zeros_like(value.meta["val"], device=device) for value in data])
-    except Exception:
-        # Whatever export cannot take is what the caller wants to keep by name.
-        return drafts.add(node.name, op, sources, None, (shape_of(node) or ())[1:], weights)
-    return add_program(drafts, program, sources, prefix=f"{node.name}_")[0]
+@dataclass(frozen=True)
+class _Place:
+    """Where pieces go: the drafts so far, and which of them each node of the trace is."""
+
+    drafts: Drafts
+    batch: int
+    forms: Forms
+    names: dict[fx.Node, str]
+
+    def add(self, traced: fx.GraphModule, node: fx.Node, device: torch.device) -> str:
+        """Append one node; the name of its output."""
+        data = [value for value in node.all_input_nodes if value in self.names]
+        sources = [self.names[value] for value in data]
+        weights, flops, op = 0, 0, getattr(node.target, "__name__", str(node.target))
+        whole = shape_of(node) or ()
+        share = share_of(whole, self.batch)
+        shape = whole if share is None else share.shape
+        try:
+            piece = _Piece(traced, node, data)
+            if piece.layer is not None:
+                op, weights = type(piece.layer).__name__, count_weights(piece.layer)
+                flops = quantised_flops(piece.layer, math.prod(shape))
+            program = export(piece, [_zeros_like(value.meta["val"], device) for value in data])
+        except Exception:
+            # Whatever export cannot take is what the caller wants to keep by name.
+            return self.drafts.add(node.name, op, sources, None, shape, weights, flops)
+        prefix = f"{node.name}_"
+        return add_program(self.drafts, program, sources, self.batch, self.forms, prefix)[0]
+
+
+def _zeros_like(value: Tensor, device: torch.device) -> Tensor:
+    return lazy_zeros(value.shape, value.dtype, device)
 
 
 def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
@@ -101,6 +158,15 @@ def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
     for part in str(node.target).split("."):
         value = getattr(value, part)
     return value
+
+
+def _why_not_traced(export_error: Exception, fx_error: Exception) -> str:
+    if "data-dependent" in str(export_error):
+        return (
+            "what its forward computes depends on the values of its input (a branch, a loop or a selection by them), "
+            "and so does its cost; capture the part that does not, or one branch as a module of its own"
+        )
+    return f"torch.export: {_first_line(export_error)}; torch.fx: {_first_line(fx_error)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.graph import OperatorGraph
+from slotool.graphs.graph import FLOAT32, OperatorGraph
 from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     """The graph of a Sequential or functional model.
 
     Weights are counted as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that
-    slotool does not know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs: see
-    ``OperatorGraph.unknown``. Raises ``GraphError`` for a model that is not built, is a subclass with a ``call`` of
-    its own, or has a free axis besides the batch.
+    slotool does not know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs (see
+    ``OperatorGraph.unknown``), so that their share of the operators alone tells what is left out. Raises
+    ``GraphError`` for a model that is not built, is a subclass with a ``call`` of its own, or has a free axis besides
+    the batch.
     """
     functional = getattr(model, "_functional", None) or model
     if not hasattr(functional, "_nodes_by_depth"):
@@ -41,7 +43,7 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")
-    return drafts.graph(outputs, "keras")
+    return replace(drafts.graph(outputs, "keras"), element_type=_element_type(_layers(functional)))
 
 
 class _Walk:
@@ -134,6 +136,14 @@ def _layers(functional: Any) -> list[Any]:
         inner = getattr(layer, "_functional", None) or layer
         found += _layers(inner) if hasattr(inner, "_nodes_by_depth") else [layer]
     return found
+
+
+def _element_type(layers: Sequence[Any]) -> str:
+    """What the layers that have weights compute in."""
+    weighted = [layer for layer in layers if getattr(layer, "weights", None)]
+    if any(getattr(getattr(layer, "dtype_policy", None), "quantization_mode", None) for layer in weighted):
+        return "int8"
+    return "+".join(sorted({str(layer.compute_dtype) for layer in weighted})) or FLOAT32
 
 
 def _channels_first(layer: Any) -> bool:

@@ -23,18 +23,21 @@ APPLICATION_INPUT = (224, 224, 3)
 
 
 def load_torch(name: str) -> nn.Module:
-    """``module:factory``, the module from the current directory or installed; its code is run.
+    """``module:factory``, the module from the current directory or installed, or by its path, such as ``../nets.py``
+    or ``../nets``; its code is run.
 
     The factory is an ``nn.Module``, or what makes one when called without arguments (a class, a function).
     Raises ``GraphError`` when module or factory are missing, fail, or give no ``nn.Module``.
     """
-    from torch import nn
-
     module_name, _, factory_name = name.partition(":")
     if not module_name or not factory_name:
-        raise GraphError(f"{name!r} is not module:factory, such as nets:tiny")
-    with _current_directory_first():
-        made = _imported(module_name)
+        raise GraphError(f"{name!r} is not module:factory, such as nets:tiny or ../nets.py:tiny")
+    folder, module_name = _located(module_name)
+    with _importing_from(folder):
+        made = _imported(module_name, folder)
+        _require_from(made, folder, name)
+        from torch import nn
+
         for part in factory_name.split("."):
             if not hasattr(made, part):
                 raise GraphError(f"module {module_name} has no {factory_name}")
@@ -130,13 +133,38 @@ def _muted() -> Iterator[None]:
         os.close(kept)
 
 
-def _imported(name: str) -> Any:
+def _located(name: str) -> tuple[Path, str]:
+    """The folder to import from first, and the module's name there, of a module given by its name or its path."""
+    path = Path(name)
+    is_path = os.sep in name or path.suffix == ".py"
+    if not is_path:
+        return Path.cwd(), name
+    found = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
+    if not found.exists():
+        raise GraphError(
+            f"{found}: no such file; a torch module is given as module:factory or path/to/module.py:factory"
+        )
+    if not found.stem.isidentifier():
+        raise GraphError(f"{found}: {found.stem!r} is no name that Python can import; rename the file")
+    return found.parent.absolute(), found.stem
+
+
+def _require_from(module: Any, folder: Path, name: str) -> None:
+    """A module given by its path is that one, not another of its name that was imported before."""
+    file = getattr(module, "__file__", None)
+    is_path = os.sep in name.partition(":")[0] or name.partition(":")[0].endswith(".py")
+    if is_path and file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):
+        raise GraphError(f"{name}: Python has imported another {module.__name__} already, {file}; rename one of them")
+
+
+def _imported(name: str, folder: Path) -> Any:
     try:
         found = find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):
+    except (ImportError, ValueError):
         found = False
     if not found:
-        raise GraphError(f"no module {name} in the current directory or installed")
+        where = "the current directory" if folder == Path.cwd() else folder
+        raise GraphError(f"no module {name} in {where} or installed")
     return _guarded(lambda: importlib.import_module(name), f"importing {name}")
 
 
@@ -157,9 +185,9 @@ def _guarded(run: Any, doing: str) -> Any:
 
 
 @contextmanager
-def _current_directory_first() -> Iterator[None]:
+def _importing_from(folder: Path) -> Iterator[None]:
     before = list(sys.path)
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
         yield

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, Call, translate
+from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, Call, product_flops, translate
 from slotool.graphs.capture.onnx_patterns import join_patterns
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
@@ -33,8 +34,8 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     The input's first axis is the batch; it may be free, the others must be fixed. Weights are initialisers and
     constants that are no single settings and no integers of 32 or 64 bits; one that two nodes share counts for each.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
-    know are kept as ``onnx.<op_type>`` with the shape and the weights they have and 0 FLOPs: see
-    ``OperatorGraph.unknown``.
+    know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
+    products: see ``OperatorGraph.unknown``.
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model that has several inputs or
     whose shapes cannot be told; ``RunError`` when the package onnx is not installed.
     """
@@ -45,7 +46,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     outputs = [walk.names[name] for name in reading.outputs if name in walk.names]
     if all(walk.drafts.source(name) == walk.names[reading.input] for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    return walk.drafts.graph(outputs, "onnx")
+    return replace(walk.drafts.graph(outputs, "onnx"), element_type=reading.element_type)
 
 
 class _Walk:
@@ -96,7 +97,7 @@ class _Walk:
         if translated == SAME:
             return inputs[0]
         if translated is None:
-            return self.drafts.add(node.name, node.op, inputs, None, call.shape, _weights(call))
+            return self.drafts.add(node.name, node.op, inputs, None, call.shape, _weights(call), product_flops(call))
         op, attributes = translated
         if op == "Activation":
             return self.drafts.add_activation(node.name, attributes["activation"], inputs, call.shape)
@@ -172,10 +173,19 @@ class _Walk:
             name = "input" if node is None else f"node {node.name!r}"
             raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be told beforehand")
         shape = self._reading.shapes[value]
-        # Where a node has mixed the batch into another axis, one example's share of it is all there is.
-        if shape and shape[0] == self._reading.batch:
-            shape = shape[1:]
+        shape = _share(shape, self._reading.batch)
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape
+
+
+def _share(shape: Shape, batch: int) -> Shape:
+    """One example's share of a value: without its first axis if that is the batch, else with that axis divided which a
+    node has mixed the batch into."""
+    if shape and shape[0] == batch:
+        return shape[1:]
+    mixed = next((axis for axis, size in enumerate(shape) if size % batch == 0), None) if batch > 1 else None
+    if mixed is None:
+        return shape
+    return (*shape[:mixed], shape[mixed] // batch, *shape[mixed + 1 :])
 
 
 def _weights(call: Call) -> int:

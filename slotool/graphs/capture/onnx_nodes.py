@@ -66,6 +66,22 @@ def translate(call: Call) -> Translated:
     return None if known is None else known(call)
 
 
+def product_flops(call: Call) -> int:
+    """FLOPs per example of a matrix product or convolution, for one that is kept by name; 0 for any other node."""
+    op, constants, values = call.node.op, call.constants, math.prod(call.shape)
+    if op in ("MatMul", "Gemm"):
+        if 1 in constants and call.inputs:
+            features = constants[1].shape[-1 if call.attribute("transB", 0) else -2 :][0] if constants[1].shape else 0
+        elif 0 in constants:
+            features = constants[0].shape[-1] if constants[0].shape else 0
+        else:
+            features = call.inputs[0][-1] if call.inputs and call.inputs[0] else 0
+        return 2 * values * features
+    if op in ("Conv", "ConvTranspose") and 1 in constants and call.inputs:
+        return 2 * math.prod(constants[1].shape[1:]) * (values if op == "Conv" else math.prod(call.inputs[0]))
+    return 0
+
+
 def _weight(call: Call) -> Shape | None:
     """Shape of the second input, if it is a constant and the first is not."""
     return call.constants[1].shape if 1 in call.constants and len(call.inputs) == 1 else None

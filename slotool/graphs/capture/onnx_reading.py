@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError, RunError
 from slotool.graphs.capture.onnx_folding import MOST_VALUES, known_shapes, with_shapes
+from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
     import onnx
 
 OWN_DOMAINS = ("", "ai.onnx")
+QUANTISED = ("QLinear", "QAttention", "QGemm", "MatMulInteger", "ConvInteger")
+FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Reading:
-    """A model of one input. ``shapes`` of values are with the batch, which is ``batch`` examples."""
+    """A model of one input. ``shapes`` of values are with the batch, which is ``batch`` examples. ``element_type`` is
+    what it computes in, as ``OperatorGraph`` has it."""
 
     name: str
     opset: int
@@ -59,6 +63,7 @@ class Reading:
     constants: dict[str, Constant]
     shapes: dict[str, Shape]
     batch: int
+    element_type: str
 
 
 def read_model(source: str | Path | onnx.ModelProto) -> Reading:
@@ -92,6 +97,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
         constants=dict(_initialisers(graph, name)),
         shapes=dict(known_shapes(graph)),
         batch=batch,
+        element_type=_element_type(graph),
     )
 
 
@@ -111,8 +117,9 @@ def _require_onnx() -> None:
     try:
         import onnx.inliner  # noqa: F401
     except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
         raise RunError(
-            f"ONNX models need the package {error.name}, which is not installed; pip install 'slotool[onnx]'"
+            f"ONNX models need the package {package}, which is not installed; pip install 'slotool[onnx]'"
         ) from error
 
 
@@ -178,6 +185,21 @@ def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
         )
     first.dim_value = max(first.dim_value, 1)
     return int(first.dim_value)
+
+
+def _element_type(graph: onnx.GraphProto) -> str:
+    """That of the weights of more than one number, or int8 where nodes quantise or compute on whole numbers."""
+    import onnx
+
+    if any("Quantize" in node.op_type or node.op_type.startswith(QUANTISED) for node in graph.node):
+        return "int8"
+    weights = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > 1]
+    weights += [
+        entry.t for node in graph.node if node.op_type == "Constant" for entry in node.attribute if entry.t.dims
+    ]
+    names = {kind: name for name, kind in onnx.TensorProto.DataType.items()}
+    found = {FLOATING.get(names.get(tensor.data_type, "")) for tensor in weights}
+    return "+".join(sorted(name for name in found if name)) or FLOAT32
 
 
 def _initialisers(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, Constant]]:

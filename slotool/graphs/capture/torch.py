@@ -4,51 +4,113 @@ from __future__ import annotations
 
 import io
 import logging
-import operator
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
-from slotool.graphs.capture.aten import SAME, Call, translate
+from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operators import Shape
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.export import ExportedProgram
 
-# Two examples, so that what squeezes axes of size one leaves the batch alone.
+# Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
+INPUT_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool")
 
 
-def capture_torch(module: nn.Module, input_shape: Sequence[int]) -> OperatorGraph:
+def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: str | None = None) -> OperatorGraph:
     """The graph of a module of one input, in inference mode, ``input_shape`` without the batch.
 
-    Weights are parameters and running statistics; one that two operators share counts for each. Operators that
-    slotool does not know are kept as ``torch.<name>`` with the shape and the weights they have and 0 FLOPs: see
-    ``OperatorGraph.unknown``. The module is left as it was.
-    Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
+    ``input_dtype`` is one of ``INPUT_DTYPES``; None: that of the module's weights, or int64 where it can only run on
+    whole numbers, as one that begins with an embedding. Weights are parameters and running statistics; one that two
+    operators share counts for each. Operators that slotool does not know, and those in which the batch cannot be
+    followed, are kept as ``torch.<name>`` with the shape and the weights they have and the FLOPs of their matrix
+    products: see ``OperatorGraph.unknown``. ``counted_flops`` is what torch's own counter says of the module, where it
+    can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
+    was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
+    from slotool.graphs.capture.torch_flops import module_flops, without_fast_paths
+    from slotool.graphs.capture.torch_forms import INT8, Forms, uncompiled
+
+    if not input_shape or min(input_shape) < 1:
+        raise GraphError(f"input shape {list(input_shape)} has a size below 1")
+    module, compiled = uncompiled(module)
+    _require_weights(module)
+    forms = Forms(module)
     drafts = Drafts("torch")
     source = drafts.add("input", "InputLayer", (), {"shape": tuple(input_shape)}, input_shape)
-    with inference(module), _quiet():
-        example = _example(module, input_shape)
+    with inference(module), _quiet(), without_fast_paths():
+        dtype = _input_dtype(module, input_shape, input_dtype)
+        example = lazy_zeros((_first_batch(module, input_shape), *input_shape), dtype, _device(module))
         try:
-            program = export(module, [example])
+            program, example = _export_clearly(module, example)
         except Exception as error:
             # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
             from slotool.graphs.capture.fx import add_pieces
 
-            outputs = add_pieces(drafts, module, example, source, error)
+            outputs = add_pieces(drafts, module, example, source, error, forms)
         else:
-            outputs = add_program(drafts, program, [source])
+            outputs = add_program(drafts, program, [source], len(example), forms)
+        count = module_flops(module, example)
     if all(drafts.source(name) == source for name in outputs):
         raise GraphError(f"{type(module).__name__} computes nothing from its input")
-    return drafts.graph(outputs, "torch")
+    graph = drafts.graph(outputs, "torch")
+    if forms.element_type == INT8:
+        # The counter does not see the products of quantised layers.
+        count = None
+    return replace(
+        graph,
+        element_type=forms.element_type,
+        compiled=compiled,
+        counted_flops=None if count is None else count.per_example,
+        examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
+    )
+
+
+def _require_weights(module: nn.Module) -> None:
+    from torch.nn.parameter import is_lazy
+
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise GraphError(
+                f"{type(module).__name__} has no weights yet: {name!r} is of a lazy layer, which takes its size from "
+                "the first batch; let the factory call the module once on an example"
+            )
+
+
+def _first_batch(module: nn.Module, input_shape: Sequence[int]) -> int:
+    return batch_size([input_shape, *_weight_shapes(module)])
+
+
+def _export_clearly(module: nn.Module, example: torch.Tensor) -> tuple[ExportedProgram, torch.Tensor]:
+    """The module's program, and the example it was exported on: with a batch that is found once in every tensor, where
+    a few traces find one. Raises whatever torch.export raises."""
+    program, sizes = export(module, [example]), [tuple(example.shape[1:]), *_weight_shapes(module)]
+    for _ in range(MAX_TRACES - 1):
+        shapes = _shapes_of(program)
+        if not is_ambiguous(shapes, len(example)):
+            break
+        sizes += sizes_beside(shapes, len(example))
+        another = lazy_zeros((batch_size(sizes), *example.shape[1:]), example.dtype, example.device)
+        try:
+            program, example = export(module, [another]), another
+        except Exception:
+            # A module may refuse a batch; what is there is better than nothing.
+            break
+    return program, example
+
+
+def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
+    from slotool.graphs.capture.torch_walk import shape_of
+
+    return [shape for node in program.graph.nodes if (shape := shape_of(node))]
 
 
 def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -59,9 +121,16 @@ def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgr
         return torch.export.export(module, tuple(examples))
 
 
-def add_program(drafts: Drafts, program: ExportedProgram, sources: Sequence[str], prefix: str = "") -> list[str]:
-    """Append every call of an exported program that takes ``sources``; the names of its outputs."""
-    walk = _Walk(drafts, prefix)
+def add_program(
+    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], batch: int, forms: Any, prefix: str = ""
+) -> list[str]:
+    """Append every call of an exported program that takes ``sources``; the names of its outputs.
+
+    ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
+    """
+    from slotool.graphs.capture.torch_walk import Walk
+
+    walk = Walk(drafts, batch, forms, prefix)
     inputs = iter(sources)
     for node in program.graph.nodes:
         if node.op == "placeholder":
@@ -76,87 +145,56 @@ def add_program(drafts: Drafts, program: ExportedProgram, sources: Sequence[str]
     return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
 
 
-class _Walk:
-    """Goes through an exported graph node by node.
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """Zeros whose memory nobody has touched: tracing reads shapes only, and a large batch of them costs nothing."""
+    import math
 
-    ``names`` holds the layer of every value that depends on the network's input, ``constants`` the number of weights
-    behind every value that does not.
-    """
-
-    def __init__(self, drafts: Drafts, prefix: str):
-        self._drafts, self._prefix = drafts, prefix
-        self.names: dict[Any, str] = {}
-        self.constants: dict[Any, int] = {}
-
-    def place(self, node: Any, source: str | None) -> None:
-        """An input of the program: ``source`` for data, None for a parameter, buffer or constant."""
-        if source is not None:
-            self.names[node] = source
-        else:
-            self.constants[node] = _count(node)
-
-    def call(self, node: Any) -> None:
-        data = [value for value in node.all_input_nodes if value in self.names]
-        weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
-        shape = shape_of(node)
-        if not data or shape is None:
-            # A constant made of constants, or an assertion, or a size: nothing that takes time or has an output.
-            self.constants[node] = weights
-            return
-        if node.target is operator.getitem and node.args[1] == 0:
-            self.names[node] = self.names[data[0]]
-            return
-        name = getattr(node.target, "__name__", str(node.target)).partition(".")[0]
-        self.names[node] = self._add(node, name, data, shape[1:], weights)
-
-    def _add(self, node: Any, name: str, data: list[Any], shape: Shape, weights: int) -> str:
-        inputs = [self.names[value] for value in data]
-        label = self._prefix + node.name
-        call = Call(_arguments(node), tuple(self._drafts.shape(source) for source in inputs), shape)
-        translated = translate(name, call)
-        if translated == SAME:
-            return self._drafts.drop(label, inputs[0])
-        if translated is None:
-            return self._drafts.add(label, name, inputs, None, shape, weights)
-        op, attributes = translated
-        if op == "Activation":
-            return self._drafts.add_activation(label, attributes["activation"], inputs, shape)
-        return self._drafts.add(label, op, inputs, attributes, shape, weights)
-
-
-def _arguments(node: Any) -> Mapping[str, Any]:
-    """Arguments by their schema's names, defaults filled in, tensors as their shapes."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return {}
-    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    return {name: shape_of(value) if hasattr(value, "meta") else value for name, value in (defaults | given).items()}
-
-
-def shape_of(node: Any) -> Shape | None:
-    """Shape of a node's output with its batch, of the first tensor where there are several; None for no tensor."""
-    value = node.meta.get("val")
-    while isinstance(value, tuple | list) and value:
-        value = value[0]
-    shape = getattr(value, "shape", None)
-    return tuple(int(size) for size in shape) if shape is not None else None
-
-
-def _count(node: Any) -> int:
-    """How many weights a constant is; counters, such as a batch normalisation's, are none."""
-    value = node.meta.get("val")
-    return value.numel() if hasattr(value, "numel") and value.is_floating_point() else 0
-
-
-def _example(module: nn.Module, input_shape: Sequence[int]) -> torch.Tensor:
+    import numpy as np
     import torch
 
-    if not input_shape or min(input_shape) < 1:
-        raise GraphError(f"input shape {list(input_shape)} has a size below 1")
+    if device is not None and device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    nothing = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(nothing).view(dtype).reshape(tuple(shape))
+
+
+def _input_dtype(module: nn.Module, input_shape: Sequence[int], wanted: str | None) -> torch.dtype:
+    """What is asked for; else the weights' own, or int64 when the module runs on that and not on the other."""
+    import torch
+
+    if wanted is not None:
+        if wanted not in INPUT_DTYPES:
+            raise GraphError(f"input dtype {wanted!r} is none of {', '.join(INPUT_DTYPES)}")
+        return getattr(torch, wanted)
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
     like = next(tensors, torch.zeros(()))
-    return torch.zeros(BATCH, *input_shape, dtype=like.dtype, device=like.device)
+    embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())
+    if not embeds or _runs(module, input_shape, like.dtype) or not _runs(module, input_shape, torch.int64):
+        return like.dtype
+    return torch.int64
+
+
+def _runs(module: nn.Module, input_shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether the module takes a batch of two such inputs."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            module(torch.zeros(BATCH, *input_shape, dtype=dtype, device=_device(module)))
+    except Exception:
+        # A module's own forward runs here, so anything may be raised.
+        return False
+    return True
+
+
+def _device(module: nn.Module) -> torch.device:
+    import torch
+
+    return next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu"))
+
+
+def _weight_shapes(module: nn.Module) -> list[Sequence[int]]:
+    return [tuple(tensor.shape) for tensor in [*module.parameters(), *module.buffers()]]
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""Where the batch is in each tensor of a captured network: not always axis 0, and folded into windows or heads.
+
+A network is traced on a batch whose size is a prime that no axis of its input and weights is a multiple of. So an axis
+that is a multiple of it holds the batch, and the rest of the shape is one example's share, whatever the network has
+turned, split or joined before. Tracing computes shapes only; the size of the batch costs nothing.
+
+What lies between may have an axis that is such a multiple by chance, 61 tokens or an image of 61 × 61: where the batch
+is found twice, the network is traced again with a prime that divides no size of the first trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from slotool.graphs.operators import Shape
+
+_PRIMES = (
+    *(61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167),
+    *(173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241, 251),
+)
+# How often a network is traced at most to find the batch once in every tensor.
+MAX_TRACES = 3
+# For networks that must really be run to be traced.
+_SMALL_PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
+
+
+@dataclass(frozen=True)
+class Share:
+    """One example's share of a tensor: its ``shape``.
+
+    ``leading``: whether axis 0 holds the batch and nothing else, as layers of images expect.
+    """
+
+    shape: Shape
+    leading: bool
+
+
+def batch_size(shapes: Iterable[Sequence[int]], *, small: bool = False) -> int:
+    """A prime of which no axis of these shapes is a multiple; the last of those tried where all are."""
+    sizes = {size for size in chain.from_iterable(shapes) if size}
+    primes = _SMALL_PRIMES if small else _PRIMES
+    return next((prime for prime in primes if all(size % prime for size in sizes)), primes[-1])
+
+
+def is_ambiguous(shapes: Iterable[Sequence[int]], batch: int) -> bool:
+    """Whether the batch is found more than once in any of these shapes: in two axes, or twice in one."""
+    return any(0 not in shape and math.prod(shape) % batch**2 == 0 for shape in shapes)
+
+
+def sizes_beside(shapes: Iterable[Sequence[int]], batch: int) -> Iterator[Shape]:
+    """The sizes of these shapes, and what is left of them without the batch: what another prime must not divide."""
+    for shape in shapes:
+        yield tuple(shape)
+        yield tuple(size // batch for size in shape if size % batch == 0)
+
+
+def share_of(shape: Sequence[int], batch: int) -> Share | None:
+    """One example's share of a tensor of this shape, or None where the batch cannot be found in it, or twice.
+
+    Of an axis of batch × windows the windows join a neighbour that is not the last axis, which holds features:
+    [batch·64, 49, 96] is (3136, 96) per example.
+    """
+    holding = [axis for axis, size in enumerate(shape) if size and size % batch == 0]
+    if len(holding) != 1 or math.prod(shape) % batch**2 == 0:
+        return None
+    axis = holding[0]
+    windows, rest = shape[axis] // batch, [*shape[:axis], *shape[axis + 1 :]]
+    if windows == 1:
+        return Share(tuple(rest), axis == 0)
+    if axis < len(shape) - 2:
+        rest[axis] *= windows
+    elif axis == len(shape) - 1 or axis == 0:
+        rest.insert(axis, windows)
+    else:
+        rest[axis - 1] *= windows
+    return Share(tuple(rest), leading=False)

@@ -1,0 +1,48 @@
+"""What can be captured, as a person names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slotool.graphs.graph import OperatorGraph
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model by what loads it: ``framework`` is torch, keras or onnx, ``name`` what ``load_torch`` or ``load_keras``
+    takes, or an .onnx file. ``input_shape`` (without the batch) and ``input_dtype`` (None: found out) are for torch."""
+
+    framework: str
+    name: str
+    input_shape: tuple[int, ...] = ()
+    input_dtype: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Source:
+        return cls(**{**document, "input_shape": tuple(document["input_shape"])})
+
+
+def capture_source(source: Source) -> OperatorGraph:
+    """Its graph, called as it is; torch factories are run. Raises what loading and capturing raise."""
+    if source.framework == "torch":
+        from slotool.graphs.capture.loading import load_torch
+        from slotool.graphs.capture.torch import capture_torch
+
+        graph = capture_torch(load_torch(source.name), source.input_shape, source.input_dtype)
+        return replace(graph, name=source.name)
+    if source.framework == "onnx":
+        from slotool.graphs.capture.onnx import capture_onnx
+
+        graph = capture_onnx(source.name)
+    else:
+        from slotool.graphs.capture.keras import capture_keras
+        from slotool.graphs.capture.loading import load_keras
+
+        graph = capture_keras(load_keras(source.name))
+    return replace(graph, name=Path(source.name).stem)

@@ -1,0 +1,140 @@
+"""FLOPs of matrix products and convolutions as torch's own counter has them, on shapes alone: nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from slotool.graphs.operators import Shape
+
+# FLOPs of two batches that differ from their sizes by less are proportional to them.
+PROPORTIONAL = 1e-3
+
+
+class CallFlops:
+    """FLOPs of the calls of an exported graph on their whole batch; networks repeat their layers, so each is counted
+    once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def of(self, node: Any) -> int:
+        """FLOPs of one call; 0 for one that cannot run on shapes alone."""
+        if inner := inner_calls(node):
+            return sum(map(self.of, inner))
+        if getattr(node.target, "is_view", False) or not hasattr(node.target, "_schema"):
+            return 0
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda value: _shapes(value.meta.get("val")))
+        key = f"{node.target} {tree_map_only(Tensor, lambda tensor: (tensor.dtype, tensor.shape), (args, kwargs))}"
+        if key not in self._known:
+            self._known[key] = _counted(node.target, args, kwargs)
+        return self._known[key]
+
+
+def _counted(target: Any, args: Any, kwargs: Any) -> int:
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            target(*args, **{**kwargs, **({"device": "meta"} if "device" in kwargs else {})})
+    except Exception:
+        # What depends on values has no FLOPs that shapes could tell; the module's own count still sees it.
+        return 0
+    return int(counter.get_total_flops())
+
+
+def inner_calls(node: Any) -> list[Any]:
+    """The calls of the graphs that a call runs, as one of a block under autocast does."""
+    owner = node.graph.owning_module
+    targets = [str(value.target) for value in node.all_input_nodes if value.op == "get_attr"]
+    graphs = [getattr(owner, target, None) for target in targets]
+    return [
+        inner
+        for graph in graphs
+        if isinstance(graph, torch.fx.GraphModule)
+        for inner in graph.graph.nodes
+        if inner.op == "call_function"
+    ]
+
+
+@dataclass(frozen=True)
+class ModuleFlops:
+    """``per_example``: what one example costs. ``examples_interact``: whether the cost grows faster than the batch."""
+
+    per_example: int
+    examples_interact: bool
+
+
+def module_flops(module: nn.Module, example: Tensor) -> ModuleFlops | None:
+    """FLOPs of a module by the example, None where it cannot run on shapes alone.
+
+    The module's own forward runs, not what was captured of it, so that the one can be held against the other: on the
+    batch ``example`` and on one of two, of which the difference is the other examples'. What both have beside is work
+    on weights alone, done once.
+    """
+    batch = len(example)
+    large, small = _flops_on(module, example), _flops_on(module, example[:2])
+    if large is None or small is None or batch <= 2:
+        return None if large is None else ModuleFlops(round(large / batch), False)
+    each = (large - small) / (batch - 2)
+    fixed = small - 2 * each
+    if abs(fixed) <= PROPORTIONAL * small:
+        return ModuleFlops(round(large / batch + max(0.0, fixed)), False)
+    return ModuleFlops(round(each + fixed) if fixed > 0 else round(large / batch), fixed < 0)
+
+
+def _flops_on(module: nn.Module, example: Tensor) -> int | None:
+    state = {name: _shapes(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
+    with torch.no_grad(), without_fast_paths():
+        try:
+            with FlopCounterMode(display=False) as counter:
+                torch.func.functional_call(module, state, (_shapes(example),))
+            return int(counter.get_total_flops())
+        except Exception:
+            return _flops_without_numbers(module, example)
+
+
+def _flops_without_numbers(module: nn.Module, example: Tensor) -> int | None:
+    """As ``module_flops``, for a forward that takes tensors which are no part of the module's state; slower."""
+    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+    try:
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True) as shapes,
+            torch.backends.mkldnn.flags(enabled=False),
+            FlopCounterMode(display=False, custom_mapping=attention) as counter,
+        ):
+            module(shapes.from_tensor(example))
+    except Exception:
+        # A forward may do what needs numbers.
+        return None
+    return int(counter.get_total_flops())
+
+
+def _attention_flops(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+@contextmanager
+def without_fast_paths() -> Iterator[None]:
+    """torch replaces a transformer's layer in inference by one fused call; without that its parts are seen."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _shapes(value: Any) -> Any:
+    """The same tensors without their numbers."""
+    return tree_map_only(Tensor, _shape_alone, value)
+
+
+def _shape_alone(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device="meta")
