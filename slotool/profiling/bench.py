@@ -33,6 +33,7 @@ class Bench:
         self._around = Surroundings(
             begin=self._interference.look_again,
             lost=self._lost_s,
+            idle=self._interference.idle_s,
             before_sample=eviction() if cold else None,
             wait=backend.wait,
             stopwatch=backend.stopwatch(),
@@ -69,13 +70,14 @@ class Bench:
         return self._timed(replace(self._rule, runs=int(request["runs"]), max_seconds=0.0))
 
     def together(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run what lies ready as ``member`` of the ``board``; returns begin and end of every sample."""
+        """Run what lies ready as ``member`` of the ``board``; returns begin and end of every sample, and the stops."""
         board = Board(request["board"], int(request["members"]))
         try:
-            spans = board.run(int(request["member"]), self._ready(), self._calls_per_sample)
+            idle = self._interference.idle_s
+            found = board.run(int(request["member"]), self._ready(), self._calls_per_sample, idle)
         finally:
             board.close()
-        return {"spans": spans.tolist()}
+        return {"spans": found.samples.tolist(), "stops": found.stops.tolist()}
 
     def keep_busy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Run what lies ready as ``member`` of the ``board``, only for the others' sake."""

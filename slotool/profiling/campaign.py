@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,19 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError, TableError
 from slotool.machine import machine_facts
 from slotool.profiling.backends import backend_class
 from slotool.profiling.engines import Engine, LocalEngine
-from slotool.profiling.journal import Journal, read_journal, refuse_other
+from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
-from slotool.profiling.rows import EXTRA_COLUMNS, Row, by_key, doubt, key_of
+from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, doubt, key_of
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
+
+# Columns that only a campaign writes.
+_MARKS = ("content", "visits", "stable", "calls_per_sample")
 
 
 def profile_solo(
@@ -48,7 +52,8 @@ def plan_only(
 ) -> Plan:
     """What a campaign would do, leaving every file as it is."""
     _check(items, settings, out)
-    finished = [] if force else [*_finished(out, settings), *read_journal(journal_path(out), settings.configuration())]
+    journal = JournalContent() if force else read_journal(journal_path(out), settings.configuration())
+    finished = [] if force else _finished(out, settings, journal)
     return make_plan(items, settings, finished, budgeted=budgeted, in_order=in_order)
 
 
@@ -78,14 +83,15 @@ class Campaign:
     ):
         self._settings, self._out, self._engine = settings, Path(out), engine
         self._budget_s, self._enough = budget_s, enough
+        self._failed: set[Key] = set()  # in this run: their later rounds are passed over
+        self._passed = 0
         _check(items, settings, self._out)
         with ExitStack() as opened:
             journal = Journal(journal_path(self._out), settings.configuration(), fresh=force)
             self._journal = opened.enter_context(journal)
-            earlier = [] if force else _finished(self._out, settings)
+            kept = [] if force else _finished(self._out, settings, journal)
             self._pooled = len(journal.rows)  # so many are in the plan's rows already
-            kept, budgeted = [*earlier, *journal.rows], budget_s is not None
-            self.plan = make_plan(items, settings, kept, budgeted=budgeted, in_order=enough is not None)
+            self.plan = make_plan(items, settings, kept, budgeted=budget_s is not None, in_order=enough is not None)
             self._open = opened.pop_all()
 
     def run(self, progress: Callable[[], None] = lambda: None) -> LatencyTable:
@@ -98,6 +104,7 @@ class Campaign:
         with self._engine(self._settings) as engine:
             for rows in engine.rows(self._due(started)):
                 self._journal.append(*rows)
+                self._failed |= {key_of(row) for row in rows if row["status"] != "ok"}
                 measured += 1
                 progress()
         seconds = time.monotonic() - started
@@ -105,7 +112,7 @@ class Campaign:
         run = {
             "measured": measured,
             "resumed": self.plan.resumed,
-            "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured),
+            "left": 0 if self._has_enough() else max(0, len(self.plan.todo) - measured - self._passed),
             "seconds": seconds,
             "cores_busy_with_others": max(0.0, busy_s) / seconds,
         }
@@ -125,6 +132,9 @@ class Campaign:
         for i, item in enumerate(self.plan.todo):
             if (i and time.monotonic() >= deadline) or self._has_enough():
                 return
+            if self._failed.intersection(item.keys):
+                self._passed += 1
+                continue
             yield item
         if self._budget_s is not None and self._enough is None:
             for item in self._unstable():
@@ -150,6 +160,7 @@ class Campaign:
             "configuration": settings.configuration(),
             "seed": settings.seed,
             "timeout_s": settings.timeout_s,
+            "journal": {"id": self._journal.id, "rows": len(self._journal.rows)},
             "memory_limit_bytes": settings.memory_limit_bytes,
             "machine_facts": machine_facts(),
         }
@@ -177,18 +188,58 @@ def _check(items: Sequence[Item], settings: Settings, out: Path) -> None:
         raise InputError(f"{out} exists and is no regular file; choose another name")
 
 
-def _finished(out: Path, settings: Settings) -> list[Row]:
-    """Rows of an earlier, finished run of this very campaign."""
+def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) -> list[Row]:
+    """Rows of an earlier run of this very campaign, each once: of its table, and of the journal that are not there.
+
+    A table names the journal it was made from and how many of its rows it holds, for a death may come between the
+    writing of the one and the removal of the other. A table that the journal's campaign was begun to replace (with
+    ``force``) does not count.
+    """
     if not out.exists():
-        return []
+        return _checked(journal, out)
     try:
         table = LatencyTable.load(out)
     except TableError as error:
         raise AlreadyExistsError(f"{out} exists already and is no latency table") from error
-    if "configuration" not in table.provenance or set(EXTRA_COLUMNS) - set(table.rows.columns):
+    if "configuration" not in table.provenance or set(_MARKS) - set(table.rows.columns):
         raise AlreadyExistsError(f"{out} exists already and was not written by such a campaign")
-    refuse_other(table.provenance["configuration"], settings.configuration(), out)
-    return [{str(name): value for name, value in row.items()} for row in table.rows.to_dict("records")]
+    source = table.provenance.get("journal", {})
+    own = source.get("id") == journal.id
+    if journal.replaces and not own:
+        return _checked(journal, out)
+    refuse_other(
+        table.provenance["configuration"], settings.configuration(), out, table.provenance.get("machine_facts")
+    )
+    left = _checked(journal, out)[source.get("rows", 0) if own else 0 :]
+    rows = [_completed(row, table.provenance) for row in table.rows.to_dict("records")]
+    return [*rows, *left]
+
+
+def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
+    """The journal's rows. Raises ``InputError`` for one that is none of a campaign."""
+    for number, row in enumerate(journal.rows, start=2):
+        try:
+            check_row(row)
+        except strict_json.JsonError as error:
+            raise InputError(
+                f"{journal_path(out)}: line {number} is not a campaign's row ({error}); "
+                "remove that line, or add --force to begin again"
+            ) from error
+    return list(journal.rows)
+
+
+def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
+    """A row of a table, also of one written before rows told their rounds and limits."""
+    found = {**EXTRA_COLUMNS, **{str(name): value for name, value in row.items()}}
+    count = len(found["samples_s"])
+    if not len(found["samples_per_round"]) and count:
+        # Rounds of a row share its runs evenly; where they began was not written down.
+        parts = min(int(found["visits"]), count)
+        found["samples_per_round"] = [count // parts + (part < count % parts) for part in range(parts)]
+    limit = found["limit_s"]
+    if found["status"] == "timeout" and (limit is None or math.isnan(limit)):
+        found["limit_s"] = provenance.get("timeout_s")
+    return found
 
 
 def _seconds_of_others() -> float:

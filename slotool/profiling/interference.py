@@ -1,8 +1,9 @@
-"""What others took from a measuring process: time spent waiting for a core, and time the host stole."""
+"""What others took from a measuring process: time waiting for a core, time the host stole, time it was stopped."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -39,11 +40,23 @@ class Interference:
             if descriptor is not None:
                 self._threads[thread] = descriptor
         self._seen = self._waited_s() + self._stolen_s()
+        self._not_idle = time.perf_counter() - time.process_time() - self._seen
 
     def __call__(self) -> float:
         now = self._waited_s() + self._stolen_s()
         lost, self._seen = now - self._seen, now
         return max(0.0, lost)
+
+    def idle_s(self) -> float:
+        """Seconds since this was last asked in which no thread of this process ran or was to run.
+
+        A call that computes has next to none; one that waits for a device has some of its own. A process that was
+        stopped (SIGSTOP, a frozen container, a debugger) has all of that time here, which no counter of the system's
+        tells: the clock went on, while neither CPU time nor waiting for a core did.
+        """
+        now = time.perf_counter() - time.process_time() - self._waited_s() - self._stolen_s()
+        idle, self._not_idle = now - self._not_idle, now
+        return max(0.0, idle)
 
     def _waited_s(self) -> float:
         waited = 0

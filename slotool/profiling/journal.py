@@ -1,4 +1,8 @@
-"""The append-only journal beside a campaign's output: what was finished survives any death."""
+"""The append-only journal beside a campaign's output: what was finished survives any death.
+
+A line is eight hexadecimal digits, the CRC-32 of the rest, and a JSON object: first a header, then finished rows. A bit
+that flipped on the disk is found by its line; only a last line without its end, which a death tears, is dropped.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,33 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError
+from slotool.machine import differences, machine_facts, machine_id
 
 FORMAT = "slotool-journal"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_CHECKSUM_DIGITS = 8
 
 
 class Journal:
-    """JSON lines: a header with the campaign's configuration, then one line per finished row.
+    """A header with the campaign's configuration, then one line per finished row.
 
     Opening takes an exclusive lock, so that two campaigns cannot write one journal, drops a last line that was torn
     by a crash, and reads ``rows``; closing one without rows deletes it. ``fresh`` forgets what an earlier campaign
-    wrote. Use it as a context manager.
+    wrote. ``id`` is the journal's own, by which a table tells whose rows it holds; ``replaces`` says that it was begun
+    ``fresh``, so that an earlier table does not count. Use it as a context manager.
 
-    Raises ``InputError`` when another process holds it, when it is no journal, or when a line in its midst is
-    damaged; ``AlreadyExistsError`` when it was written under another configuration.
+    Raises ``InputError`` when another process holds it, when it is no journal, or when a line is damaged;
+    ``AlreadyExistsError`` when it was written under another configuration.
     """
 
     def __init__(self, path: Path, configuration: Mapping[str, Any], fresh: bool = False):
@@ -33,15 +44,17 @@ class Journal:
         self._removed = False
         self._descriptor = _open_locked(path)
         try:
-            kept = b"" if fresh else _read_all(self._descriptor)
-            header, self.rows, self._end = _parse(kept, path)
+            header, rows, self._end = _parse(b"" if fresh else _read_all(self._descriptor), path)
+            if header is not None:
+                refuse_other(header["configuration"], configuration, path, header["machine_facts"])
+            self.rows = rows
+            if header is None or not rows:
+                # A header without rows binds nobody: who begins now says whether an earlier table counts.
+                header, self._end = _header(configuration, fresh), 0
+                os.ftruncate(self._descriptor, 0)
+                self._write([header])
             os.ftruncate(self._descriptor, self._end)
-            if header is None:
-                self._write(
-                    [{"format": FORMAT, "format_version": FORMAT_VERSION, "configuration": dict(configuration)}]
-                )
-            else:
-                refuse_other(header, configuration, path)
+            self.id, self.replaces = str(header["id"]), bool(header["replaces"])
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -66,8 +79,7 @@ class Journal:
         os.close(self._descriptor)
 
     def _write(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(document, allow_nan=False) + "\n" for document in documents)
-        lines = memoryview(text.encode())
+        lines = memoryview(b"".join(map(_line, documents)))
         try:
             os.lseek(self._descriptor, self._end, os.SEEK_SET)
             written = 0
@@ -81,23 +93,47 @@ class Journal:
         self._end += len(lines)
 
 
-def read_journal(path: Path, configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The finished rows, without taking the lock or changing the file; empty when there is no journal."""
+@dataclass(frozen=True)
+class _Header:
+    """What a journal's first line must say, and of which type."""
+
+    id: str
+    replaces: bool
+    configuration: dict[str, Any]
+    machine_facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class JournalContent:
+    """What ``read_journal`` finds: ``id`` and ``replaces`` as of ``Journal``, empty and False without a journal."""
+
+    id: str = ""
+    replaces: bool = False
+    rows: Sequence[dict[str, Any]] = ()
+
+
+def read_journal(path: Path, configuration: Mapping[str, Any]) -> JournalContent:
+    """The finished rows, without taking the lock or changing the file; none when there is no journal."""
     try:
         header, rows, _ = _parse(path.read_bytes(), path)
     except FileNotFoundError:
-        return []
-    if header is not None:
-        refuse_other(header, configuration, path)
-    return rows
+        return JournalContent()
+    if header is None:
+        return JournalContent()
+    refuse_other(header["configuration"], configuration, path, header["machine_facts"])
+    return JournalContent(header["id"], header["replaces"] and bool(rows), rows)
 
 
-def refuse_other(earlier: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Raises ``AlreadyExistsError`` that says which settings differ, if any do."""
+def refuse_other(
+    earlier: Mapping[str, Any], now: Mapping[str, Any], path: Path, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Raises ``AlreadyExistsError`` that says which settings differ, if any do; ``facts`` are the earlier machine's."""
     names = [name for name in {**earlier, **now} if earlier.get(name) != now.get(name)]
-    if names:
-        changes = ", ".join(f"{name} {earlier.get(name)} then, {now.get(name)} now" for name in names)
-        raise AlreadyExistsError(f"{path} holds a campaign with other settings ({changes})")
+    changes = [f"{name} {earlier.get(name)} then, {now.get(name)} now" for name in names if name != "machine"]
+    if "machine" in names and (facts is None or machine_id(facts) != now.get("machine")):
+        changes.append(f"another machine: {', '.join(differences(facts or {})) or 'its facts were not kept'}")
+    if changes:
+        raise AlreadyExistsError(f"{path} holds a campaign with other settings ({', '.join(changes)})")
 
 
 def _open_locked(path: Path) -> int:
@@ -123,26 +159,62 @@ def _read_all(descriptor: int) -> bytes:
         return file.read()
 
 
-def _parse(data: bytes, path: Path) -> tuple[Mapping[str, Any] | None, list[dict[str, Any]], int]:
-    """Configuration (None when not even the header is whole), rows, and where the last whole line ends."""
+def _header(configuration: Mapping[str, Any], fresh: bool) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "id": uuid.uuid4().hex,
+        "replaces": fresh,
+        "configuration": dict(configuration),
+        "machine_facts": machine_facts(),
+    }
+
+
+def _line(document: Mapping[str, Any]) -> bytes:
+    # Half a surrogate pair, as in the name of a file that is not UTF-8, is no JSON that could be read again.
+    text = json.dumps(document, allow_nan=False, ensure_ascii=False).encode(errors="replace")
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]], int]:
+    """Header (None when not even that is whole), rows, and where the last whole line ends."""
     end = data.rfind(b"\n") + 1
-    lines = data[:end].splitlines()
-    documents = [_document(line, number, path) for number, line in enumerate(lines, start=1)]
-    if not documents:
-        if end == 0 and data and not data.startswith(b'{"format"'[: len(data)]):
-            raise InputError(f"{path}: this is no journal of slotool")
+    lines = data[:end].split(b"\n")[:-1]
+    if not lines:
+        if data and not _may_begin(data):
+            raise InputError(f"{path}: this is no journal of slotool; choose another name for the output")
         return None, [], 0
-    header = documents[0]
+    if lines[0].startswith(b'{"format"'):
+        raise InputError(
+            f"{path}: this journal was written by an earlier slotool; finish the campaign with that one, "
+            "or add --force to begin again"
+        )
+    if not _may_begin(lines[0]):
+        raise InputError(f"{path}: line 1 is damaged, or this is no journal of slotool; add --force to begin again")
+    header, *rows = [_document(line, number, path) for number, line in enumerate(lines, start=1)]
     if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
-        raise InputError(f"{path}: this is no journal of slotool, or one of another version")
-    return header["configuration"], documents[1:], end
+        raise InputError(f"{path}: this journal was written by another version of slotool; add --force to begin again")
+    try:
+        strict_json.convert(header, _Header)
+    except strict_json.JsonError as error:
+        raise InputError(
+            f"{path}: line 1 is not the header of a journal ({error}); add --force to begin again"
+        ) from error
+    return header, rows, end
+
+
+def _may_begin(data: bytes) -> bool:
+    """Whether this can be the beginning of a journal's first line, or all that a death left of it."""
+    digits, rest = data[:_CHECKSUM_DIGITS], data[_CHECKSUM_DIGITS:]
+    begin = b' {"format"'
+    return all(digit in b"0123456789abcdef" for digit in digits) and begin[: len(rest)] == rest[: len(begin)]
 
 
 def _document(line: bytes, number: int, path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(line)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise InputError(f"{path}: line {number} is damaged; remove it, or add --force to begin again")
-    return document
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        advice = (
+            "add --force to begin again" if number == 1 else "remove that line to lose its row alone, or add --force"
+        )
+        raise InputError(f"{path}: line {number} is damaged, its checksum does not fit; {advice}")
+    return strict_json.decode_object(text, f"{path}: line {number}")

@@ -218,10 +218,21 @@ def make_plan(
 
 
 def _visits_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:
-    """A row without samples is not tried again."""
     found = [rows.get(key) for key in item.keys]
-    made = [0 if row is None else row["visits"] if row["status"] == "ok" else settings.visits for row in found]
+    made = [0 if row is None or _may_do_now(row, item, settings) else _rounds_made(row, settings) for row in found]
     return max(0, settings.visits - min(made))
+
+
+def _rounds_made(row: Row, settings: Settings) -> int:
+    """A row without samples is not tried again."""
+    return int(row["visits"]) if row["status"] == "ok" else settings.visits
+
+
+def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
+    """Whether a row has no samples for a limit that has grown since."""
+    if row["status"] == "skipped":
+        return item.memory_bytes <= settings.memory_limit_bytes
+    return row["status"] == "timeout" and settings.timeout_s > (row.get("limit_s") or math.inf)
 
 
 def worth_first(items: Sequence[Item], settings: Settings, chance: random.Random) -> list[Item]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from slotool import strict_json
 from slotool.errors import InputError, WorkerError
 from slotool.profiling.timer import StoppingRule
 
@@ -127,7 +128,12 @@ class WorkerProcess:
                 raise self._death()
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
-        return json.loads(line)
+        try:
+            return strict_json.decode(line)
+        except strict_json.JsonError as error:
+            self._process.kill()
+            self._process.wait()
+            raise WorkerError(f"the measuring process answered nonsense ({error}); it was killed") from error
 
     def _death(self) -> WorkerError:
         code = self._process.wait()

@@ -1,13 +1,16 @@
-"""Rows of a campaign: their columns beside the schema's, and how the visits to one item become one row."""
+"""Rows of a campaign: their columns beside the schema's, and how the rounds of one item become one row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.profiling.timer import StoppingRule, is_stable
+from slotool.tables.rounds import USUAL_NOISE, round_medians, rounds_agree
 from slotool.tables.statistics import median_interval
 
 Row = Mapping[str, Any]
@@ -15,9 +18,9 @@ Row = Mapping[str, Any]
 Key = tuple[str, str, int, str]
 
 # With what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
-# what the name stood for; visits counts the times an item was come back to; discarded counts samples measured again
-# because others disturbed them, disturbed says that they did not let off; stable that the median of all visits is
-# sure to the precision asked for.
+# what the name stood for; visits counts the rounds in which the item was measured; discarded counts samples measured
+# again because others disturbed them, disturbed says that they did not let off; stable that all rounds agree to the
+# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep.
 EXTRA_COLUMNS: Mapping[str, Any] = {
     "content": "",
     "calls_per_sample": 0,
@@ -30,8 +33,41 @@ EXTRA_COLUMNS: Mapping[str, Any] = {
     "disturbed": False,
     "stable": False,
     "measured_at": None,
+    "limit_s": None,
 }
-_SAMPLES = ("samples_s", "solo_s", "device_samples_s")
+_SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of a row that the planning and pooling of a campaign reckon with, and their types."""
+
+    subject: str
+    point: str
+    batch_size: int
+    status: str
+    content: str
+    visits: int
+    discarded: int
+    disturbed: bool
+    stable: bool
+    measured_at: float | None
+    limit_s: float | None
+    co_runners: str = ""
+    samples_s: list[float] = field(default_factory=list)
+    samples_per_round: list[int] = field(default_factory=list)
+    solo_s: list[float] = field(default_factory=list)
+    device_samples_s: list[float] = field(default_factory=list)
+
+
+def check_row(row: Row) -> None:
+    """Raises ``JsonError`` unless a row read from outside can be planned with and pooled."""
+    parts = strict_json.convert(row, _Parts)
+    if parts.status == "ok" and (not parts.samples_s or ("solo_s" in row and not parts.solo_s)):
+        raise strict_json.JsonError("status ok without samples")
+    counts = parts.samples_per_round
+    if sum(counts) != len(parts.samples_s) or min(counts, default=1) < 1 or len(counts) > max(parts.visits, 0):
+        raise strict_json.JsonError("samples_per_round does not fit the samples")
 
 
 def key_of(row: Row) -> Key:
@@ -40,12 +76,16 @@ def key_of(row: Row) -> Key:
 
 
 def judged(row: Row, rule: StoppingRule) -> dict[str, Any]:
-    """The row with ``stable`` and, beside co-runners, its degradation, as its samples have it."""
+    """The row with ``stable`` and, beside co-runners, its degradation, as its samples have it.
+
+    Stable is a row of two rounds or more, none of which disagrees (``rounds_agree``), whose samples give their median
+    to ± the rule's precision, and of which none was disturbed. One round cannot show what another would.
+    """
     if row["status"] != "ok":
         return {**row, "stable": False}
     samples = np.asarray(row["samples_s"])
-    enough = len(samples) >= rule.runs and not row["disturbed"]
-    found = {**row, "stable": bool(enough and is_stable(samples, rule.precision))}
+    enough = len(samples) >= rule.runs and not row["disturbed"] and is_stable(samples, rule.precision)
+    found = {**row, "stable": bool(enough and rounds_agree(samples, row["samples_per_round"], rule.precision))}
     if "solo_s" in row:
         together_s, solo_s = float(np.median(samples)), float(np.median(row["solo_s"]))
         found |= {"degradation_s": together_s - solo_s, "degradation_ratio": together_s / solo_s}
@@ -77,9 +117,12 @@ def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:
 
 
 def doubt(row: Row) -> float:
-    """Relative width of the median's interval where the row is not stable, 0 where it is or has no samples."""
+    """How far the row's median may be off, relative, where the row is not stable: by its samples, by the spread of its
+    rounds, or, with one round, by what rounds usually differ. 0 where it is stable or has no samples."""
     if row["status"] != "ok" or row["stable"]:
         return 0.0
     samples = np.asarray(row["samples_s"])
     low, high = median_interval(samples)
-    return (high - low) / float(np.median(samples))
+    medians, middle = round_medians(samples, row["samples_per_round"]), float(np.median(samples))
+    spread = float(np.ptp(medians)) / middle if len(medians) > 1 else USUAL_NOISE.scale
+    return max((high - low) / middle, spread)

@@ -50,7 +50,15 @@ class Subject:
 
 
 def graph_subject(graph: OperatorGraph) -> Subject:
-    """The subject of an operator graph; its name is the graph's id."""
+    """The subject of an operator graph; its name is the graph's id.
+
+    Raises ``InputError`` for one that is not of plain float32: what is built from it would be, and its latency another.
+    """
+    if not graph.plain:
+        raise InputError(
+            f"graph {graph.name or graph.id} is of a {graph.form} network, and slotool builds float32 networks from "
+            "graphs: what it would measure is not that network; leave it out, or capture the float32 module"
+        )
     return Subject(
         name=graph.id,
         content=graph.id,

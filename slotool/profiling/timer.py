@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
@@ -23,6 +23,11 @@ WARM_UP_CALLS = 1
 WARM_UP_SECONDS = 0.01
 # A sample of which others took more than this share is measured again.
 MOST_LOST = 0.01
+# A sample is also measured again when it was idle for so much longer than the others of its kind, for more than this
+# share of it, and longer than any wait of a program for its own threads: its process was stopped.
+STOP_TO_USUAL = 10.0
+STOP_SHARE = 0.05
+MIN_STOP_S = 1e-3
 # So many times the runs asked for are measured again before we take the machine as it is.
 MOST_REPEATS = 2
 
@@ -65,14 +70,15 @@ class Surroundings:
     """What a timed call is surrounded by; the defaults are a CPU nobody else uses.
 
     ``begin`` is called once, when the call is warm. ``lost``: seconds that others took since it was last asked
-    (``Interference``). ``before_sample`` runs untimed
-    before each sample, which is then a single call (cold caches). ``wait`` returns when the device has done what was
-    called; it is timed, once per sample, so that calls within a sample may overlap on the device as they would.
-    ``stopwatch``: the device's own clock.
+    (``Interference``). ``idle``: seconds since it was last asked in which no thread of this process ran or was to run.
+    ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns when
+    the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on the
+    device as they would. ``stopwatch``: the device's own clock.
     """
 
     begin: Callable[[], None] = _nothing
     lost: Callable[[], float] = _none_lost
+    idle: Callable[[], float] = _none_lost
     before_sample: Callable[[], None] | None = None
     wait: Callable[[], None] = _nothing
     stopwatch: Stopwatch | None = None
@@ -113,6 +119,26 @@ def is_stable(samples_s: np.ndarray, precision: float) -> bool:
     return median - low <= precision * median and high - median <= precision * median
 
 
+def stops(idle_s: np.ndarray, lasted_s: np.ndarray, least_s: float = MIN_STOP_S) -> np.ndarray:
+    """In which of these pieces of time the process was stopped: bool [n].
+
+    ``idle_s``: of each piece, seconds in which no thread ran or was to run; ``lasted_s``: its length. What a call waits
+    by nature, as for a device, all pieces have. ``least_s``: no shorter time is taken for a stop.
+    """
+    usual_s = float(np.median(idle_s)) if len(idle_s) else 0.0
+    return idle_s > np.maximum(max(STOP_TO_USUAL * usual_s, least_s), STOP_SHARE * lasted_s)
+
+
+def check_counts(runs: int, max_samples: int) -> Iterator[int]:
+    """The numbers of samples at which it is asked whether they are enough: ``runs``, then a fifth more each time, and
+    at last ``max_samples``, which are."""
+    count = runs
+    while count < max_samples:
+        yield count
+        count += max(1, count // 5)
+    yield max(runs, max_samples)
+
+
 def clock_overhead(clock: Clock) -> float:
     """Seconds that reading the clock adds to an interval: the median of 31 empty intervals."""
     empty = sorted(-clock() + clock() for _ in range(31))
@@ -133,25 +159,34 @@ def _warm_up(call: Call, clock: Clock, wait: Callable[[], None]) -> float:
     return quickest
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """One block of calls: what the clock and the device's clock said, and how much of it the process was idle."""
+
+    seconds: float
+    device_s: float
+    idle_s: float
+
+
 class _Sampler:
     """Takes samples, sets the disturbed ones apart, and knows when there are enough."""
 
     def __init__(self, call: Call, calls: int, rule: StoppingRule, clock: Clock, around: Surroundings):
         self._call, self._calls, self._rule, self._clock, self._around = call, calls, rule, clock, around
-        self._clean: list[tuple[float, float]] = []
-        self._disturbed: list[tuple[float, float]] = []
+        self._clean: list[_Sample] = []
+        self._disturbed: list[_Sample] = []
 
     def run(self, first_call_s: float) -> Measurement:
-        started, next_check = self._clock(), self._rule.runs
+        started, checks = self._clock(), check_counts(self._rule.runs, self._rule.max_samples)
         self._around.begin()
+        next_check = next(checks)
         while not self._is_hopeless():
             self._take_one()
-            if len(self._clean) < next_check:
+            if len(self._clean) < next_check or self._some_were_stopped():
                 continue
             if self._is_enough(self._clock() - started):
                 break
-            more = max(1, len(self._clean) // 5)
-            next_check = min(len(self._clean) + more, max(self._rule.max_samples, self._rule.runs))
+            next_check = next(checks)
         return self._measurement(first_call_s)
 
     def _take_one(self) -> None:
@@ -159,27 +194,42 @@ class _Sampler:
         if around.before_sample is not None:
             around.before_sample()
             around.lost()
+        around.idle()
         if around.stopwatch is not None:
             around.stopwatch.start()
         seconds = _block(self._call, self._calls, self._clock, around.wait)
         device_s = around.stopwatch.stop() if around.stopwatch is not None else math.nan
+        sample = _Sample(seconds, device_s, around.idle())
         disturbed = around.lost() > MOST_LOST * seconds
-        (self._disturbed if disturbed else self._clean).append((seconds / self._calls, device_s / self._calls))
+        (self._disturbed if disturbed else self._clean).append(sample)
+
+    def _some_were_stopped(self) -> bool:
+        """Set samples apart during which the process was stopped; returns whether there were any."""
+        idle_s, lasted_s = (np.array([getattr(s, name) for s in self._clean]) for name in ("idle_s", "seconds"))
+        stopped = [s for s, was in zip(self._clean, stops(idle_s, lasted_s), strict=True) if was]
+        self._clean = [sample for sample in self._clean if sample not in stopped]
+        self._disturbed += stopped
+        return bool(stopped)
 
     def _is_hopeless(self) -> bool:
         return len(self._disturbed) > MOST_REPEATS * self._rule.runs + len(self._clean)
 
     def _is_enough(self, spent_s: float) -> bool:
-        rule, samples_s = self._rule, np.array([seconds for seconds, _ in self._clean])
+        rule, samples_s = self._rule, np.array([sample.seconds for sample in self._clean])
         spent = spent_s >= rule.max_seconds or len(samples_s) >= rule.max_samples
         return spent or is_stable(samples_s, rule.precision)
 
     def _measurement(self, first_call_s: float) -> Measurement:
         disturbed = len(self._clean) < self._rule.runs
-        kept = np.array([*self._clean, *self._disturbed] if disturbed else self._clean)
-        device_samples_s = kept[:, 1] if self._around.stopwatch is not None else None
+        kept = [*self._clean, *self._disturbed] if disturbed else self._clean
+        samples_s, device_s = (np.array(values) / self._calls for values in _columns(kept))
+        device_samples_s = device_s if self._around.stopwatch is not None else None
         discarded = 0 if disturbed else len(self._disturbed)
-        return Measurement(first_call_s, kept[:, 0], self._calls, discarded, disturbed, device_samples_s)
+        return Measurement(first_call_s, samples_s, self._calls, discarded, disturbed, device_samples_s)
+
+
+def _columns(samples: Sequence[_Sample]) -> tuple[list[float], list[float]]:
+    return [sample.seconds for sample in samples], [sample.device_s for sample in samples]
 
 
 def _block(call: Call, calls: int, clock: Clock, wait: Callable[[], None]) -> float:

@@ -11,15 +11,34 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.profiling.timer import Call
+from slotool.profiling.timer import Call, stops
 
 _GO, _STOP, _FIRST = 0, 1, 2
 _BYTES_PER_SLOT = 8
 SPIN_S = 1e-4
 MOST_SPANS = 1 << 20
+# How often a member asks for its idle time: reading the system's counters takes some 20 µs, less than 1 % of this.
+LOOK_EVERY_S = 5e-3
+# A shorter stop cannot be told from time that the hypervisor took: it is counted in ticks of 10 ms per core.
+MIN_STOP_S = 0.02
+
+
+@dataclass(frozen=True)
+class Spans:
+    """What a member did: ``samples`` float64 [n, 2], begin and end of each sample in order, in seconds of
+    ``time.perf_counter``; ``stops`` float64 [m, 3], begin and end of each piece of time in which the process was
+    stopped (SIGSTOP, a frozen container), and for how many seconds."""
+
+    samples: np.ndarray
+    stops: np.ndarray
+
+
+def _never_idle() -> float:
+    return 0.0
 
 
 class Board:
@@ -55,19 +74,26 @@ class Board:
     def stop(self) -> None:
         self._slots[_STOP] = 1
 
-    def run(self, member: int, call: Call, calls: int) -> np.ndarray:
-        """As a member: wait for the others, then call until told to stop. Returns float64 [n, 2]: begin and end of
-        each sample of ``calls`` calls, in seconds of ``time.perf_counter``."""
+    def run(self, member: int, call: Call, calls: int, idle: Callable[[], float] = _never_idle) -> Spans:
+        """As a member: wait for the others, then call until told to stop, ``calls`` times per sample. ``idle``: seconds
+        since it was last asked in which no thread of this process ran or was to run (``Interference.idle_s``)."""
         slots, mine = self._slots, _FIRST + member
         spans: list[tuple[float, float]] = []
+        looks: list[tuple[float, float]] = []
         self._await_go(member)
+        idle()
+        begun = look_at = time.perf_counter()
         while not slots[_STOP] and len(spans) < MOST_SPANS:
             started = time.perf_counter()
             for _ in range(calls):
                 call()
-            spans.append((started, time.perf_counter()))
+            ended = time.perf_counter()
+            spans.append((started, ended))
             slots[mine] = len(spans)
-        return np.array(spans).reshape(-1, 2)
+            if ended >= look_at:
+                looks.append((ended, idle()))
+                look_at = ended + LOOK_EVERY_S
+        return Spans(np.array(spans).reshape(-1, 2), _stops(begun, np.array(looks).reshape(-1, 2)))
 
     def keep_busy(self, member: int, call: Call) -> None:
         """As a member of whom nothing is asked but to be busy: ``run`` without end and without its record."""
@@ -104,6 +130,30 @@ def samples_in_company(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
     end = min(of_member[-1, 1] for of_member in spans)
     inside = [of_member[(of_member[:, 0] >= begin) & (of_member[:, 1] <= end)] for of_member in spans]
     return [of_member[:, 1] - of_member[:, 0] for of_member in inside]
+
+
+def stopped_share(members: Sequence[Spans]) -> float:
+    """The largest share of the time in company (see ``samples_in_company``) for which a member was stopped: the others
+    had the machine to themselves meanwhile, so no sample of that round is what it is taken for. 0 to 1."""
+    if any(len(of.samples) == 0 for of in members):
+        return 0.0
+    begin = max(of.samples[0, 1] for of in members)
+    end = min(of.samples[-1, 1] for of in members)
+    if end <= begin:
+        return 0.0
+    stopped_s = []
+    for of in members:
+        within_s = np.minimum(of.stops[:, 1], end) - np.maximum(of.stops[:, 0], begin)
+        stopped_s.append(float(np.clip(within_s, 0.0, of.stops[:, 2]).sum()))
+    return max(stopped_s) / float(end - begin)
+
+
+def _stops(begun: float, looks: np.ndarray) -> np.ndarray:
+    """Of [n, 2], when it was looked and how long the process had been idle since the last look: those with a stop, as
+    [m, 3] of begin, end and idle seconds."""
+    begins = np.concatenate([[begun], looks[:-1, 0]]) if len(looks) else np.empty(0)
+    pieces = np.column_stack([begins, looks])
+    return pieces[stops(pieces[:, 2], pieces[:, 1] - pieces[:, 0], MIN_STOP_S)]
 
 
 def conduct(

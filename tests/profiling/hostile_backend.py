@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ class HostileBackend(Backend):
     """``die`` kills its process, ``die-once PATH`` only when PATH is not there yet, ``hang`` never returns,
     ``break`` raises, ``odd`` raises a ``GraphError``, ``print`` writes over standard output, ``shake`` takes a long
     time every other call, ``work`` needs a core for a while, ``die-later`` kills its process in its 40th call,
-    ``parricide`` kills the process that started its own, ``parricide-once PATH`` does so as above; all else sleeps a
-    moment. Writes every run to the file it is given as ``log``."""
+    ``stop-once PATH`` has it stopped for a second in its 150th, ``parricide`` kills the process that started its own,
+    ``parricide-once PATH`` does so as above; all else sleeps a moment (``pause`` half a second in its first call).
+    Writes every run to the file it is given as ``log``."""
 
     name = "hostile"
     needs = "numpy"
@@ -58,6 +60,8 @@ class HostileBackend(Backend):
         if what == "print":
             print('{"status": "ok"}', flush=True)
             os.system("echo noise")
+        if what == "stop-once" and not Path(subject["mark"]).exists():
+            return Call(what, Path(subject["mark"]))
         return Call(what)
 
     def array(self, output: Any) -> np.ndarray:
@@ -65,13 +69,18 @@ class HostileBackend(Backend):
 
 
 class Call:
-    def __init__(self, what: str):
-        self._what, self._count = what, 0
+    def __init__(self, what: str, mark: Path | None = None):
+        self._what, self._count, self._mark = what, 0, mark
 
     def __call__(self) -> None:
         self._count += 1
         if self._what == "die-later" and self._count == 40:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._mark is not None and self._count == 150:
+            self._mark.touch()
+            subprocess.Popen(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 1; kill -CONT {os.getpid()}"])
+        if self._what == "pause" and self._count == 1:
+            time.sleep(0.5)
         if self._what == "work":
             sum(range(500_000))
         elif self._what == "shake":

@@ -287,11 +287,25 @@ def test_a_budget_ends_the_campaign_and_the_next_one_goes_on(subject: MakeSubjec
 
 def test_left_over_budget_goes_to_the_unstable_rows_and_adds_to_their_samples(subject: MakeSubject, out: Path) -> None:
     subjects = [subject("steady"), subject("shaky", "shake")]
-    settings = replace(SETTINGS, rule=replace(RULE, precision=0.2))
+    settings = replace(SETTINGS, visits=2, rule=replace(RULE, runs=10, precision=0.3))
     first = profile_solo(subjects, settings, out).rows.set_index("subject")
     assert first["stable"].to_dict() == {"steady": True, "shaky": False}
     with Campaign(solo_items(subjects, settings), settings, out, budget_s=1.0) as campaign:
         again = campaign.run().rows.set_index("subject")
     assert again.loc["shaky", "visits"] > first.loc["shaky", "visits"]
-    assert list(again.loc["shaky", "samples_s"])[:5] == list(first.loc["shaky", "samples_s"])
-    assert runs(out)["steady"] == 1
+    assert list(again.loc["shaky", "samples_s"])[:10] == list(first.loc["shaky", "samples_s"])
+    assert runs(out)["steady"] == 2
+
+
+def test_timeouts_and_skipped_rows_are_measured_when_their_limit_has_grown(subject: MakeSubject, out: Path) -> None:
+    subjects = [subject("slow", "pause"), subject("huge", weight_bytes=10**6)]
+    tight = replace(SETTINGS, timeout_s=0.3, memory_limit_bytes=1000)
+    first = profile_solo(subjects, tight, out).rows.set_index("subject")
+    assert first["status"].to_dict() == {"slow": "timeout", "huge": "skipped"}
+    assert profile_solo(subjects, tight, out).provenance["campaign"]["measured"] == 0
+    for wider, status in (
+        (replace(tight, memory_limit_bytes=10**7), {"slow": "timeout", "huge": "ok"}),
+        (replace(SETTINGS, timeout_s=60.0), {"slow": "ok", "huge": "ok"}),
+    ):
+        assert plan_only(solo_items(subjects, wider), wider, out).resumed == 1
+        assert profile_solo(subjects, wider, out).rows.set_index("subject")["status"].to_dict() == status

@@ -104,7 +104,7 @@ def test_the_command_is_interrupted_and_resumed_without_a_word_of_ray(
 ) -> None:
     where = ["--engine", "ray", "--address", two_nodes.address]
     command = [sys.executable, "-m", "slotool", "profile", "solo", graphs, "-o", out, "--backend", HOSTILE, "--json"]
-    command = [*map(str, command), "--threads", "1", "--runs", "500", *where]
+    command = [*map(str, command), "--threads", "1", "--visits", "1", "--runs", "500", *where]
     journal = out.with_name(out.name + ".journal")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + PATIENCE_S
@@ -151,7 +151,7 @@ def test_nodes_of_another_kind_are_left_out_and_those_that_die_lose_nothing(two_
     with RayEngine(SETTINGS, tell=told.append) as engine:
         unlike = next(reason for reason in engine.left_out if smaller.node_id[:6] in reason)
         cores = len(os.sched_getaffinity(0))
-        assert f"another machine (cores_given is {cores - 1} there, {cores} here)" in unlike
+        assert f"another machine (cores given {cores - 1} → {cores})" in unlike
         assert sum("it offers no CPU" in reason for reason in engine.left_out) == 1
         assert any("measuring on 2 of the cluster's nodes" in text for text in told)
 
@@ -168,5 +168,5 @@ def test_nodes_of_another_kind_are_left_out_and_those_that_die_lose_nothing(two_
         two_nodes.kill(second)
         with pytest.raises(WorkerError, match="every node of the cluster is lost"):
             deque(rows, maxlen=0)
-    with pytest.raises(InputError, match=r"no node of the cluster is like this machine: .*cores_given"):
+    with pytest.raises(InputError, match=r"no node of the cluster is like this machine: .*cores given"):
         RayEngine(SETTINGS)

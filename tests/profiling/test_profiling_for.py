@@ -84,7 +84,7 @@ def test_it_ends_when_the_interval_suffices(slotool, base: Path, out: Path) -> N
     assert done.exit_code == 0, done.stderr
     assert 3 <= done.document["measured"] < 30
     assert done.document["left"] == 0
-    assert "90 % interval is now ±" in done.stderr
+    assert "puts its error at ±" in done.stderr
 
 
 @pytest.mark.parametrize(

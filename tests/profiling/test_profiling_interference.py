@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +170,45 @@ def test_gpus_are_known_by_what_their_driver_says(tmp_path: Path) -> None:
         (tmp_path / bus / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 24\n")
     assert gpu_models(str(tmp_path)) == ["NVIDIA A100", "NVIDIA H200"]
     assert gpu_models(str(tmp_path / "absent")) == []
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("does", [spin, sleep])
+def test_a_sample_during_which_the_process_was_stopped_is_measured_again(does: Callable[[float], None]) -> None:
+    """By SIGSTOP, which no counter of the system's tells; also where the call itself waits, as for a device."""
+    stopped_s = 0.6
+
+    def attempt(_: int) -> bool:
+        context = multiprocessing.get_context("fork")
+        found = context.Queue()
+        child = context.Process(target=measured_alone, args=(does, found))
+        child.start()
+        assert found.get(timeout=60) == "begins"
+        time.sleep(0.05)
+        os.kill(child.pid, signal.SIGSTOP)
+        time.sleep(stopped_s)
+        os.kill(child.pid, signal.SIGCONT)
+        longest_s, discarded = found.get(timeout=60)
+        child.join()
+        return longest_s < stopped_s and discarded >= 1
+
+    assert shown_once(attempt)
+
+
+def measured_alone(does: Callable[[float], None], found: Any) -> None:
+    idle_s = Interference(sorted(os.sched_getaffinity(0))).idle_s
+    around = Surroundings(begin=lambda: found.put("begins"), idle=idle_s)
+    result = measure(lambda: does(0.005), StoppingRule(runs=60, max_seconds=0.0), around=around)
+    found.put((float(result.samples_s.max()), result.discarded))
+
+
+def test_what_a_call_waits_by_nature_is_kept() -> None:
+    """Idle times that belong to the call vary too: only one far beyond the usual is a stop."""
+    clock, idle = FakeClock(), [0.001, 0.002, 0.004, 0.003] * 10
+    told = iter(pair for value in idle for pair in (0.0, value))
+    rule = StoppingRule(runs=20, precision=1.0, max_samples=20)
+    found = measure(call_taking(clock, [], [0.01]), rule, clock, Surroundings(idle=lambda: next(told)))
+    assert (found.discarded, found.disturbed, len(found.samples_s)) == (0, False, 20)

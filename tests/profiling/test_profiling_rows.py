@@ -16,7 +16,8 @@ RULE = StoppingRule(runs=10, precision=0.01)
 
 def visit(subject: str = "s", samples: list[float] | None = None, **more: Any) -> dict[str, Any]:
     ok = {"status": "ok", "samples_s": samples} if samples else {"status": "failed", "samples_s": []}
-    return {**EXTRA_COLUMNS, "subject": subject, "point": "full", "batch_size": 1, "co_runners": "", **ok, **more}
+    key = {"subject": subject, "point": "full", "batch_size": 1, "co_runners": ""}
+    return {**EXTRA_COLUMNS, **key, **ok, "samples_per_round": [len(samples)] if samples else [], **more}
 
 
 visits = st.lists(
@@ -37,6 +38,7 @@ def test_every_sample_is_kept_whatever_the_order_of_visits(rows: list[dict[str, 
         assert (row["status"] == "ok") == any(r["samples_s"] for r in mine)
         if row["status"] == "ok":
             assert row["visits"] == sum(bool(r["samples_s"]) for r in mine)
+            assert row["samples_per_round"] == [len(r["samples_s"]) for r in mine if r["samples_s"]]
     backwards = by_key(reversed(rows), RULE)
     assert {key: sorted(row["samples_s"]) for key, row in backwards.items()} == {
         key: sorted(row["samples_s"]) for key, row in found.items()
@@ -60,8 +62,22 @@ def test_visits_that_agree_are_stable_and_visits_that_differ_are_not() -> None:
     differing = by_key([visit(samples=steady), visit(samples=slower)], RULE)[key]
     assert not differing["stable"]
     assert 0.05 < doubt(differing) < 0.15
-    assert not by_key([visit(samples=steady, disturbed=True)], RULE)[key]["stable"]
-    assert not by_key([visit(samples=steady[:9])], RULE)[key]["stable"]
+    assert not by_key([visit(samples=steady), visit(samples=steady, disturbed=True)], RULE)[key]["stable"]
+    assert not by_key([visit(samples=steady[:4])] * 2, RULE)[key]["stable"]
+
+
+def test_one_round_that_disagrees_makes_a_row_unstable_however_many_agree() -> None:
+    key, slower = ("s", "full", 1, ""), visit(samples=[1.05] * 10)
+    for place in range(6):
+        rounds = [visit(samples=[1.0] * 10) for _ in range(5)]
+        assert by_key(rounds, RULE)[key]["stable"]
+        assert not by_key([*rounds[:place], slower, *rounds[place:]], RULE)[key]["stable"]
+
+
+def test_one_round_alone_is_never_stable_and_in_doubt() -> None:
+    row = by_key([visit(samples=[1.0] * 100)], RULE)["s", "full", 1, ""]
+    assert not row["stable"]
+    assert doubt(row) > RULE.precision
 
 
 def test_degradation_is_of_all_samples_together() -> None:

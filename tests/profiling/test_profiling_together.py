@@ -19,7 +19,7 @@ from slotool.profiling.measurers.colocated import MOST_OTHERS
 from slotool.profiling.plan import Item, Settings, combinations_of, points_beside_copies
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
-from slotool.profiling.together import Board, conduct, samples_in_company
+from slotool.profiling.together import Board, Spans, conduct, samples_in_company, stopped_share
 from slotool.tables import LatencyTable
 
 SETTINGS = Settings(
@@ -69,11 +69,40 @@ def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough()
     for thread in threads:
         thread.join()
     board.close()
-    fast, slow = spans[0], spans[1]
+    fast, slow = spans[0].samples, spans[1].samples
+    assert stopped_share([spans[0], spans[1]]) == 0.0
     assert abs(fast[0, 0] - slow[0, 0]) < 0.05
     assert len(slow) >= 8
     assert len(fast) > 2 * len(slow)
     assert all(len(s) >= 6 for s in samples_in_company([fast, slow]))
+
+
+def test_a_stop_counts_as_far_as_it_lies_in_company() -> None:
+    samples = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 11.0]])
+    quiet = Spans(samples, np.empty((0, 3)))
+    assert stopped_share([quiet, Spans(samples, np.array([[2.0, 11.0, 5.0]]))]) == pytest.approx(0.5)
+    assert stopped_share([quiet, Spans(samples, np.array([[9.0, 19.0, 8.0]]))]) == pytest.approx(0.2)
+    assert stopped_share([quiet, Spans(samples, np.array([[0.0, 0.9, 0.8]]))]) == 0.0
+    assert stopped_share([quiet, Spans(np.empty((0, 2)), np.empty((0, 3)))]) == 0.0
+
+
+def test_a_round_in_which_one_was_stopped_is_measured_again(
+    subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SIGSTOP for a second, while the other went on: no sample of either is one in company."""
+    # Work of others on this machine is to be no reason here.
+    monkeypatch.setattr("slotool.profiling.measurers.colocated.MOST_OTHERS", float("inf"))
+
+    def found(attempt: int) -> bool:
+        (tmp_path / "mark").unlink(missing_ok=True)
+        items = combinations_of([subject("one", "stop-once"), subject("two", "work")], [2], SETTINGS)
+        rows = measured(items, SETTINGS, tmp_path / f"{attempt}.parquet").rows
+        assert set(rows["status"]) == {"ok"}
+        assert (tmp_path / "mark").exists()
+        longest_s = max(samples.max() for samples in rows["samples_s"])
+        return bool((rows["discarded"] >= 1).all()) and longest_s < 0.9
+
+    assert shown_once(found)
 
 
 def measured(items: list[Item], settings: Settings, out: Path) -> LatencyTable:
@@ -92,13 +121,15 @@ def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, t
         assert set(rows["status"]) == {"ok"}
         row = rows.loc[("two", "one")]
         assert row["degradation_s"] == pytest.approx(np.median(row["samples_s"]) - np.median(row["solo_s"]))
-        assert len(row["solo_s"]) == 2 * SETTINGS.solo_runs
+        assert len(row["solo_s"]) >= 2 * SETTINGS.solo_runs  # more, where others disturbed all of them
         assert len(row["samples_s"]) >= 5
         assert (row["policy"], row["affinity"]) == ("shared", rows.loc[("one", "two"), "affinity"])
         # Read back, nothing is left to measure.
         with Campaign(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out) as campaign:
             assert campaign.plan.todo == []
-        return all(1.5 < rows.loc[("one", beside), "degradation_ratio"] < 2.6 for beside in ("two", "idle+two"))
+        # Where a third process has the core too, alone and beside say little of each other.
+        beside = rows.loc[[("one", "two"), ("one", "idle+two")]]
+        return bool(beside[beside["others"] <= MOST_OTHERS]["degradation_ratio"].between(1.5, 2.6).all())
 
     assert shown_once(doubled)
 

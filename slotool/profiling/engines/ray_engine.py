@@ -9,7 +9,7 @@ from typing import Any
 
 from slotool import __version__
 from slotool.errors import InputError, WorkerError
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import differences, machine_id
 from slotool.profiling.engines.base import Engine
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
 from slotool.profiling.measurers import measurer_for
@@ -19,7 +19,7 @@ from slotool.profiling.rows import by_key
 # A node answers what it is within so long, or has its CPUs free for us.
 START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
-MOST_DIFFERENCES = 3
+MAX_DIFFERENCES = 3
 
 
 @dataclass(frozen=True)
@@ -267,11 +267,7 @@ def _unlike(there: Mapping[str, Any]) -> str:
     """How what a node says of itself differs from this machine; empty when it does not."""
     if there["version"] != __version__:
         return f"it has slotool {there['version']}, this machine {__version__}"
-    return "" if there["machine"] == machine_id() else f"another machine ({_differences(there['facts'])})"
-
-
-def _differences(there: Mapping[str, Any]) -> str:
-    flat = [{**facts, **facts["libraries"], "libraries": None} for facts in (there, machine_facts())]
-    names = [name for name in flat[1] if flat[0].get(name) != flat[1][name]]
-    shown = [f"{name} is {flat[0].get(name)} there, {flat[1][name]} here" for name in names[:MOST_DIFFERENCES]]
-    return ", ".join(shown) or "it gives itself another fingerprint"
+    if there["machine"] == machine_id():
+        return ""
+    named = differences(there["facts"])[:MAX_DIFFERENCES]
+    return f"another machine ({', '.join(named) or 'it gives itself another id'})"

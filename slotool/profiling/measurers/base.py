@@ -66,7 +66,7 @@ class Measurer(ABC):
         )
 
     def row(self, item: Item, place: int, cores: Sequence[int], answer: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of the item's subject number ``place``, judged as that of one visit."""
+        """The row of the item's subject number ``place``, judged as that of one round."""
         settings, subject = self.settings, item.subjects[place]
         name, point, batch_size, co_runners = item.keys[place]
         row = {
@@ -88,6 +88,8 @@ class Measurer(ABC):
             "measured_at": time.time(),
             **answer,
         }
+        row["samples_per_round"] = [len(row["samples_s"])] if row["samples_s"] else []
+        row["limit_s"] = settings.timeout_s if row["status"] == "timeout" else None
         return judged(row, settings.rule)
 
 

@@ -21,10 +21,12 @@ from slotool.profiling.plan import Item, Settings, available_memory
 from slotool.profiling.process import WorkerHung, WorkerProcess
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
-from slotool.profiling.together import Board, conduct, samples_in_company
+from slotool.profiling.together import Board, Spans, conduct, samples_in_company, stopped_share
 
 # A combination during which other processes took more than this share of a core is measured again, so many times.
 MOST_OTHERS = 0.02
+# So is one in which a member was stopped for more than this share of the time in company.
+MAX_STOPPED_SHARE = 0.02
 ATTEMPTS = 3
 # A new worker is started only with so much memory left; those used longest ago make room.
 SPARE_BYTES = 2 << 30
@@ -44,6 +46,24 @@ class _Member:
     ready: tuple[str, int] | None = None
     answer: Mapping[str, Any] = field(default_factory=dict)
     used_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """Answers of all members, the share of a core that others took, and whether a member was stopped meanwhile."""
+
+    answers: list[dict[str, Any]]
+    others: float
+    stopped: bool
+
+    @property
+    def is_clean(self) -> bool:
+        return self.others <= MOST_OTHERS and not self.stopped
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """A co-runner that stood still is worse than others at work beside all."""
+        return self.stopped, self.others
 
 
 class _Failure(Exception):
@@ -71,7 +91,7 @@ class ColocatedMeasurer(Measurer):
             answers = [failure.answer] * len(item.subjects)
         rows = [self.row(item, i, places[i], answers[i]) for i in range(len(item.subjects))]
         # A subject beside itself has one row, with the samples of both copies.
-        return [{**row, "visits": 1} for row in by_key(rows, self.settings.rule).values()]
+        return [_one_round(row) for row in by_key(rows, self.settings.rule).values()]
 
     def close(self) -> None:
         for key in list(self._members):
@@ -92,26 +112,27 @@ class ColocatedMeasurer(Measurer):
             raise _Failure({"status": status, "reason": str(error)}) from error
 
     def _best_attempt(self, item: Item, members: Sequence[_Member]) -> list[dict[str, Any]]:
-        """The attempt that others disturbed least; the first when it was quiet."""
-        attempts: list[list[dict[str, Any]]] = []
-        while len(attempts) < ATTEMPTS and (not attempts or min(attempts, key=_others)[0]["others"] > MOST_OTHERS):
-            attempts.append(self._attempt(item, members))
-        best = min(attempts, key=_others)
-        for answer in best:
+        """The attempt that was interrupted least; the first when it was clean."""
+        attempts: list[_Attempt] = []
+        while len(attempts) < ATTEMPTS and not any(attempt.is_clean for attempt in attempts):
+            attempts.append(self._attempt(members))
+        best = min(attempts, key=lambda attempt: attempt.badness)
+        for answer in best.answers:
             answer["discarded"] = len(attempts) - 1
-        return best
+            answer["disturbed"] = not best.is_clean
+        return best.answers
 
-    def _attempt(self, item: Item, members: Sequence[_Member]) -> list[dict[str, Any]]:
+    def _attempt(self, members: Sequence[_Member]) -> _Attempt:
         before = [self._alone(member) for member in members]
         spans, others = self._together(members)
         after = [self._alone(member) for member in members]
         answers = []
         for member, company_s, alone_s in zip(
-            members, samples_in_company(spans), zip(before, after, strict=True), strict=True
+            members, samples_in_company([of.samples for of in spans]), zip(before, after, strict=True), strict=True
         ):
             calls = member.answer["calls_per_sample"]
             answers.append(self._answer(member, company_s / calls, np.concatenate(alone_s), others))
-        return answers
+        return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE)
 
     def _answer(self, member: _Member, company_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
         if len(company_s) == 0:
@@ -125,7 +146,6 @@ class ColocatedMeasurer(Measurer):
             "samples_s": _rounded(company_s[:: len(company_s) // self.settings.rule.max_samples + 1]),
             "solo_s": _rounded(alone_s),
             "others": others,
-            "disturbed": others > MOST_OTHERS,
             "measured_at": time.time(),
         }
 
@@ -135,8 +155,8 @@ class ColocatedMeasurer(Measurer):
             raise WorkerError(answer["reason"])
         return np.array(answer["samples_s"])
 
-    def _together(self, members: Sequence[_Member]) -> tuple[list[np.ndarray], float]:
-        """Begin and end of each member's samples, and the share of a core that the rest of the machine took."""
+    def _together(self, members: Sequence[_Member]) -> tuple[list[Spans], float]:
+        """Each member's samples and stops, and the share of a core that the rest of the machine took."""
         rule, workers = self.settings.visit_rule, [member.worker for member in members]
         board = Board.create(len(members))
         try:
@@ -154,7 +174,11 @@ class ColocatedMeasurer(Measurer):
         failed = [answer["reason"] for answer in answers if answer["status"] != "ok"]
         if failed:
             raise WorkerError(failed[0])
-        return [np.array(answer["spans"]).reshape(-1, 2) for answer in answers], max(0.0, others)
+        spans = [
+            Spans(np.array(answer["spans"]).reshape(-1, 2), np.array(answer["stops"]).reshape(-1, 3))
+            for answer in answers
+        ]
+        return spans, max(0.0, others)
 
     def _ready(self, key: Key, subject: Subject, item: Item, needed: Sequence[Key]) -> _Member:
         """The member of that key with the subject ready on it. Raises ``_Failure``."""
@@ -189,6 +213,11 @@ class ColocatedMeasurer(Measurer):
             member.worker.kill()
 
 
+def _one_round(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of a subject that ran side by side did so in one and the same round."""
+    return {**row, "visits": 1, "samples_per_round": [len(row["samples_s"])] if row["samples_s"] else []}
+
+
 def _keys(item: Item, places: Sequence[Sequence[int]]) -> list[Key]:
     names = [member.name for member in item.members]
     return [(name, names[:i].count(name), tuple(places[i])) for i, name in enumerate(names)]
@@ -201,10 +230,6 @@ def _prepared(worker: WorkerProcess, subject: Subject, item: Item, timeout_s: fl
         return {"status": "timeout", "reason": str(error)}
     except WorkerError as error:
         return {"status": "failed", "reason": str(error)}
-
-
-def _others(answers: Sequence[Mapping[str, Any]]) -> float:
-    return float(answers[0]["others"])
 
 
 def _rounded(seconds: np.ndarray) -> list[float]:
