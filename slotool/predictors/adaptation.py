@@ -1,4 +1,4 @@
-"""Few-shot transfer as a run: a trained predictor adapted to labels of a new setting, scored beside its rivals."""
+"""Few-shot transfer as a run: a trained predictor taken to a new setting by a few labels, the best way kept."""
 
 from __future__ import annotations
 
@@ -11,51 +11,62 @@ import numpy as np
 
 from slotool.artifacts import create_artifact
 from slotool.errors import InputError
-from slotool.predictors.adapted import FEWEST_LABELS, AdaptedPredictor, residuals_of
-from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.labels import LabelledGraphs
+from slotool.graphs import OperatorGraph
+from slotool.predictors.adapted import FEWEST_LABELS
+from slotool.predictors.calibration import START, Calibration, HeldOutKind
+from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
+from slotool.predictors.domain import Domain
+from slotool.predictors.labels import LabelledGraphs, facts_of
 from slotool.predictors.sampling import propose
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 
-AS_IS, SCALED, SCRATCH = "as it is", "scaled", "from scratch"
-# Training from scratch once per label left out is shown for so many at most.
-MOST_TRAINED = 50
+# What learns from the labels alone: the base's training networks say nothing of what it knows.
+LABELS_ALONE = (THREE_TERM, SCRATCH)
 
 
-def adapt(base: TrainedPredictor, labelled: LabelledGraphs) -> TrainedPredictor:
-    """``base`` adapted to all these labels and their setting.
+def adapt(base: TrainedPredictor, labelled: LabelledGraphs, seed: int = 0) -> tuple[TrainedPredictor, HeldOut, str]:
+    """The best of all contenders (``HeldOut.best``) fitted to these labels and their setting, how all did on labels
+    held out, and which it is.
 
-    Its interval is for few labels (``adapted.interval_factor``) and its dev MAE that of labels left out one by one.
-    Raises ``InputError`` for fewer than 3 labels or more than an adaptation takes.
+    Its interval is from the errors on labels held out, each a kind of its own: wide where labels are few, wider for
+    networks further from them. Raises ``InputError`` for fewer than 3 labels.
     """
-    predictor = AdaptedPredictor(base.predictor)
-    predictor.fit(labelled.graphs, labelled.latency_s)
-    mean, _ = predictor.left_out()
-    return TrainedPredictor(
-        predictor=predictor,
-        bounds=_wider(base.bounds, Bounds.of(labelled.graphs, labelled.latency_s)),
-        residuals=residuals_of(predictor),
+    graphs, latency_s = labelled.graphs, labelled.latency_s
+    if len(graphs) < FEWEST_LABELS:
+        found = len(graphs)
+        raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {FEWEST_LABELS}")
+    held_out = hold_out(base.predictor, graphs, latency_s, seed)
+    best = held_out.best()
+    start = None if best in LABELS_ALONE else base.domain
+    trained = TrainedPredictor(
+        predictor=fitted(best, base.predictor, graphs, latency_s, held_out),
+        bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
+        residuals=None,
         setting=labelled.setting,
-        dev_mae_s=float(np.mean(np.abs(np.exp(mean) - labelled.latency_s))),
+        dev_mae_s=float(np.mean(held_out.relative(best) * latency_s)),
+        domain=_widened(start, graphs),
+        calibration=_calibration(base, best, start, graphs, held_out),
+        facts=facts_of(labelled.setting),
     )
+    return trained, held_out, best
 
 
 @dataclass(frozen=True)
 class AdaptationRun:
-    """``adapted`` to the rows ``chosen``, and how it and its rivals predict others.
+    """``adapted``: the best contender on the rows ``chosen``, where ``held_out`` says how all did.
 
-    ``scored``: rows that were predicted: those not chosen, or, where all were, each left out in turn. ``mape`` and
-    ``mae_s`` by contender; ``coverage``: share of scored rows inside the adapted one's interval, None where each was
-    left out in turn.
+    ``others``: rows that were not chosen; ``mape`` of each contender on them, and ``coverage``: the share of them
+    inside the kept one's interval, of those that have one; None where there are none.
     """
 
     base: TrainedPredictor
     adapted: TrainedPredictor
     labelled: LabelledGraphs
     chosen: np.ndarray
-    scored: np.ndarray
+    held_out: HeldOut
+    best: str
+    others: np.ndarray
     mape: Mapping[str, float]
-    mae_s: Mapping[str, float]
     coverage: float | None
 
     def scores(self) -> dict[str, Any]:
@@ -64,14 +75,17 @@ class AdaptationRun:
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
             "adapted_to": [self.labelled.graphs[i].id for i in self.chosen],
-            "scored": len(self.scored),
-            "left_out_in_turn": self.coverage is None,
+            "chosen": self.best,
+            "scored": len(self.others),
             "interval_coverage": self.coverage,
-            "predictors": {name: {"mape": self.mape[name], "mae_s": self.mae_s[name]} for name in self.mape},
+            "predictors": {
+                name: {"held_out_mape": self.held_out.mape(name), "others_mape": self.mape.get(name)}
+                for name in self.held_out.log_errors
+            },
         }
 
     def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
-        """Write the adapted predictor and the scores as one artifact."""
+        """Write the kept predictor and the scores as one artifact."""
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
             self.adapted.write(writer)
             writer.write_json(SCORES, self.scores())
@@ -80,88 +94,50 @@ class AdaptationRun:
 def adapt_and_score(
     base: TrainedPredictor, labelled: LabelledGraphs, samples: int | None = None, seed: int = 0
 ) -> AdaptationRun:
-    """Adapt to ``samples`` networks that the active sampler chooses, and score on the rest; without, adapt to all and
-    score each with the others as labels.
+    """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
+    held out among these; the rest only scores.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
     n = len(labelled)
-    if n < FEWEST_LABELS:
-        raise InputError(f"{n} labelled networks are too few to adapt a predictor, which takes {FEWEST_LABELS}")
     if samples is None:
         chosen = np.arange(n)
-        adapted = adapt(base, labelled)
-        scored = chosen
-        folds = [(np.delete(chosen, row), np.array([row])) for row in range(n)]
+    elif samples >= n:
+        raise InputError(f"{samples} samples of {n} labelled networks leave none to score by; leave --samples out")
     else:
-        if samples >= n:
-            raise InputError(f"{samples} samples of {n} labelled networks leave none to score by; leave --samples out")
         chosen = np.array(propose(base.predictor, labelled.graphs, samples, seed))
-        adapted = adapt(base, _only(labelled, chosen))
-        scored = np.setdiff1d(np.arange(n), chosen)
-        folds = [(chosen, scored)]
-    answers = _answers(base, adapted, labelled, folds)
-    measured_s = labelled.latency_s[scored]
-    errors = {name: np.abs(predicted_s - measured_s) for name, predicted_s in answers.items()}
-    return AdaptationRun(
-        base=base,
-        adapted=adapted,
-        labelled=labelled,
-        chosen=chosen,
-        scored=scored,
-        mape={name: float(np.mean(error_s / measured_s)) for name, error_s in errors.items()},
-        mae_s={name: float(np.mean(error_s)) for name, error_s in errors.items()},
-        coverage=None if samples is None else _coverage(adapted, labelled, scored),
-    )
+    own, others = _only(labelled, chosen), np.setdiff1d(np.arange(n), chosen)
+    adapted, held_out, best = adapt(base, own, seed)
+    mape: dict[str, float] = {}
+    coverage = None
+    if len(others):
+        graphs, measured_s = labelled.take(others)
+        for name in held_out.log_errors:
+            data = (own.graphs, own.latency_s, held_out)
+            predictor = base.predictor if name == AS_IS else fitted(name, base.predictor, *data)
+            mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
+        coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
+    return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage)
 
 
-def _answers(
-    base: TrainedPredictor,
-    adapted: TrainedPredictor,
-    labelled: LabelledGraphs,
-    folds: Sequence[tuple[np.ndarray, np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """What each contender predicts for the rows asked from the rows known, in the order of the folds, by name."""
-    own, base_s = adapted.predictor, base.predictor.predict(labelled.graphs)
-    assert isinstance(own, AdaptedPredictor)
-    asked = np.concatenate([rows for _, rows in folds])
-    factors = [np.full(len(rows), np.median(labelled.latency_s[known] / base_s[known])) for known, rows in folds]
-    found = {AS_IS: base_s[asked], SCALED: base_s[asked] * np.concatenate(factors)}
-    in_turn = own.labels == len(labelled)
-    found[own.name] = np.exp(own.left_out()[0]) if in_turn else own.predict(labelled.take(asked)[0])
-    if len(folds) <= MOST_TRAINED:
-        found[SCRATCH] = np.concatenate([_from_scratch(labelled, *fold) for fold in folds])
-    return found
+def _calibration(
+    base: TrainedPredictor, best: str, start: Domain | None, graphs: Sequence[OperatorGraph], held_out: HeldOut
+) -> Calibration | None:
+    """From each label's error while held out, and its distance from the other labels. How much wider a distance makes
+    the interval is taken from the base: ten errors tell no more than one factor, and that not well."""
+    kinds = []
+    for row, graph in enumerate(graphs):
+        known = _widened(start, [each for i, each in enumerate(graphs) if i != row])
+        error = np.array([-held_out.log_errors[best][row]])
+        kinds.append(HeldOutKind(graph.name or graph.id, error, known.distances([graph])))
+    scale = base.calibration.scale if base.calibration is not None else np.array(START)
+    return Calibration.of(kinds, best, scale)
 
 
-def _from_scratch(labelled: LabelledGraphs, known: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """The additive predictor's answer, the only one that so few labels can train."""
-    predictor = AdditivePredictor()
-    predictor.fit(*labelled.take(known), [], np.empty(0), seed=0)
-    return predictor.predict(labelled.take(asked)[0])
-
-
-def _coverage(adapted: TrainedPredictor, labelled: LabelledGraphs, rows: np.ndarray) -> float:
-    graphs, measured_s = labelled.take(rows)
-    found = adapted.predict(graphs)
-    return float(np.mean((found.low_s <= measured_s) & (measured_s <= found.high_s)))
+def _widened(start: Domain | None, graphs: Sequence[OperatorGraph]) -> Domain:
+    return Domain.of(graphs) if start is None else start.wider(graphs)
 
 
 def _only(labelled: LabelledGraphs, rows: np.ndarray) -> LabelledGraphs:
     graphs, latency_s = labelled.take(rows)
     return replace(labelled, graphs=tuple(graphs), latency_s=latency_s, noise_s=labelled.noise_s[rows])
-
-
-def _wider(first: Bounds, second: Bounds) -> Bounds:
-    """What either holds."""
-
-    def both(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-        return min(a[0], b[0]), max(a[1], b[1])
-
-    return Bounds(
-        operators=both(first.operators, second.operators),
-        weights=both(first.weights, second.weights),
-        flops=both(first.flops, second.flops),
-        latency_s=both(first.latency_s, second.latency_s),
-        operator_types=tuple(sorted({*first.operator_types, *second.operator_types})),
-    )

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import lane_padding
@@ -64,7 +65,10 @@ class AdditivePredictor(Predictor):
         if document["terms"] != list(TERMS):
             raise InputError("the additive predictor was trained with other terms than this slotool has")
         restored = cls()
-        restored._types, restored._floor_s = list(document["types"]), float(document["floor_s"])
+        restored._types, restored._floor_s = (
+            strict_json.convert(document["types"], list[str]),
+            float(document["floor_s"]),
+        )
         restored._prices = tensors["prices"]
         return restored
 

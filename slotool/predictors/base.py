@@ -69,6 +69,11 @@ class Predictor(ABC, Generic[Asked]):
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
 
+    def surrogate(self) -> Predictor[Asked]:
+        """A new predictor to be trained in this one's stead where only the size of errors on kinds of networks held
+        out is asked for, a dozen times over: of the same sort, or a cheaper one that errs as much or more."""
+        return type(self)()
+
     @abstractmethod
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """All that was learnt: named tensors and a JSON document."""

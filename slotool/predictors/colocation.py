@@ -13,10 +13,11 @@ import pandas as pd
 from slotool.artifacts import Artifact, create_artifact, open_artifact
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
+from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Predictor
 from slotool.predictors.companies import Company
 from slotool.predictors.company_labels import LabelledCompanies
-from slotool.predictors.labels import SETTING_COLUMNS
+from slotool.predictors.labels import SETTING_COLUMNS, Setting, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.splits import Split
 from slotool.predictors.trained import ALONE, KIND, PREDICTIONS, SCORES, TOGETHER, Predictions, TrainedPredictor
@@ -132,7 +133,8 @@ def _scores(
 
 @dataclass(frozen=True)
 class SoloAnswer:
-    """What a network takes when nobody is beside it; ``unsure`` is half its 90 % interval in log, 0 where measured."""
+    """What a network takes when nobody is beside it; ``unsure`` is half its 90 % interval in log, 0 where measured,
+    NaN where it has none."""
 
     latency_s: float
     unsure: float = 0.0
@@ -164,6 +166,13 @@ class PredictorArtifact:
             together=TrainedPredictor.load(artifact, TOGETHER) if beside else None,
             solo_s=artifact.json(SOLO_LATENCIES) if beside else {},
         )
+
+    @property
+    def setting(self) -> Setting:
+        """Of the labels; what an artifact holds is of one setting."""
+        known = self.alone or self.together
+        assert known is not None
+        return known.setting
 
     def require_alone(self) -> TrainedPredictor[OperatorGraph]:
         """Raises ``InputError`` when it knows networks only beside others."""
@@ -224,14 +233,17 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
     for column in SETTING_COLUMNS:
         own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)
         if own != theirs:
+            facts = {machine_id(): machine_facts()} | ({str(own): alone.facts} if alone.facts else {})
+            differ = machines_in_words([own, theirs], facts) if column == "machine" else ""
             raise InputError(
-                f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}: "
-                "they must be of one setting (train-predictor --base adapts a predictor to another)"
+                f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
+                f"{differ}: they must be of one setting (train-predictor --base adapts a predictor to another)"
             )
 
 
 def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloAnswer]:
     found = alone.predict(graphs)
+    # NaN where there is no interval, and then there is none of what rests upon it.
     unsure = np.maximum(0.5 * np.log(found.high_s / found.low_s), 1e-6)
     columns = zip(graphs, found.latency_s.tolist(), unsure.tolist(), strict=True)
     return {graph.id: SoloAnswer(latency_s, half) for graph, latency_s, half in columns}

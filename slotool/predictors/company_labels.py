@@ -12,7 +12,7 @@ import pandas as pd
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.companies import Company
-from slotool.predictors.labels import SETTING_COLUMNS, Setting, only_setting
+from slotool.predictors.labels import SETTING_COLUMNS, Setting, facts_in, only_setting
 from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
 
@@ -71,7 +71,7 @@ def join_companies(
             f"none of the {len(rows)} co-located rows can be learnt from: no graph has the id or name {absent[0]}"
             + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
         )
-    setting = _setting(complete)
+    setting = _setting(complete, table)
     solo_s = _solo_by_id(complete)
     labels = list(_labels(complete, solo_s, setting))
     if not labels:
@@ -123,8 +123,8 @@ def _solo_medians(rows: pd.DataFrame) -> list[float]:
     return medians
 
 
-def _setting(rows: pd.DataFrame) -> Setting:
-    setting = only_setting(rows, (*SETTING_COLUMNS, "policy"))
+def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
+    setting = only_setting(rows, (*SETTING_COLUMNS, "policy"), facts_in(table))
     cores = {len(str(text).split(",")) for text in rows["affinity"] if text}
     if len(cores) > 1:
         raise InputError(f"the latency table mixes numbers of cores: {', '.join(map(str, sorted(cores)))}")
@@ -160,4 +160,6 @@ def _labels(
 def _noise_s(rows: Sequence[Mapping[Any, Any]], ratio: float) -> float:
     """How far a label may be off for its own samples and, with the ratio, for the solo samples that it leans on."""
     together, solo = (np.concatenate([np.asarray(row[name]) for row in rows]) for name in ("samples_s", "solo_s"))
-    return float(np.hypot(label_noise_s(together), ratio * label_noise_s(solo)))
+    # With one round, its halves are all that there is: each row leans on solo samples of its own, before and after.
+    counts = np.concatenate([np.asarray(row.get("samples_per_round", ())) for row in rows])
+    return float(np.hypot(label_noise_s(together, counts if len(counts) > 1 else ()), ratio * label_noise_s(solo)))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Asked, Document, Tensors
+from slotool.predictors.base import Asked, Document, Predictor, Tensors
 from slotool.predictors.companies import Company
 from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
 from slotool.predictors.flat_companies import FlatOfCompanies
@@ -68,6 +68,10 @@ class DnnRegressor(FlatRegressor[Asked]):
             raise InputError("the DNN needs at least one depth to try, each of at least 1 hidden layer")
         self.depths = tuple(sorted(set(depths)))
         self._search = search
+
+    def surrogate(self) -> Predictor[Asked]:
+        """Of the depth that was found, without a search."""
+        return type(self)([self.depth])
 
     @property
     def fit_steps(self) -> int:

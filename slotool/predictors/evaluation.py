@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.predictors.labels import SETTING_COLUMNS, LabelledGraphs, Setting
+from slotool.predictors.labels import SETTING_COLUMNS, LabelledGraphs, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
@@ -16,8 +16,8 @@ from slotool.tables import LatencyTable
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``predictions``: measured beside predicted, one row per network; ``outside``: for each, in what it lies outside
-    what the predictor was trained on, or None; ``names``: what people call it, or its id.
+    """``predictions``: measured beside predicted, one row per network; ``outside``: for each, in what it is unlike the
+    training networks, or None; ``names``: what people call it, or its id.
     """
 
     predictions: PredictionsTable
@@ -25,14 +25,14 @@ class Evaluation:
     names: list[str]
 
     def scores(self) -> dict[str, Score]:
-        """By group: ``all``, each kind where there are several, and networks inside and outside the training range
-        where there are both.
+        """By group: ``all``, each kind where there are several, and networks like and unlike those trained on where
+        there are both.
         """
         rows, inside = self.predictions.rows, np.array([reason is None for reason in self.outside])
         kinds = sorted(rows["kind"].unique())
         groups = {kind: (rows["kind"] == kind).to_numpy() for kind in kinds} if len(kinds) > 1 else {}
         if inside.any() and not inside.all():
-            groups |= {"inside the training range": inside, "outside the training range": ~inside}
+            groups |= {"like the training networks": inside, "unlike the training networks": ~inside}
         groups["all"] = np.ones(len(rows), dtype=bool)
         return {name: PredictionsTable(rows[chosen]).scores() for name, chosen in groups.items()}
 
@@ -55,8 +55,7 @@ class Evaluation:
 def evaluate_on(trained: TrainedPredictor, labelled: LabelledGraphs) -> Evaluation:
     """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
-    predicted_s = table.rows["predicted_s"].tolist()
-    outside = [trained.bounds.outside(*pair) for pair in zip(labelled.graphs, predicted_s, strict=True)]
+    outside = trained.predict(labelled.graphs).outside
     provenance = {"predictor": trained.predictor.name, "setting": labelled.setting.document()}
     names = [graph.name or graph.id for graph in labelled.graphs]
     return Evaluation(PredictionsTable(table.rows, provenance), outside, names)
@@ -73,7 +72,8 @@ def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
         if len(values) > 1:
             if own not in values:
                 shown = ", ".join(map(str, values))
-                raise InputError(f"the latency table mixes {column} {shown}, and none is the predictor's {own}")
+                differ = machines_in_words([own, *values], facts_in(table)) if column == "machine" else ""
+                raise InputError(f"the latency table mixes {column} {shown}, and none is the predictor's {own}{differ}")
             picked[column] = own
     return picked
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slotool import strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
@@ -38,7 +39,7 @@ BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
 
 
-class GraphNetworkPredictor(Predictor):
+class GraphNetworkPredictor(Predictor[OperatorGraph]):
     """Latency = a constant + Σ over operators of a roofline cost × a factor that a graph network finds for it.
 
     The roofline prices calls, padded FLOPs, weight bytes and moved bytes per operator type (non-negative least squares
@@ -97,6 +98,12 @@ class GraphNetworkPredictor(Predictor):
                 logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
         return np.exp(torch.cat(logs).numpy())
 
+    def surrogate(self) -> Predictor[OperatorGraph]:
+        """The additive predictor: in seconds instead of minutes, and 1.0 to 1.6 times as far off on kinds held out."""
+        from slotool.predictors.additive import AdditivePredictor
+
+        return AdditivePredictor()
+
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors = self._scaling.tensors()
         for i, network in enumerate(self._networks):
@@ -109,7 +116,7 @@ class GraphNetworkPredictor(Predictor):
         if document["measures"] != list(MEASURES) or document["context"] != list(CONTEXT):
             raise InputError("the graph predictor was trained with other measures than this slotool has")
         restored = cls(int(document["members"]), int(document["epochs"]))
-        restored._scaling = Scaling.from_tensors(tuple(document["types"]), tensors)
+        restored._scaling = Scaling.from_tensors(tuple(strict_json.convert(document["types"], list[str])), tensors)
         restored._networks = []
         for i in range(restored.members):
             prefix = f"networks.{i}."

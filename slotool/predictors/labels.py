@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
 
+from slotool import strict_json
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
-from slotool.machine import machine_facts, machine_id
+from slotool.machine import differences, machine_facts, machine_id
 from slotool.predictors.base import Asked
 from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
@@ -35,7 +37,7 @@ class Setting:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**document)
+        return strict_json.convert(document, cls)
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -129,14 +131,14 @@ def join_labels(
             f"none of the {len(by_id)} graphs has a label: "
             f"no subject of the {subjects} measured is a graph's id or name"
         )
-    setting = only_setting(rows)
-    samples_s = _pooled_samples(rows)
+    setting = only_setting(rows, facts=facts_in(table))
+    samples_s, counts = _pooled(rows, "samples_s"), _pooled(rows, "samples_per_round")
     medians = _medians(samples_s)
     found = [graph for id_, graph in by_id.items() if id_ in medians]
     return LabelledGraphs(
         graphs=tuple(found),
         latency_s=np.array([medians[graph.id] for graph in found]),
-        noise_s=np.array([label_noise_s(samples_s[graph.id]) for graph in found]),
+        noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in found]),
         setting=setting,
         graphs_without_label=len(by_id) - len(found),
         labels_without_graph=subjects - len(found),
@@ -167,11 +169,11 @@ def _by_graph_id(rows: pd.DataFrame, graphs: Iterable[OperatorGraph]) -> pd.Data
     return rows.assign(subject=[min(ids.get(subject, {subject})) for subject in rows["subject"]])
 
 
-def _pooled_samples(rows: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Every subject's samples of all its rows, in the order measured."""
+def _pooled(rows: pd.DataFrame, column: str) -> dict[str, np.ndarray]:
+    """Every subject's numbers of all its rows, in the order measured."""
     return {
-        str(subject): np.concatenate(samples.tolist())
-        for subject, samples in rows.groupby("subject", sort=False)["samples_s"]
+        str(subject): np.concatenate(numbers.tolist())
+        for subject, numbers in rows.groupby("subject", sort=False)[column]
     }
 
 
@@ -183,14 +185,18 @@ def _medians(samples_s: Mapping[str, np.ndarray]) -> dict[str, float]:
     return medians
 
 
-def only_setting(rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS) -> Setting:
-    """The setting of these rows. Raises ``InputError`` when they are of several in one of ``columns``."""
+def only_setting(
+    rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS, facts: Mapping[str, Mapping[str, Any]] | None = None
+) -> Setting:
+    """The setting of these rows. Raises ``InputError`` when they are of several in one of ``columns``; ``facts`` of
+    machines by their id (``facts_in``) say in words what differs."""
     for column in columns:
         values = sorted(rows[column].unique().tolist())
         if len(values) > 1:
             shown = ", ".join(map(str, values))
+            differ = machines_in_words(values, facts or {}) if column == "machine" else ""
             raise InputError(
-                f"the latency table mixes {column.replace('_', ' ')} {shown}: a predictor learns one setting, "
+                f"the latency table mixes {column.replace('_', ' ')} {shown}{differ}: a predictor learns one setting, "
                 f"pick it with --{column.replace('_', '-')}"
             )
     first = rows.iloc[0]
@@ -202,6 +208,34 @@ def only_setting(rows: pd.DataFrame, columns: Sequence[str] = SETTING_COLUMNS) -
         batch_size=int(first["batch_size"]),
         cpu=_cpu_of(str(first["machine"])),
     )
+
+
+def facts_in(table: LatencyTable) -> dict[str, dict[str, Any]]:
+    """Facts of the machines that a table, or those it was put together from, were measured on, by the machine's id;
+    of this one too. A machine whose facts were not written down is not in it."""
+    sources = [table.provenance, *table.provenance.values()]
+    stated = [each["machine_facts"] for each in sources if isinstance(each, Mapping) and "machine_facts" in each]
+    found = {}
+    for facts in stated:
+        with suppress(TypeError, ValueError, AttributeError):  # what a foreign table states need not be facts
+            found[machine_id(facts)] = dict(facts)
+    return {**found, machine_id(): machine_facts()}
+
+
+def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """What differs between the first of these machines and each other one, in brackets after a space; empty where it is
+    not known."""
+    first, *others = machines
+    if first not in facts:
+        return ""
+    told = [differences(facts[first], facts[other]) for other in others if other in facts]
+    words = "; ".join(", ".join(each) for each in told if each)
+    return f" ({words})" if words else ""
+
+
+def facts_of(setting: Setting) -> dict[str, Any] | None:
+    """Facts of the machine that labels of this setting are of, where that is this one."""
+    return machine_facts() if setting.machine == machine_id() else None
 
 
 def _cpu_of(machine: str) -> str | None:

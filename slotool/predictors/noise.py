@@ -6,20 +6,26 @@ import math
 
 import numpy as np
 
+from slotool.tables.rounds import Counts, round_medians
 
-def label_noise_s(samples: np.ndarray) -> float:
-    """Half the difference between the medians of the first and the last half of a label's samples, in seconds.
 
-    ``samples``: float64 seconds [n], in the order measured, so that the halves of a row of several visits are visits.
-    If the halves err independently and as often up as down, this is distributed as the error of the label, their
-    middle: a predictor that knows every true latency is off by so much. It sees what differs between the halves;
-    what hit both alike, it does not; and it is too high where one half scatters widely, for the label, the median of
-    both together, keeps to the other. NaN for a single sample, of which nobody can tell.
+def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
+    """How far a label, the median of its samples, may be off, in seconds, by what its rounds show.
+
+    ``samples``: float64 seconds [n], in the order measured, of which each round gave ``per_round``; where nobody knows
+    the rounds, the halves of the samples stand for two. The difference between the mean of the first rounds' medians
+    and that of the last, scaled to the deviation of the mean of all: if rounds err independently and as often up as
+    down, this is distributed as the error of the label, so a predictor that knows every true latency is off by so much.
+    What hit all rounds alike, it does not see; and it is too high where one round scatters widely, for the label, the
+    median of all together, keeps to the others. NaN for a single round or sample, of which nobody can tell.
     """
     half = len(samples) // 2
-    if not half:
+    medians = round_medians(samples, per_round if len(per_round) else (half, len(samples) - half))
+    first = len(medians) // 2
+    if not first:
         return math.nan
-    return float(abs(np.median(samples[:half]) - np.median(samples[-half:]))) / 2
+    last = len(medians) - first
+    return float(abs(medians[:first].mean() - medians[first:].mean())) * math.sqrt(first * last) / len(medians)
 
 
 def floor(measured_s: np.ndarray, noise_s: np.ndarray) -> dict[str, float | None]:

@@ -8,12 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.errors import InputError
 
 # With fewer residuals their two tails are taken as alike: five in a hundred of so few is no label at all.
 FEWEST_FOR_TWO_TAILS = 100
 # More are thinned to a grid of so many quantiles, which is finer than anyone asks.
 MOST_KEPT = 400
+# e to this power is still a number.
+MAX_RESIDUAL = 50.0
 
 
 @dataclass(frozen=True)
@@ -72,4 +75,7 @@ class Residuals:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(np.array(document["values"], dtype=np.float64), bool(document["mirrored"]))
+        values = np.array(strict_json.convert(document["values"], list[float]), dtype=np.float64)
+        if not len(values) or (np.diff(values) < 0).any() or np.abs(values).max() > MAX_RESIDUAL:
+            raise ValueError("residuals are ascending logarithms of measured over predicted")
+        return cls(values, strict_json.convert(document["mirrored"], bool))

@@ -75,7 +75,9 @@ class Enough:
     """Tells a campaign when what it measured suffices: ``samples`` labels are there, or the predictions of the other
     candidates are sure to ``until``, whichever comes first.
 
-    Sure: the half-width, upwards, of the 90 % interval of the median candidate without a label; 0.1 is 10 %.
+    Sure: the half-width, upwards, of the 90 % interval of the median candidate without a label; 0.1 is 10 %. It is the
+    adapted predictor's own (posterior spread), refitted after each label in milliseconds; ``adaptation.adapt`` holds
+    labels out instead, which takes seconds, and gives a wider one.
     ``half_width`` is that of the last refit, None before the third label. Called with all finished rows.
     """
 

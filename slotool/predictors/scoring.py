@@ -23,8 +23,8 @@ PREDICTIONS_SCHEMA = Schema(
         Column("kind", "text", "its kind: mlp, cnn …"),
         Column("measured_s", "number", "the label: median seconds per call", rule=POSITIVE),
         Column("predicted_s", "number", "predicted seconds per call", rule=POSITIVE),
-        Column("low_s", "number", "lower end of the prediction's interval", rule=NOT_NEGATIVE),
-        Column("high_s", "number", "upper end of the prediction's interval", rule=NOT_NEGATIVE),
+        Column("low_s", "number", "lower end of its interval, if any", optional=True, rule=NOT_NEGATIVE),
+        Column("high_s", "number", "upper end of its interval, if any", optional=True, rule=NOT_NEGATIVE),
         Column("noise_s", "number", "how far the label itself may be off", optional=True, rule=NOT_NEGATIVE),
         Column("solo_s", "number", "in company: the latency alone, known beforehand", optional=True, rule=POSITIVE),
     ),
@@ -65,12 +65,15 @@ def score(
 
     ``mae_s`` beside ``label_mean_s`` and ``label_std_s`` is the paper's form (inference-latency-prediction, figures 3
     to 8). Relative: ``mae_over_mean``; ``mape``, the mean of |error| ÷ label; ``within_5_percent`` and
-    ``within_10_percent``, shares of predictions that near; ``spearman``, the rank correlation, None where undefined;
-    ``interval_coverage``, the share of labels inside [low, high]. ``floor``: what of these a perfect predictor would
-    score against labels of this noise, each None where that of most labels is unknown.
+    ``within_10_percent``, shares of predictions that near; ``spearman``, the rank correlation, None where undefined.
+    ``interval_coverage``: the share of labels inside [low, high], of those that have an interval, None where none has;
+    ``interval_given``: the share that has one; ``interval_width``: the median of high ÷ low. ``floor``: what of these a
+    perfect predictor would score against labels of this noise, each None where that of most labels is unknown.
     """
     error_s = np.abs(predicted_s - measured_s)
     relative = error_s / measured_s
+    given = np.isfinite(low_s) & np.isfinite(high_s)
+    inside = ((low_s <= measured_s) & (measured_s <= high_s))[given]
     return {
         "n": len(measured_s),
         "mae_s": float(error_s.mean()),
@@ -81,7 +84,9 @@ def score(
         "within_5_percent": float(np.mean(relative <= 0.05)),
         "within_10_percent": float(np.mean(relative <= 0.10)),
         "spearman": _rank_correlation(measured_s, predicted_s),
-        "interval_coverage": float(np.mean((low_s <= measured_s) & (measured_s <= high_s))),
+        "interval_coverage": float(np.mean(inside)) if len(inside) else None,
+        "interval_given": float(np.mean(given)),
+        "interval_width": float(np.median((high_s / low_s)[given])) if len(inside) else None,
         "floor": floor(measured_s, np.full(len(measured_s), np.nan) if noise_s is None else noise_s),
     }
 

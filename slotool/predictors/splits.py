@@ -92,7 +92,7 @@ def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
 
     Depth is the most operators with weights that lie on one path.
     """
-    return {ALL: _beyond(graphs, [_depth(graph) for graph in graphs], "depth", seed)}
+    return {ALL: _beyond(graphs, [depth_of(graph) for graph in graphs], "depth", seed)}
 
 
 def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
@@ -100,7 +100,7 @@ def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
 
     Width is the most units or channels that an operator with weights puts out.
     """
-    return {ALL: _beyond(graphs, [_width(graph) for graph in graphs], "width", seed)}
+    return {ALL: _beyond(graphs, [width_of(graph) for graph in graphs], "width", seed)}
 
 
 def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
@@ -157,14 +157,14 @@ def _learnt_from(seen: np.ndarray, seed: int) -> Split:
     return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), np.flatnonzero(~seen))
 
 
-def _depth(graph: OperatorGraph) -> int:
+def depth_of(graph: OperatorGraph) -> int:
     above: dict[str, int] = {}
     for operator in graph.operators:
         above[operator.name] = max((above[name] for name in operator.inputs), default=0) + (operator.weights > 0)
     return max(above.values())
 
 
-def _width(graph: OperatorGraph) -> int:
+def width_of(graph: OperatorGraph) -> int:
     return max((_channels(operator) for operator in graph.operators if operator.weights), default=0)
 
 

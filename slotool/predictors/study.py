@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -214,13 +215,20 @@ def _outcome(
         held_out = trained.held_out(labelled, task.rows.test).rows
     except (GraphError, RunError) as error:
         return {"train_s": time.perf_counter() - started, "refused": str(error)}
-    return {"train_s": train_s, **{name: held_out[name].tolist() for name in ("predicted_s", "low_s", "high_s")}}
+    columns = {name: held_out[name].tolist() for name in ("predicted_s", "low_s", "high_s")}
+    # JSON has no NaN, which is what stands where a network has no interval.
+    return {"train_s": train_s, **{name: [_or_none(v) for v in values] for name, values in columns.items()}}
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _frame(labelled: LabelledGraphs, task: Task, row: Mapping[str, Any]) -> pd.DataFrame:
     graphs, latency_s = labelled.take(task.rows.test)
     columns = {"graph_id": [graph.id for graph in graphs], "kind": [graph.kind for graph in graphs]}
-    seconds = {"measured_s": latency_s, **{name: row[name] for name in ("predicted_s", "low_s", "high_s")}}
+    answers = {name: np.array(row[name], dtype=np.float64) for name in ("predicted_s", "low_s", "high_s")}
+    seconds = {"measured_s": latency_s, **answers}
     frame = pd.DataFrame({**columns, **seconds, "noise_s": labelled.noise_s[task.rows.test]})
     return frame.assign(**row["trial"])
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Generic, Self
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Generic, Self, cast
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.artifacts import Artifact, ArtifactWriter, open_artifact
-from slotool.errors import ArtifactError
+from slotool.errors import ArtifactError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Asked, Predictor
+from slotool.predictors.calibration import Calibration, hold_out_kinds
 from slotool.predictors.companies import Company, members_of
-from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.domain import Distance, Domain
+from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.scoring import PredictionsTable
@@ -24,8 +27,17 @@ KIND = "predictor"
 SCORES, PREDICTIONS = "scores.json", "predictions.parquet"
 # An artifact may hold two predictors: of networks alone, and of networks in company.
 ALONE, TOGETHER = "predictor", "together"
-DOCUMENT_VERSION = 2
+DOCUMENT_VERSION = 3
+# Version 2 had an interval from networks of the same kinds alone, which did not hold for any other.
+OLD_VERSIONS = (2,)
 NOMINAL_COVERAGE = 0.90
+# Networks count as like the training networks up to the distance that this share of held-out ones keep within.
+LIKE_TRAINING = 0.95
+NOT_CALIBRATED = "no kind of network was held out when this predictor was trained"
+MADE_BY_OLDER = (
+    "the predictor was made by an older slotool, whose intervals did not hold for networks of other kinds: "
+    "train it again with train-predictor"
+)
 Range = tuple[float, float]
 
 
@@ -57,7 +69,14 @@ class Bounds:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{name: tuple(value) for name, value in document.items()})
+        return strict_json.convert(document, cls)
+
+    def wider(self, other: Bounds) -> Bounds:
+        """What either holds."""
+        names = ("operators", "weights", "flops", "latency_s", "members")
+        pairs = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        ranges = {name: (min(a[0], b[0]), max(a[1], b[1])) for name, (a, b) in pairs.items()}
+        return Bounds(operator_types=tuple(sorted({*self.operator_types, *other.operator_types})), **ranges)
 
     def outside(self, asked: OperatorGraph | Company, predicted_s: float) -> str | None:
         """In what a network, a member of a company, or the prediction lies outside; None when inside in everything."""
@@ -79,31 +98,54 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of n networks or companies: latency and its interval, float64 seconds [n], the ``spread`` of each, float64 [n],
-    and for each why not to trust it, or None."""
+    """Of n networks or companies: latency and its 90 % interval, float64 seconds [n], NaN where none can be given.
+
+    ``outside``: for each, in what it differs from what was trained on, or None. ``no_interval``: why there is none, or
+    None. ``distances``: how far it lies from the training networks; empty where that is not known. ``spread``, float64
+    [n]: what the residuals are multiples of; ``far``, bool [n]: whether they are those of held-out kinds.
+    """
 
     latency_s: np.ndarray
     low_s: np.ndarray
     high_s: np.ndarray
     outside: list[str | None]
+    no_interval: list[str | None]
+    distances: list[Distance]
     spread: np.ndarray
+    far: np.ndarray
+
+    def without_interval(self, why: str) -> Predictions:
+        """The same latencies, none with an interval."""
+        nothing = np.full(len(self.latency_s), np.nan)
+        reasons: list[str | None] = [why if own is None else f"{why}; {own}" for own in self.no_interval]
+        return replace(self, low_s=nothing, high_s=nothing, no_interval=reasons)
 
 
 @dataclass(frozen=True)
 class TrainedPredictor(Generic[Asked]):
     """A fitted predictor, of networks or of companies, and everything that is the same for all predictors.
 
-    ``residuals`` are of labels that the predictor never saw; the interval, of nominal coverage 90 %, and the
-    probability that a latency stays below a limit both follow from them. Those labels are every second row of the dev
-    set; the predictor makes its choices by the other rows, since labels that chose a depth are fitted too well to say
-    how wrong it is. ``dev_mae_s`` is over the unseen rows as well.
+    ``residuals`` are of labels that the predictor never saw, of the same kinds as those it learnt from; they give the
+    interval of networks like the training networks: those within ``like``, float64 [4], in all of ``Distance.vector``.
+    Those labels are every second row of the dev set; the predictor makes its choices by the other rows, since labels
+    that chose a depth are fitted too well to say how wrong it is. ``dev_mae_s`` is over the unseen rows as well.
+
+    Any other network gets its interval from ``calibration``, the errors on kinds that were held out, the wider the
+    further it lies from ``domain``; without either it gets none. Of companies ``domain`` is None: those within
+    ``bounds`` are taken to be like those learnt from, all others get none. ``facts``: of the labels' machine, where
+    known.
     """
 
     predictor: Predictor[Asked]
     bounds: Bounds
-    residuals: Residuals
+    residuals: Residuals | None
     setting: Setting
     dev_mae_s: float
+    domain: Domain | None = None
+    like: np.ndarray | None = None
+    calibration: Calibration | None = None
+    facts: Mapping[str, Any] | None = None
+    old: bool = False
 
     @classmethod
     def train(
@@ -117,7 +159,8 @@ class TrainedPredictor(Generic[Asked]):
     ) -> Self:
         """Fit ``predictor`` to the training set and half the dev set, take interval and dev MAE from the other half.
 
-        Raises ``InputError`` when the dev set is too small for the interval.
+        Networks unlike the training networks have no interval before ``calibrated``. Raises ``InputError`` when the
+        dev set is too small for the interval.
         """
         graphs, latency_s = labelled.take(split.train)
         unseen_graphs, unseen_s = labelled.take(split.dev[1::2])
@@ -125,29 +168,113 @@ class TrainedPredictor(Generic[Asked]):
         predicted_s, spread = predictor.predict_and_spread(unseen_graphs)
         residuals = Residuals.of(unseen_s, predicted_s, spread)
         residuals.interval(NOMINAL_COVERAGE)
+        domain, like = domain_of(graphs, unseen_graphs)
         return cls(
             predictor=predictor,
             bounds=Bounds.of(graphs, latency_s),
             residuals=residuals,
             setting=labelled.setting,
             dev_mae_s=float(np.mean(np.abs(predicted_s - unseen_s))),
+            domain=domain,
+            like=like,
+            facts=facts_of(labelled.setting),
         )
 
     def predict(self, graphs: Sequence[Asked], unsure: np.ndarray | float = 0.0) -> Predictions:
         """``unsure``: half-width, in log, of the 90 % interval of what a question itself rests upon, such as a solo
-        latency that was predicted. Raises ``GraphError`` for a graph that the predictor cannot take."""
+        latency that was predicted; NaN where that has none. Raises ``GraphError`` for a graph that the predictor cannot
+        take."""
         latency_s, spread = self.predictor.predict_and_spread(graphs)
-        low, high = self.residuals.interval(NOMINAL_COVERAGE)
-        spread = np.hypot(spread, 2 * unsure / max(high - low, 1e-9))
-        outside = [self.bounds.outside(*pair) for pair in zip(graphs, latency_s.tolist(), strict=True)]
+        if self.domain is None:
+            return self._like_training(graphs, latency_s, spread, np.broadcast_to(unsure, latency_s.shape))
+        distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
+        far = np.array([not self._is_like(each) for each in distances], dtype=bool)
+        if self.calibration is not None:
+            spread = np.where(far, self.calibration.widths(distances), spread)
+        why = [self._why_none(*pair) for pair in zip(distances, far.tolist(), strict=True)]
+        low, high = (
+            np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
+        )
+        given = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
-            latency_s, latency_s * np.exp(low * spread), latency_s * np.exp(high * spread), outside, spread
+            latency_s=latency_s,
+            low_s=latency_s * np.exp(low * spread) * given,
+            high_s=latency_s * np.exp(high * spread) * given,
+            outside=[each.sentence() if beyond else None for each, beyond in zip(distances, far.tolist(), strict=True)],
+            no_interval=why,
+            distances=distances,
+            spread=spread,
+            far=far,
         )
 
+    def _like_training(
+        self, asked: Sequence[Asked], latency_s: np.ndarray, spread: np.ndarray, unsure: np.ndarray
+    ) -> Predictions:
+        """Of companies. Outside the bounds of what was learnt nobody has checked an interval, so none is given."""
+        assert self.residuals is not None
+        low, high = self.residuals.interval(NOMINAL_COVERAGE)
+        spread = np.hypot(spread, 2 * unsure / max(high - low, 1e-9))
+        outside = [self.bounds.outside(*pair) for pair in zip(asked, latency_s.tolist(), strict=True)]
+        why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
+        given = np.where([reason is None for reason in why], 1.0, np.nan)
+        return Predictions(
+            latency_s=latency_s,
+            low_s=latency_s * np.exp(low * spread) * given,
+            high_s=latency_s * np.exp(high * spread) * given,
+            outside=outside,
+            no_interval=why,
+            distances=[],
+            spread=spread,
+            far=np.zeros(len(latency_s), dtype=bool),
+        )
+
+    def _why_none_like(self, outside: str | None, spread: float) -> str | None:
+        if self.old:
+            return MADE_BY_OLDER
+        if not np.isfinite(spread):
+            return "what it is predicted from has no interval"
+        return None if outside is None else f"outside of what was measured in company: {outside}"
+
+    @property
+    def _far_residuals(self) -> Residuals | None:
+        return None if self.calibration is None else self.calibration.residuals
+
+    def _is_like(self, distance: Distance) -> bool:
+        within = self.like is not None and bool(np.all(distance.vector <= self.like + 1e-9))
+        return within and not distance.form
+
+    def _why_none(self, distance: Distance, far: bool) -> str | None:
+        if not far:
+            return None
+        return distance.too_far() or (NOT_CALIBRATED if self.calibration is None else None)
+
+    def calibrated(
+        self,
+        make: Callable[[], Predictor[Asked]],
+        labelled: Labelled[Asked],
+        split: Split,
+        *,
+        seed: int,
+        progress: Callable[[str], None] | None = None,
+    ) -> Self:
+        """The same predictor with intervals for networks unlike the training networks, from predictors of ``make``
+        trained without each kind in turn (``hold_out_kinds``). The test set plays no part."""
+        graphs, latency_s = labelled.take(np.concatenate([split.train, split.dev]))
+        networks = cast("Sequence[OperatorGraph]", graphs)
+        maker = cast("Callable[[], Predictor[OperatorGraph]]", make)
+        held_out = hold_out_kinds(maker, networks, latency_s, seed, progress)
+        return replace(self, calibration=Calibration.of(held_out, make().name))
+
     def probability_within(self, predictions: Predictions, slo_s: float) -> np.ndarray:
-        """P(latency ≤ ``slo_s``) of each prediction, float64 [n]: of the median that a profiler would measure."""
+        """P(latency ≤ ``slo_s``) of each prediction, float64 [n]: of the median that a profiler would measure. NaN
+        where there is no interval."""
         margin = np.log(slo_s / predictions.latency_s) / predictions.spread
-        return self.residuals.probability_below(margin)
+        near, far = (
+            np.full(len(margin), np.nan) if each is None else each.probability_below(margin)
+            for each in (self.residuals, self._far_residuals)
+        )
+        given = np.array([reason is None for reason in predictions.no_interval], dtype=bool)
+        return np.where(given, np.where(predictions.far, far, near), np.nan)
 
     def held_out(self, labelled: Labelled[Asked], rows: np.ndarray) -> PredictionsTable:
         """Measured beside predicted for these rows."""
@@ -179,14 +306,19 @@ class TrainedPredictor(Generic[Asked]):
     def write(self, writer: ArtifactWriter, part: str = ALONE) -> None:
         """Put the predictor into a bundle being written, as its ``part``."""
         tensors, state = self.predictor.state()
-        writer.write_tensors(f"{part}.safetensors", tensors)
+        domain = {} if self.domain is None else {**self.domain.document(), "like": _listed(self.like)}
+        own = {} if self.domain is None else self.domain.tensors()
+        writer.write_tensors(f"{part}.safetensors", {**tensors, **own})
         document = {
             "version": DOCUMENT_VERSION,
             "name": self.predictor.name,
             "setting": self.setting.document(),
             "bounds": asdict(self.bounds),
             "nominal_coverage": NOMINAL_COVERAGE,
-            "residuals": self.residuals.document(),
+            "residuals": None if self.residuals is None else self.residuals.document(),
+            "domain": domain or None,
+            "calibration": None if self.calibration is None else self.calibration.document(),
+            "machine_facts": None if self.facts is None else dict(self.facts),
             "dev_mae_s": self.dev_mae_s,
             "state": state,
         }
@@ -201,20 +333,65 @@ class TrainedPredictor(Generic[Asked]):
         if f"{part}.json" not in artifact.manifest["files"]:
             what = "networks alone" if part == ALONE else "networks beside others"
             raise ArtifactError(f"{artifact.path} holds no predictor of {what}")
-        document = artifact.json(f"{part}.json")
-        if document.get("version") != DOCUMENT_VERSION:
+        with strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError):
+            return cls._assembled(artifact, part)
+
+    @classmethod
+    def _assembled(cls, artifact: Artifact, part: str) -> TrainedPredictor[Any]:
+        document = strict_json.convert(artifact.json(f"{part}.json"), dict[str, Any])
+        version = document.get("version")
+        if version not in (DOCUMENT_VERSION, *OLD_VERSIONS):
             raise ArtifactError(
-                f"{artifact.path}: predictor version {document.get('version')}, "
-                f"but this slotool reads version {DOCUMENT_VERSION}"
+                f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}"
             )
         kind = predictor_class(document["name"], together=part == TOGETHER)
+        tensors = artifact.weights(f"{part}.safetensors")
         return cls(
-            predictor=kind.from_state(artifact.tensors(f"{part}.safetensors"), document["state"]),
+            predictor=kind.from_state(tensors, document["state"]),
             bounds=Bounds.from_document(document["bounds"]),
-            residuals=Residuals.from_document(document["residuals"]),
+            residuals=_maybe(Residuals.from_document, document["residuals"]),
             setting=Setting.from_document(document["setting"]),
             dev_mae_s=float(document["dev_mae_s"]),
+            domain=_maybe(lambda own: Domain.from_state(own, tensors), document.get("domain")),
+            like=_maybe(lambda own: _maybe(_distance_limits, own["like"]), document.get("domain")),
+            calibration=_maybe(Calibration.from_document, document.get("calibration")),
+            facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
+            # How networks slow each other down was never said of networks of other kinds.
+            old=version in OLD_VERSIONS and part == ALONE,
         )
+
+
+def _distance_limits(values: Any) -> np.ndarray:
+    limits = np.array(strict_json.convert(values, list[float]), dtype=np.float64)
+    if limits.shape != (4,):
+        raise InputError(f"like holds {len(limits)} distances, expected 4")
+    return limits
+
+
+def _maybe(read: Callable[[Any], Any], document: Any) -> Any:
+    return None if document is None else read(document)
+
+
+def _listed(values: np.ndarray | None) -> list[float] | None:
+    return None if values is None else values.tolist()
+
+
+def _ends(residuals: Residuals | None) -> tuple[float, float]:
+    """Where the interval of spread 1 ends, in log."""
+    return (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
+
+
+def domain_of(
+    asked: Sequence[OperatorGraph | Company], unseen: Sequence[OperatorGraph | Company]
+) -> tuple[Domain | None, np.ndarray | None]:
+    """Of networks alone: what they are, and how far from them held-out ones lie; of companies nothing."""
+    graphs = [each for each in asked if isinstance(each, OperatorGraph)]
+    others = [each for each in unseen if isinstance(each, OperatorGraph)]
+    if len(graphs) < len(asked):
+        return None, None
+    domain = Domain.of(graphs)
+    vectors = np.array([each.vector for each in domain.distances(others)])
+    return domain, np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher")
 
 
 def _subject(asked: OperatorGraph | Company) -> dict[str, str]:

@@ -288,6 +288,20 @@ def test_one_artifact_answers_alone_and_beside_others(slotool, measured: Path, b
     assert not is_colocated(LatencyTable.load(measured / "alone.parquet"))
 
 
+def test_outside_of_what_was_measured_in_company_there_is_no_interval(measured: Path, both: Path) -> None:
+    opened = PredictorArtifact.load(str(both))
+    nets = list(read_graphs(measured / "graphs.jsonl"))
+    assert opened.together is not None
+    most = int(opened.together.bounds.members[1])
+    *_, crowded = opened.predict_together(nets[:2], nets[2 : 2 + most])
+    assert np.all(np.isnan(crowded.low_s))
+    assert all("networks side by side" in (why or "") for why in crowded.no_interval)
+    assert np.all(np.isnan(opened.together.probability_within(crowded, 1.0)))
+    *_, known = opened.predict_together(nets[:2], nets[2 : 1 + most])
+    assert np.all(known.low_s < known.high_s)
+    assert known.no_interval == [None, None]
+
+
 def test_probability_grows_with_the_slo(slotool, measured: Path, both: Path) -> None:
     asked = [both, "--graph", measured / "graphs.jsonl"]
     for company in ([], ["--with", "net3"]):

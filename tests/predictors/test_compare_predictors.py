@@ -121,7 +121,10 @@ def test_a_predictor_is_scored_alike_alone_and_in_a_study(labelled: LabelledGrap
         study = run_study(labelled, plan_tasks(labelled, ["random"], [0]), MAKERS, journal)
     alone = train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, 0)).held_out["linear"].scores()
     (among,) = (s for s in study.table.scores() if (s["split"], s["predictor"]) == ("all", "linear"))
-    assert alone.items() <= among.items()
+    # A study holds no kinds out, so intervals are given to fewer networks in it.
+    assert {(name, str(v)) for name, v in alone.items() if not name.startswith("interval_")} <= {
+        (name, str(v)) for name, v in among.items()
+    }
 
 
 def test_a_study_is_drawn(slotool, folder: Path, tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_a_predictor_on_networks_of_another_setting(slotool, predictor: Path, tm
     assert finished.exit_code == 0, finished.stderr
     assert "backend keras instead of unknown" in " ".join(finished.stderr.split())
     scores = finished.document["scores"]
-    assert {name: score["n"] for name, score in scores.items() if "range" not in name} == {
+    assert {name: score["n"] for name, score in scores.items() if "training" not in name} == {
         "cnn": 12,
         "mlp": 30,
         "all": 42,

@@ -10,7 +10,8 @@ import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
-from slotool.machine import machine_id
+from slotool.machine import machine_facts, machine_id
+from slotool.predictors.evaluation import rows_to_pick
 from slotool.predictors.labels import join_labels
 from slotool.predictors.linear import LinearPredictor
 from slotool.predictors.residuals import Residuals
@@ -108,8 +109,9 @@ def test_interval_of_a_trained_predictor_covers_held_out_labels() -> None:
     labelled = join_labels(LatencyTable.of(rows_of(GRAPHS)), GRAPHS)
     covered = []
     for seed in range(40):
-        run = train_and_score([LinearPredictor()], labelled, paper_split(labelled.kinds, seed))
-        covered.append(run.held_out["linear"].scores()["interval_coverage"])
+        split = paper_split(labelled.kinds, seed)
+        trained = TrainedPredictor.train(LinearPredictor(), labelled, split, seed=0)
+        covered.append(trained.held_out(labelled, split.test).scores()["interval_coverage"])
     assert 0.85 <= np.mean(covered) <= 0.97
 
 
@@ -159,7 +161,7 @@ def test_artifact_holds_scores_that_its_predictions_give(run, tmp_path: Path) ->
 
 def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_path: Path) -> None:
     for name, change, sentence in (
-        ("newer", {"version": 3}, "predictor version 3, but this slotool reads version 2"),
+        ("newer", {"version": 4}, "predictor version 4, but this slotool reads version 3"),
         ("unknown", {"name": "oracle"}, "'oracle' is no predictor of this slotool"),
     ):
         run.save(tmp_path / "p", config={}, seed=0, force=True)
@@ -176,7 +178,9 @@ def test_graphs_outside_the_training_range_are_told_apart(run) -> None:
     training, _ = run.labelled.take(run.split.train)
     middle = sorted(training, key=lambda graph: graph.weights)[len(training) // 2]
     assert trained.predict([middle]).outside == [None]
-    assert "operator type NeverSeen was never seen" in str(trained.predict([strange_network()]).outside[0])
+    strange = trained.predict([strange_network()])
+    assert "of its cost in types never measured (NeverSeen)" in str(strange.outside[0])
+    assert strange.distances[0].unseen > 0.2
     small = trained.bounds.outside(middle, predicted_s=10.0)
     assert small is not None
     assert "10 predicted seconds, training had" in small
@@ -227,6 +231,29 @@ def test_several_settings_are_refused_until_one_is_picked(column: str, values: t
         assert getattr(join_labels(table, GRAPHS, {column: value}).setting, column) == value
     with pytest.raises(InputError, match=f"no measured row .*{column} 77"):
         join_labels(table, GRAPHS, {column: 77})
+
+
+def test_mixed_machines_are_named_in_words_where_their_facts_are_known(tmp_path: Path) -> None:
+    machines = [{**machine_facts(), "cpu": cpu, "cores": cores} for cpu, cores in (("Xeon", 2), ("EPYC", 64))]
+    paths = []
+    for facts in sorted(machines, key=machine_id):
+        rows = rows_of(GRAPHS, machine=machine_id(facts))
+        paths.append(tmp_path / f"{facts['cpu']}.parquet")
+        LatencyTable.of(rows, {"machine_facts": facts}).save(paths[-1])
+    with pytest.raises(
+        InputError, match=r"\(processor (Xeon → EPYC, cores 2 → 64|EPYC → Xeon, cores 64 → 2)\): a pred"
+    ):
+        join_labels(LatencyTable.load_all(paths), GRAPHS)
+    here = LatencyTable.of([*rows, *rows_of(GRAPHS, machine=machine_id())], {"machine_facts": facts})
+    with pytest.raises(InputError, match=r"\(.*processor .* → "):
+        join_labels(here, GRAPHS)
+    with pytest.raises(InputError, match=r"none is the predictor's [0-9a-f]{12} \(.*processor "):
+        rows_to_pick(LatencyTable.load_all(paths), join_labels(here, GRAPHS, {"machine": machine_id()}).setting)
+    strange = LatencyTable.of(
+        here.rows.to_dict("records"), {"machine_facts": {"libraries": 3}, "x": {"machine_facts": 7}}
+    )
+    with pytest.raises(InputError, match=r"mixes machine \w+, \w+: "):
+        join_labels(strange, GRAPHS)
 
 
 def test_a_label_without_end_is_refused() -> None:

@@ -1,0 +1,199 @@
+"""Intervals for networks unlike those learnt from: how wrong a predictor was on kinds of networks held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.stats import t as student
+
+from slotool import strict_json
+from slotool.errors import GraphError, InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Predictor
+from slotool.predictors.domain import Distance, Domain
+from slotool.predictors.kinds import even_sample, held_out_kinds
+from slotool.predictors.residuals import Residuals
+
+# Held-out trainings learn from so many networks at most, and are asked so many of each kind.
+MAX_NETWORKS, MAX_ASKED = 1500, 250
+# With fewer kinds no quantile of them bounds a new one; Student's t of their spread stands in.
+MIN_KINDS = 9
+LEVELS = 199
+# What few errors are drawn towards: the root mean square score on kinds held out from random networks.
+PRIOR_KINDS, PRIOR_SCORE = 5, 1.5
+# Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
+DEGREES = 4
+SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 20.0
+# Median and deviation (of the logarithm) of what the five numbers of a scale are before any residual is seen.
+START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2), 1.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of networks that was held out: how many rows had an interval to give, and their root mean square error in
+    log."""
+
+    name: str
+    rows: int
+    rms_log_error: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The interval of a network at some ``Distance`` from the training networks.
+
+    ``scale``: float64 [5], a and b₁ … b₄ of s² = a² + Σ bᵢ² · distanceᵢ², fitted by maximum likelihood to the errors on
+    held-out kinds. ``residuals``: of |log(measured ÷ predicted)| ÷ s. ``kinds``: what was held out, by whom
+    (``surrogate``: a cheaper predictor where training this one so often would take too long).
+
+    A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs the same,
+    1 ÷ (K + 1), and the last share is beyond them all (Lee, Barber and Willett 2023, hierarchical conformal
+    prediction). Kinds overlap and the scale was fitted to them, so the coverage is an estimate, no guarantee.
+    """
+
+    scale: np.ndarray
+    residuals: Residuals
+    kinds: tuple[Kind, ...]
+    surrogate: str
+
+    def widths(self, distances: Sequence[Distance]) -> np.ndarray:
+        """s of each, float64 > 0 [n]."""
+        return _scale(self.scale, np.array([each.vector for each in distances]).reshape(-1, len(self.scale) - 1))
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "scale": self.scale.tolist(),
+            "residuals": self.residuals.document(),
+            "kinds": [vars(kind) for kind in self.kinds],
+            "surrogate": self.surrogate,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        scale = np.array(strict_json.convert(document["scale"], list[float]), dtype=np.float64)
+        if scale.shape != (len(START),) or not np.all(np.isfinite(scale) & (scale > 0)):
+            raise InputError(f"the scale of the predictor's intervals is not {len(START)} numbers greater than 0")
+        return cls(
+            scale,
+            Residuals.from_document(document["residuals"]),
+            tuple(strict_json.convert(document["kinds"], list[Kind])),
+            strict_json.convert(document["surrogate"], str),
+        )
+
+    @classmethod
+    def of(cls, held_out: Sequence[HeldOutKind], surrogate: str, scale: np.ndarray | None = None) -> Self | None:
+        """None when fewer than two kinds have a network near enough for an interval. ``scale``: of another predictor,
+        up to a factor, where too few errors are there to fit one."""
+        near = [each for each in map(_within, held_out) if len(each.residuals)]
+        if len(near) < 2:
+            return None
+        own, larger = scale, 1.0
+        if own is None:
+            own = _fitted_scale(near)
+            # It was fitted to these errors, which tell about two of its numbers: new ones are larger by so much.
+            larger = np.sqrt(len(near) / max(1, len(near) - 2))
+        scores = [larger * np.abs(each.residuals) / _scale(own, each.vectors) for each in near]
+        values = _grid(scores) if scale is None else np.maximum(_grid(scores), _shrunk_grid(scores))
+        kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
+        return cls(own, Residuals(values, mirrored=True), tuple(kinds), surrogate)
+
+
+@dataclass(frozen=True)
+class HeldOutKind:
+    """``residuals``: log(measured ÷ predicted) [n] of networks of a kind that the predictor was not shown, and their
+    ``distances`` from those it was."""
+
+    name: str
+    residuals: np.ndarray
+    distances: Sequence[Distance]
+
+    @property
+    def vectors(self) -> np.ndarray:
+        return np.array([each.vector for each in self.distances]).reshape(-1, 4)
+
+
+def hold_out_kinds(
+    make: Callable[[], Predictor[OperatorGraph]],
+    graphs: Sequence[OperatorGraph],
+    latency_s: np.ndarray,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> list[HeldOutKind]:
+    """Train a new predictor for each kind without it, and ask it that kind. One that cannot take a kind is left out."""
+    rng = np.random.default_rng(seed)
+    some = even_sample(graphs, MAX_NETWORKS, seed)
+    graphs, latency_s = [graphs[i] for i in some], latency_s[some]
+    found = []
+    for name, rows in held_out_kinds(graphs, seed).items():
+        rest = rng.permutation(np.setdiff1d(np.arange(len(graphs)), rows))
+        dev, train = np.split(rest, [max(2, len(rest) // 10)])
+        asked = np.sort(rng.permutation(rows)[:MAX_ASKED])
+        shown = [graphs[i] for i in train]
+        predictor = make()
+        try:
+            predictor.fit(shown, latency_s[train], [graphs[i] for i in dev], latency_s[dev], seed=seed)
+            predicted_s = predictor.predict([graphs[i] for i in asked])
+        except GraphError:
+            continue
+        distances = Domain.of(shown).distances([graphs[i] for i in asked])
+        found.append(HeldOutKind(name, np.log(latency_s[asked] / predicted_s), distances))
+        if progress:
+            progress(f"held out {name}: {_rms(found[-1].residuals):.0%} off in log")
+    return found
+
+
+def _within(kind: HeldOutKind) -> HeldOutKind:
+    """Those networks of a kind for which an interval would be given."""
+    rows = [i for i, each in enumerate(kind.distances) if each.too_far() is None]
+    return HeldOutKind(kind.name, kind.residuals[rows], [kind.distances[i] for i in rows])
+
+
+def _scale(scale: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    return np.sqrt(scale[0] ** 2 + vectors**2 @ scale[1:] ** 2)
+
+
+def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
+    """Of greatest posterior likelihood, each kind weighing the same. A distance that no kind has keeps what it starts
+    with."""
+    vectors = [kind.vectors for kind in kinds]
+
+    def unlikely(log_scale: np.ndarray) -> float:
+        loss = float(np.sum((log_scale - np.log(START)) ** 2)) / (2 * START_DEVIATION**2)
+        for kind, own in zip(kinds, vectors, strict=True):
+            s = _scale(np.exp(log_scale), own)
+            loss += float(np.mean(np.log(s) + (DEGREES + 1) / 2 * np.log1p((kind.residuals / s) ** 2 / DEGREES)))
+        return loss
+
+    bounds = [(np.log(SMALLEST_SCALE), np.log(LARGEST_SCALE))] * len(START)
+    return np.asarray(np.exp(minimize(unlikely, np.log(START), method="L-BFGS-B", bounds=bounds).x))
+
+
+def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """Quantiles of the score of a network of a new kind at 1/(LEVELS + 1) …, float64 [LEVELS]."""
+    levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
+    k = len(scores)
+    if k < MIN_KINDS:
+        spread = np.sqrt(np.mean([np.mean(own**2) for own in scores]) * (1 + 1 / k))
+        return np.asarray(student.ppf(0.5 + levels / 2, k - 1) * spread)
+    values = np.concatenate(scores)
+    order = np.argsort(values)
+    weights = np.concatenate([np.full(len(own), 1 / len(own) / (k + 1)) for own in scores])[order]
+    at = np.searchsorted(np.cumsum(weights), levels - 1e-12)
+    return np.asarray(values[order][np.minimum(at, len(values) - 1)])
+
+
+def _shrunk_grid(scores: Sequence[np.ndarray]) -> np.ndarray:
+    """The same from few errors, which may be small by luck: Student's t of their spread, drawn towards that of the
+    predictor whose scale it is as if ``PRIOR_KINDS`` of its kinds had been held out too."""
+    k = len(scores) + PRIOR_KINDS
+    square = (PRIOR_KINDS * PRIOR_SCORE**2 + sum(np.mean(own**2) for own in scores)) / k
+    levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
+    return np.asarray(student.ppf(0.5 + levels / 2, k - 1) * np.sqrt(square * (1 + 1 / k)))
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))

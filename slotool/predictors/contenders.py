@@ -1,0 +1,143 @@
+"""Ways to predict a new setting from a predictor of another and a few labels, scored on labels held out in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.graphs import OperatorGraph
+from slotool.predictors.adapted import FEWEST_LABELS, MOST_LABELS, AdaptedPredictor
+from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.base import Predictor
+from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
+from slotool.predictors.scaled import ScaledPredictor
+from slotool.predictors.three_term import ThreeTermPredictor
+
+AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
+SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
+ENSEMBLE = EnsemblePredictor.name
+# From networks and their seconds to a predictor.
+Fit = Callable[[Sequence[OperatorGraph], np.ndarray], Predictor[OperatorGraph]]
+# Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
+MAX_LEFT_OUT_ALONE = 30
+FOLDS = 10
+# A single contender is kept in place of the ensemble if better by more than so many standard errors, or if the ensemble
+# errs so many times as much.
+CLEARLY, MAX_TIMES_WORSE = 2.0, 1.25
+
+
+def contenders(base: Predictor[OperatorGraph], labels: int) -> dict[str, Fit]:
+    """Simplest first, those that take so many labels."""
+    fits: dict[str, Fit] = {
+        SCALED: lambda graphs, latency_s: _fit(ScaledPredictor(base), graphs, latency_s),
+        THREE_TERM: lambda graphs, latency_s: _fit(ThreeTermPredictor(), graphs, latency_s),
+        SCRATCH: lambda graphs, latency_s: _fit(AdditivePredictor(), graphs, latency_s),
+    }
+    if FEWEST_LABELS <= labels <= MOST_LABELS:
+        fits[ADAPTED] = lambda graphs, latency_s: _fit(AdaptedPredictor(base), graphs, latency_s)
+        fits[ADAPTED_THREE_TERM] = _adapted_three_term
+    return fits
+
+
+def _adapted_three_term(graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Predictor[OperatorGraph]:
+    """Where the base is worth little: the labels' own regression, corrected by the same labels."""
+    return _fit(AdaptedPredictor(_fit(ThreeTermPredictor(), graphs, latency_s)), graphs, latency_s)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """``log_errors``: by contender, log(predicted ÷ label) of each label while it was held out, float64 [n]. That of
+    the ensemble has weights that the other labels gave."""
+
+    log_errors: Mapping[str, np.ndarray]
+
+    def mape(self, name: str) -> float:
+        return float(np.mean(self.relative(name)))
+
+    def relative(self, name: str) -> np.ndarray:
+        """|predicted ÷ label − 1|, float64 [n]."""
+        return np.abs(np.exp(self.log_errors[name]) - 1)
+
+    def best(self) -> str:
+        """The ensemble, unless one contender is clearly better: by ``CLEARLY`` standard errors of the difference, or
+        because the ensemble errs more than ``MAX_TIMES_WORSE`` times as much.
+
+        With ten labels the lowest of several errors is lowest by luck as often as by merit, and the ensemble weighs by
+        the same errors without betting on one. The untouched base is shown, not chosen among.
+        """
+        single = min((name for name in self.log_errors if name not in (AS_IS, ENSEMBLE)), key=self.mape)
+        gain = self.relative(ENSEMBLE) - self.relative(single)
+        error = float(np.std(gain, ddof=1)) / np.sqrt(len(gain))
+        worse = self.mape(ENSEMBLE) > MAX_TIMES_WORSE * self.mape(single)
+        return single if worse or float(np.mean(gain)) > CLEARLY * error else ENSEMBLE
+
+
+def hold_out(
+    base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray, seed: int = 0
+) -> HeldOut:
+    """Fit every contender without each label in turn."""
+    n = len(graphs)
+    remembered = _Remembered(base, graphs)
+    folds = _folds(n, seed)
+    # Three labels leave two to learn from: then those that need three do not take part.
+    fits = contenders(remembered, n - max(map(len, folds)))
+    errors = {name: np.empty(n) for name in fits}
+    for asked in folds:
+        known = np.setdiff1d(np.arange(n), asked)
+        for name, fit in fits.items():
+            predictor = fit([graphs[i] for i in known], latency_s[known])
+            errors[name][asked] = np.log(predictor.predict([graphs[i] for i in asked]) / latency_s[asked])
+    found = {AS_IS: np.log(remembered.predict(graphs) / latency_s), **errors}
+    return HeldOut({**found, ENSEMBLE: _ensemble_errors(np.stack(list(errors.values())))})
+
+
+def fitted(
+    name: str, base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray, held_out: HeldOut
+) -> Predictor[OperatorGraph]:
+    """The contender of this name, fitted to all labels."""
+    fits = contenders(base, len(graphs))
+    if name != ENSEMBLE:
+        return fits[name](graphs, latency_s)
+    names = [each for each in fits if each in held_out.log_errors]
+    weights = inverse_errors(np.stack([held_out.log_errors[each] for each in names]))
+    kept = {each: weight for each, weight in zip(names, weights.tolist(), strict=True) if weight > 0}
+    return EnsemblePredictor([fits[each](graphs, latency_s) for each in kept], list(kept.values()))
+
+
+def _ensemble_errors(errors: np.ndarray) -> np.ndarray:
+    """Of each label, with weights from the held-out errors [m, n] of the others."""
+    columns = range(errors.shape[1])
+    return np.array([inverse_errors(np.delete(errors, i, axis=1)) @ errors[:, i] for i in columns])
+
+
+def _fit(
+    predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray
+) -> Predictor[OperatorGraph]:
+    predictor.fit(graphs, latency_s, [], np.empty(0), seed=0)
+    return predictor
+
+
+def _folds(n: int, seed: int) -> list[np.ndarray]:
+    if n <= MAX_LEFT_OUT_ALONE:
+        return [np.array([row]) for row in range(n)]
+    return np.array_split(np.random.default_rng(seed).permutation(n), FOLDS)
+
+
+class _Remembered(Predictor[OperatorGraph]):
+    """A base that answers these graphs once for all folds, and does nothing else."""
+
+    def __init__(self, base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]):
+        answers = zip(graphs, base.predict(graphs).tolist(), strict=True)
+        self._known = {graph.id: seconds for graph, seconds in answers}
+        self.name = base.name  # type: ignore[misc]
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        return np.array([self._known[graph.id] for graph in graphs])
+
+    def fit(self, *_: object, **__: object) -> None:
+        raise NotImplementedError
+
+    state = fit  # type: ignore[assignment]
+    from_state = fit  # type: ignore[assignment]

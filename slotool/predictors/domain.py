@@ -1,0 +1,268 @@
+"""What a predictor was trained on, and how far from it another network lies: by share of its cost, not yes or no."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.graph import FLOAT32
+from slotool.predictors.typecosts import TypeCosts, operator_type
+
+# Training networks that stand for all: those furthest from each other by what they spend their cost on.
+MAX_PROTOTYPES = 256
+TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
+# Beyond these nobody has checked what an interval is worth, so none is given: a share of the cost in operator types
+# never seen, a share of the cost spent unlike any training network, and how many times the largest was exceeded.
+MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
+# A graph with more FLOPs than the counter of its framework is a wrong graph, by whatever share.
+MAX_OVERCOUNTED = 0.01
+# Smaller differences are not worth a word.
+WORTH_A_WORD = 0.02
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a network lies from what was trained on; all 0 in its midst. Cost: by a neutral roofline (``TypeCosts``).
+
+    ``unseen``: share of its cost, or of the values its operators put out if that is more, in operator types never
+    seen, which are ``unseen_types``. ``unlike``: share of its cost that the training network most like it spends on
+    other types. ``uncounted``: share of its FLOPs that its operators do not account for; ``overcounted``:
+    what they count beyond these. ``examples_interact``: as its graph says. ``form``: element type, and
+    whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
+    are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
+    ``TOTALS``, named in ``total``.
+    """
+
+    unseen: float
+    unlike: float
+    operators_beyond: float
+    totals_beyond: float
+    unseen_types: tuple[str, ...] = ()
+    unseen_operators: int = 0
+    operators: int = 0
+    total: str = ""
+    uncounted: float = 0.0
+    overcounted: float = 0.0
+    examples_interact: bool = False
+    form: str = ""
+
+    @property
+    def vector(self) -> np.ndarray:
+        """float64 [4]: what the scale of an interval is a function of."""
+        return np.array([max(self.unseen, self.uncounted), self.unlike, self.operators_beyond, self.totals_beyond])
+
+    def too_far(self) -> str | None:
+        """Why no interval can be given, or None."""
+        reasons = []
+        if self.form:
+            reasons.append(f"it is {self.form}, and no network of that form was measured")
+        if self.uncounted > MAX_UNSEEN:
+            reasons.append(f"its operators account for {1 - self.uncounted:.0%} of its FLOPs")
+        if self.overcounted > MAX_OVERCOUNTED:
+            reasons.append(
+                f"the graph counts {1 + self.overcounted:.3g} times the FLOPs of the framework's own counter"
+            )
+        if self.examples_interact:
+            reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
+        if self.unseen > MAX_UNSEEN:
+            reasons.append(
+                f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
+                f"are of types never measured ({_listed(self.unseen_types)})"
+            )
+        if self.unlike > MAX_UNLIKE:
+            reasons.append(f"{self.unlike:.0%} of its cost is spent unlike in any training network")
+        beyond = max(self.operators_beyond, self.totals_beyond)
+        if beyond > math.log(MAX_FACTOR_BEYOND):
+            reasons.append(f"{self._beyond()}, and nothing beyond {MAX_FACTOR_BEYOND:g} times was checked")
+        return "; ".join(reasons) or None
+
+    def sentence(self) -> str | None:
+        """In what it differs from the training networks, with shares; None where nothing is worth a word."""
+        parts = [f"it is {self.form}"] if self.form else []
+        if self.uncounted > WORTH_A_WORD:
+            parts.append(f"{self.uncounted:.0%} of its FLOPs uncounted")
+        if self.overcounted > MAX_OVERCOUNTED:
+            parts.append(f"{1 + self.overcounted:.3g} times the FLOPs of the framework's own counter")
+        if self.examples_interact:
+            parts.append("the examples of a batch interact")
+        if self.unseen_types:
+            parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
+        if self.unlike > WORTH_A_WORD:
+            parts.append(f"{self.unlike:.0%} of its cost spent unlike the most similar training network")
+        if max(self.operators_beyond, self.totals_beyond) > WORTH_A_WORD:
+            parts.append(self._beyond())
+        return ", ".join(parts) or None
+
+    def _beyond(self) -> str:
+        if self.totals_beyond >= self.operators_beyond:
+            return f"{math.exp(self.totals_beyond):.3g} times beyond the training range in {self.total}"
+        return f"its operators {math.exp(self.operators_beyond):.3g} times larger than any of their type in training"
+
+    def document(self) -> dict[str, Any]:
+        """JSON: shares and factors."""
+        return {
+            "unseen_share": self.unseen,
+            "unseen_types": list(self.unseen_types),
+            "uncounted_flops_share": self.uncounted,
+            "overcounted_flops_share": self.overcounted,
+            "examples_interact": self.examples_interact,
+            "unlike_share": self.unlike,
+            "operator_size_factor": math.exp(self.operators_beyond),
+            "total_size_factor": math.exp(self.totals_beyond),
+        }
+
+
+@dataclass(frozen=True)
+class Domain:
+    """``types``: of operators seen, sorted. ``shares``: float64 [prototypes, types] of cost. ``largest``: float64
+    [types, 3] log1p of FLOPs, weights and outputs of the largest operator of each. ``totals``: float64 [2, 4], log of
+    least and most of ``TOTALS``. ``forms``: element types, and compiled or not."""
+
+    types: tuple[str, ...]
+    shares: np.ndarray
+    largest: np.ndarray
+    totals: np.ndarray
+    forms: tuple[str, ...] = (FLOAT32,)
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        # An activation that is an attribute of a layer is a type of cost too, but no operator.
+        types = tuple(sorted({kind for _, kind in TypeCosts.of(graphs).columns}))
+        shares = np.unique(cost_shares(graphs, types), axis=0)
+        largest = np.zeros((len(types), 3))
+        at = {kind: i for i, kind in enumerate(types)}
+        # Random networks repeat the same operators thousands of times.
+        for operator in {id(operator): operator for graph in graphs for operator in graph.operators}.values():
+            row = at[operator_type(operator)]
+            largest[row] = np.maximum(largest[row], _sizes([operator])[0])
+        totals = np.array([_totals(graph) for graph in graphs])
+        ranges = np.stack([totals.min(axis=0), totals.max(axis=0)])
+        forms = tuple(sorted({graph.form for graph in graphs}))
+        return cls(types, shares[_spread_out(shares)], largest, ranges, forms)
+
+    def distances(self, graphs: Sequence[OperatorGraph]) -> list[Distance]:
+        """Of each graph."""
+        if not graphs:
+            return []
+        shares = cost_shares(graphs, self.types)
+        return [self._distance(graph, own) for graph, own in zip(graphs, shares, strict=True)]
+
+    def wider(self, graphs: Sequence[OperatorGraph]) -> Domain:
+        """This domain and that of ``graphs``."""
+        other = Domain.of(graphs)
+        types = tuple(sorted({*self.types, *other.types}))
+        shares = np.vstack([_moved(each.shares.T, each.types, types).T for each in (self, other)])
+        largest = np.maximum(*(_moved(each.largest, each.types, types) for each in (self, other)))
+        low, high = zip(self.totals, other.totals, strict=True)
+        forms = tuple(sorted({*self.forms, *other.forms}))
+        return Domain(types, shares, largest, np.stack([np.minimum(*low), np.maximum(*high)]), forms)
+
+    def _distance(self, graph: OperatorGraph, shares: np.ndarray) -> Distance:
+        at = {kind: i for i, kind in enumerate(self.types)}
+        rows = np.array([at.get(operator_type(operator), -1) for operator in graph.operators])
+        unseen = rows < 0
+        cost_s = _operator_cost_s(graph)
+        values = np.array([math.prod(operator.shape) for operator in graph.operators], dtype=np.float64)
+        weight, values = cost_s / cost_s.sum(), values / values.sum()
+        beyond = np.maximum(_sizes(graph.operators) - self.largest[rows], 0.0).max(axis=1)
+        totals = _totals(graph)
+        past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
+        # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
+        common = float(np.minimum(self.shares, shares).sum(axis=1).max())
+        strange = float(weight[unseen].sum())
+        return Distance(
+            unseen=max(strange, float(values[unseen].sum())),
+            unlike=max(0.0, 1.0 - common - strange),
+            operators_beyond=float(weight[~unseen] @ beyond[~unseen]),
+            totals_beyond=float(past.max()),
+            unseen_types=tuple(sorted({o.op for o, new in zip(graph.operators, unseen, strict=True) if new})),
+            unseen_operators=int(unseen.sum()),
+            operators=len(graph.operators),
+            total=TOTALS[int(past.argmax())],
+            uncounted=graph.uncounted_flops_share,
+            overcounted=max(0.0, graph.flops_mismatch),
+            examples_interact=graph.examples_interact,
+            form="" if graph.form in self.forms else graph.form,
+        )
+
+    def document(self) -> dict[str, Any]:
+        return {"types": list(self.types), "forms": list(self.forms)}
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {"domain.shares": self.shares, "domain.largest": self.largest, "domain.totals": self.totals}
+
+    @classmethod
+    def from_state(cls, document: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Self:
+        """From ``document`` and ``tensors``. Raises ``InputError`` where they do not belong together."""
+        shares, largest, totals = (tensors[f"domain.{name}"] for name in ("shares", "largest", "totals"))
+        types, forms = (strict_json.convert(document[name], list[str]) for name in ("types", "forms"))
+        width = len(types)
+        if (
+            not len(shares)
+            or shares.shape[1:] != (width,)
+            or largest.shape != (width, 3)
+            or totals.shape != (2, len(TOTALS))
+        ):
+            raise InputError(f"what the predictor was trained on does not fit the {width} operator types it names")
+        return cls(tuple(types), shares, largest, totals, tuple(forms))
+
+
+def cost_shares(graphs: Sequence[OperatorGraph], types: Sequence[str] | None = None) -> np.ndarray:
+    """float64 [n, types]: of each graph's cost, in these types or all. What lies in others is missing from the sum."""
+    costs = TypeCosts.of(graphs)
+    types = sorted({kind for _, kind in costs.columns}) if types is None else types
+    found = np.zeros((len(graphs), len(types)))
+    at = {kind: i for i, kind in enumerate(types)}
+    for (_, kind), seconds in zip(costs.columns, costs.seconds.T, strict=True):
+        if kind in at:
+            found[:, at[kind]] += seconds
+    return np.asarray(found / costs.total_s[:, None])
+
+
+def _operator_cost_s(graph: OperatorGraph) -> np.ndarray:
+    from slotool.graphs.encodings import operator_measures
+    from slotool.predictors.typecosts import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
+
+    measures = operator_measures(graph)
+    moved = measures[:, 2:5].sum(axis=1)
+    return np.asarray(SECONDS_PER_CALL + measures[:, 0] / FLOPS_PER_SECOND + moved / BYTES_PER_SECOND)
+
+
+def _sizes(operators: Sequence[Operator]) -> np.ndarray:
+    """float64 [n, 3]: log1p of FLOPs, weights and values put out."""
+    sizes = [(operator.flops, operator.weights, math.prod(operator.shape)) for operator in operators]
+    return np.log1p(np.array(sizes, dtype=np.float64))
+
+
+def _totals(graph: OperatorGraph) -> np.ndarray:
+    """float64 [4]: log of ``TOTALS``."""
+    totals = (len(graph.operators), graph.weights, graph.flops, graph.memory_bytes())
+    return np.log(np.maximum(np.array(totals, dtype=np.float64), 1.0))
+
+
+def _spread_out(shares: np.ndarray) -> np.ndarray:
+    """Rows furthest from each other: each next one is that furthest from all before."""
+    chosen = [0]
+    away = np.abs(shares - shares[0]).sum(axis=1)
+    while len(chosen) < min(MAX_PROTOTYPES, len(shares)):
+        chosen.append(int(np.argmax(away)))
+        away = np.minimum(away, np.abs(shares - shares[chosen[-1]]).sum(axis=1))
+    return np.array(chosen)
+
+
+def _moved(rows: np.ndarray, old: Sequence[str], new: Sequence[str]) -> np.ndarray:
+    """Rows [old, …] put where their type is among the ``new``."""
+    found = np.zeros((len(new), rows.shape[1]))
+    found[[new.index(kind) for kind in old]] = rows
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

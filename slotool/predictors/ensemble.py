@@ -1,0 +1,78 @@
+"""Several predictors answering as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document, Predictor, Tensors
+
+# Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
+MAX_LOG_ERROR = 1.0
+LEAST_WEIGHT = 0.02
+
+
+class EnsemblePredictor(Predictor[OperatorGraph]):
+    """The weighted geometric mean of what its members answer.
+
+    Weights come from held-out errors (``inverse_errors``). Members are fitted before they join; ``fit`` is refused.
+    """
+
+    name = "ensemble"
+
+    def __init__(self, members: Sequence[Predictor[OperatorGraph]] = (), weights: Sequence[float] = ()):
+        self.members, self.weights = tuple(members), np.asarray(weights, dtype=np.float64)
+
+    def fit(
+        self,
+        graphs: Sequence[OperatorGraph],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[OperatorGraph],
+        dev_latency_s: np.ndarray,
+        *,
+        seed: int,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        raise InputError("an ensemble is made of fitted predictors: train-predictor --base makes one")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        logs = np.stack([np.log(member.predict(graphs)) for member in self.members])
+        return np.exp(self.weights @ logs)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors: dict[str, np.ndarray] = {}
+        entries = []
+        for i, member in enumerate(self.members):
+            own, document = member.state()
+            tensors |= {f"members.{i}.{name}": value for name, value in own.items()}
+            entries.append({"name": member.name, "state": document})
+        return tensors, {"members": entries, "weights": self.weights.tolist()}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        from slotool.predictors.registry import predictor_class
+
+        members = []
+        for i, entry in enumerate(document["members"]):
+            prefix = f"members.{i}."
+            own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            members.append(predictor_class(entry["name"]).from_state(own, entry["state"]))
+        return cls(members, document["weights"])
+
+
+def inverse_errors(log_errors: np.ndarray) -> np.ndarray:
+    """Weights [m], summing to 1, of m contenders whose held-out log errors are float64 [m, n].
+
+    Inverse to the square of the mean squared error: sharper than the inverse alone, which is best only where errors are
+    independent, and those of predictors of the same labels are not. Weights below ``LEAST_WEIGHT`` become 0.
+    """
+    squares = np.mean(np.minimum(np.abs(log_errors), MAX_LOG_ERROR) ** 2, axis=1)
+    weights = np.maximum(squares, 1e-12) ** -2.0
+    weights = np.where(weights < LEAST_WEIGHT * weights.sum(), 0.0, weights)
+    return np.asarray(weights / weights.sum())

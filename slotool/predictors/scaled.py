@@ -1,0 +1,62 @@
+"""The simplest transfer: another setting's predictor times one factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+
+
+class ScaledPredictor(Predictor[OperatorGraph]):
+    """latency = factor × base's answer; the factor is the median of label ÷ base's answer. Dev set and seed play no
+    part."""
+
+    name = "scaled"
+
+    def __init__(self, base: Predictor[OperatorGraph] | None = None):
+        self.base, self.factor = base, 1.0
+
+    def fit(
+        self,
+        graphs: Sequence[OperatorGraph],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[OperatorGraph] = (),
+        dev_latency_s: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        """Raises ``InputError`` also without a base."""
+        require_labels(graphs, latency_s, "training")
+        if self.base is None:
+            raise InputError("there is no predictor to scale")
+        self.factor = float(np.median(latency_s / self.base.predict(graphs)))
+        if progress:
+            progress(f"{self.name}: × {self.factor:.3g}")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        assert self.base is not None
+        return self.factor * self.base.predict(graphs)
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        assert self.base is not None
+        tensors, document = self.base.state()
+        return (
+            {f"base.{name}": value for name, value in tensors.items()},
+            {"base": {"name": self.base.name, "state": document}, "factor": self.factor},
+        )
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        from slotool.predictors.registry import predictor_class
+
+        own = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
+        entry = document["base"]
+        restored = cls(predictor_class(entry["name"]).from_state(own, entry["state"]))
+        restored.factor = float(document["factor"])
+        return restored

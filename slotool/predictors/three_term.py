@@ -1,0 +1,69 @@
+"""The simple rival of every other predictor: three prices, of a FLOP, of an operator, of an element put out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import numpy as np
+from scipy.optimize import nnls
+
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+
+TERMS = ("flops", "operators", "activation_elements")
+# Answers keep to at least this share of the shortest latency shown: a price of zero makes no latency of zero.
+LEAST_SHARE = 1e-3
+
+
+class ThreeTermPredictor(Predictor[OperatorGraph]):
+    """latency = a · FLOPs + b · operators + c · elements of all outputs, with a, b, c ≥ 0 seconds.
+
+    Least squares on relative errors. Three coefficients take ten labels; what more labels or a larger model buy must
+    show beside it. Dev set and seed play no part.
+    """
+
+    name = "three-term"
+
+    def fit(
+        self,
+        graphs: Sequence[OperatorGraph],
+        latency_s: np.ndarray,
+        dev_graphs: Sequence[OperatorGraph] = (),
+        dev_latency_s: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        require_labels(graphs, latency_s, "training")
+        relative = _terms(graphs) / latency_s[:, None]
+        scale = np.maximum(relative.max(axis=0), 1e-300)
+        self._prices_s = nnls(relative / scale, np.ones(len(graphs)))[0] / scale
+        self._least_s = LEAST_SHARE * float(latency_s.min())
+        if progress:
+            progress(f"{self.name}: non-negative least squares")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        return np.asarray(np.maximum(_terms(graphs) @ self._prices_s, self._least_s))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        return {"prices_s": self._prices_s}, {"terms": list(TERMS), "least_s": self._least_s}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        if document["terms"] != list(TERMS):
+            raise InputError("the three-term predictor was trained with other terms than this slotool has")
+        restored = cls()
+        restored._prices_s, restored._least_s = tensors["prices_s"], float(document["least_s"])
+        return restored
+
+
+def _terms(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """float64 [n, ``TERMS``]."""
+    rows = [
+        (graph.flops, len(graph.operators), sum(math.prod(operator.shape) for operator in graph.operators))
+        for graph in graphs
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, len(TERMS))

@@ -1,0 +1,188 @@
+"""Intervals for networks unlike those learnt from, and saying how unlike they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.operators import Effect
+from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.calibration import Calibration, HeldOutKind, hold_out_kinds
+from slotool.predictors.domain import Distance, Domain
+from slotool.predictors.kinds import even_sample, held_out_kinds
+from slotool.predictors.labels import join_labels
+from slotool.predictors.splits import paper_split
+from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.training import train_and_score
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
+
+MLPS, CNNS = random_networks(120, seed=3), random_networks(120, seed=3, kind="cnn")
+GRAPHS = MLPS + CNNS
+
+
+@pytest.fixture(scope="module")
+def labelled():
+    noise = np.random.default_rng(0).lognormal(0, 0.03, (len(GRAPHS), 3))
+    samples = synthetic_latency_s(GRAPHS)[:, None] * noise
+    return join_labels(
+        LatencyTable.of([{"subject": g.id, "samples_s": s} for g, s in zip(GRAPHS, samples, strict=True)]), GRAPHS
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(labelled) -> TrainedPredictor:
+    run = train_and_score([AdditivePredictor()], labelled, paper_split(labelled.kinds, 0))
+    return run.trained["additive"]
+
+
+def partly_strange(strange: int, known: int = 4) -> OperatorGraph:
+    """Some of its operators are of a type that nobody measured."""
+    builder = GraphBuilder("mlp")
+    last = builder.add("InputLayer", shape=[32])
+    for _ in range(known):
+        last = builder.add("Dense", last, units=32)
+    for _ in range(strange):
+        last = builder.add("NeverSeen", last, stated=Effect((32,), weights=100, flops=100))
+    return builder.graph()
+
+
+def test_the_midst_of_training_is_at_no_distance_and_each_way_out_has_its_own() -> None:
+    domain = Domain.of(GRAPHS)
+    assert np.all(domain.distances([GRAPHS[5]])[0].vector < 0.05)
+    strange = domain.distances([strange_network()])[0]
+    assert strange.unseen_types == ("NeverSeen",)
+    assert 0.2 < strange.unseen < 1
+    assert "of types never measured (NeverSeen)" in str(strange.too_far())
+    wide = GraphBuilder("mlp")
+    wide.add("Dense", wide.add("InputLayer", shape=[4096]), units=4096)
+    large = domain.distances([wide.graph()])[0]
+    assert large.operators_beyond > 0
+    assert large.totals_beyond > np.log(10)
+    assert "nothing beyond 10 times was checked" in str(large.too_far())
+    assert domain.distances([GRAPHS[5]])[0].too_far() is None
+
+
+def test_only_mlps_say_little_of_cnns() -> None:
+    distances = Domain.of(MLPS).distances(CNNS)
+    assert min(distance.unseen for distance in distances) > 0.5
+    assert all("Conv2D" in str(distance.too_far()) for distance in distances)
+    assert all(distance.too_far() is None for distance in Domain.of(MLPS).wider(CNNS).distances(CNNS))
+
+
+def test_the_more_of_it_nobody_measured_the_wider_until_there_is_none(trained) -> None:
+    graphs = [partly_strange(0, 16), partly_strange(1, 16), partly_strange(3, 16), partly_strange(30, 10)]
+    # A network as deep as these is beyond the range of the training networks, all of them alike.
+    predictions = trained.predict(graphs)
+    widths = predictions.high_s / predictions.low_s
+    assert widths[0] < widths[1] < widths[2]
+    assert np.isnan(widths[3])
+    assert predictions.no_interval[:3] == [None, None, None]
+    assert "30 of 41 operators" in str(predictions.no_interval[3])
+    assert np.isnan(trained.probability_within(predictions, 1.0)[3])
+    assert 0.9 < trained.probability_within(predictions, 1.0)[0] <= 1
+
+
+def test_another_element_type_is_not_priced_as_float32_with_an_interval(trained) -> None:
+    half = replace(GRAPHS[5], element_type="bfloat16")
+    predictions = trained.predict([GRAPHS[5], half, replace(GRAPHS[5], compiled=True)])
+    assert predictions.no_interval[0] is None
+    assert "it is bfloat16" in str(predictions.no_interval[1])
+    assert "it is compiled float32" in str(predictions.no_interval[2])
+
+
+def test_held_out_networks_of_the_same_kinds_keep_the_narrow_interval(labelled, trained) -> None:
+    test = paper_split(labelled.kinds, 0).test
+    scores = trained.held_out(labelled, test).scores()
+    assert scores["interval_given"] == 1.0
+    assert scores["interval_coverage"] >= 0.7, "18 networks"
+    predictions = trained.predict(labelled.take(test)[0])
+    near = ~predictions.far
+    assert near.mean() > 0.7
+    assert np.median((predictions.high_s / predictions.low_s)[near]) < 1.5
+
+
+def test_a_new_kind_is_covered_as_often_as_said_where_kinds_differ() -> None:
+    """Networks of a kind err together: an interval from all of them pooled would cover far too few of a new kind."""
+    rng, covered = np.random.default_rng(0), []
+    nowhere = Distance(0.0, 0.0, 0.0, 0.0)
+    for _ in range(60):
+        kinds = [HeldOutKind(str(k), rng.normal(rng.normal(0, 0.3), 0.03, 40), [nowhere] * 40) for k in range(20)]
+        calibration = Calibration.of(kinds, "made up")
+        assert calibration is not None
+        _, high = calibration.residuals.interval(0.9)
+        new = rng.normal(rng.normal(0, 0.3, 200), 0.03)
+        covered.append(np.mean(np.abs(new) <= high * calibration.widths([nowhere])[0]))
+    assert 0.87 < np.mean(covered) < 0.98
+
+
+def test_the_scale_grows_with_what_makes_errors_grow() -> None:
+    rng = np.random.default_rng(1)
+    kinds = []
+    for k in range(12):
+        unlike = rng.uniform(0, 0.4, 60)
+        errors = rng.normal(0, np.hypot(0.05, 2 * unlike))
+        kinds.append(HeldOutKind(str(k), errors, [Distance(0.0, float(each), 0.0, 0.0) for each in unlike]))
+    calibration = Calibration.of(kinds, "made up")
+    assert calibration is not None
+    near, far = calibration.widths([Distance(0, 0, 0, 0), Distance(0, 0.4, 0, 0)])
+    assert 4 < far / near < 25
+    again = Calibration.from_document(json.loads(json.dumps(calibration.document())))
+    assert again.widths([Distance(0, 0.4, 0, 0)])[0] == far
+    assert again.kinds == calibration.kinds
+
+
+def test_few_kinds_give_a_wide_interval_and_one_gives_none() -> None:
+    rng, nowhere = np.random.default_rng(2), Distance(0.0, 0.0, 0.0, 0.0)
+    ends = {}
+    for count in (2, 4, 8, 30):
+        kinds = [HeldOutKind(str(k), rng.normal(0, 0.1, 50), [nowhere] * 50) for k in range(count)]
+        calibration = Calibration.of(kinds, "made up")
+        assert calibration is not None
+        ends[count] = calibration.residuals.interval(0.9)[1] * calibration.widths([nowhere])[0]
+    assert ends[2] > 2 * ends[4] > 2 * ends[30]
+    assert Calibration.of(kinds[:1], "made up") is None
+
+
+def test_kinds_are_named_clustered_by_type_and_by_size() -> None:
+    kinds = held_out_kinds(GRAPHS)
+    assert {"kind cnn", "kind mlp", "cluster 1", "widest", "most FLOPs", "most weights"} <= set(kinds)
+    assert all(8 <= len(rows) <= 0.6 * len(GRAPHS) for rows in kinds.values())
+    sample = even_sample(MLPS + CNNS[:20], 40)
+    assert len(set(sample.tolist())) == 40
+    assert sum(row >= len(MLPS) for row in sample.tolist()) >= 15, "the rare kind has as many as the common one"
+
+
+def test_held_out_kinds_err_more_than_networks_of_kinds_that_were_seen(labelled) -> None:
+    held_out = hold_out_kinds(AdditivePredictor, labelled.graphs, labelled.latency_s)
+    errors = {kind.name: float(np.sqrt(np.mean(kind.residuals**2))) for kind in held_out}
+    assert errors["kind cnn"] > 0.3
+    assert len(held_out) >= 5
+    assert all(np.isfinite(error) for error in errors.values())
+
+
+def test_an_artifact_of_the_old_version_is_read_and_has_no_interval(trained, tmp_path: Path) -> None:
+    with create_artifact(tmp_path / "new", "predictor", config={}) as writer:
+        trained.write(writer)
+    new = open_artifact(tmp_path / "new")
+    document = new.json("predictor.json")
+    for name in ("domain", "calibration", "machine_facts"):
+        del document[name]
+    with create_artifact(tmp_path / "old", "predictor", config={}) as writer:
+        writer.write_json("predictor.json", {**document, "version": 2})
+        tensors = new.tensors("predictor.safetensors")
+        own = {name: value for name, value in tensors.items() if not name.startswith("domain.")}
+        writer.write_tensors("predictor.safetensors", own)
+    old = TrainedPredictor.load(str(tmp_path / "old"))
+    predictions = old.predict(GRAPHS[:3])
+    assert np.array_equal(predictions.latency_s, trained.predict(GRAPHS[:3]).latency_s)
+    assert np.isnan(predictions.low_s).all()
+    assert "made by an older slotool" in str(predictions.no_interval[0])
+    again = TrainedPredictor.load(str(tmp_path / "new")).predict(GRAPHS[:3])
+    assert np.array_equal(again.low_s, trained.predict(GRAPHS[:3]).low_s)

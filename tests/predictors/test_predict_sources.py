@@ -1,0 +1,147 @@
+"""Which predictor ``predict`` asks, of which networks, and what it says of a machine that is another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotool.cli.predict_source import Sources
+from slotool.graphs.store import write_graphs
+from slotool.machine import machine_facts, machine_id
+from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.trained import TrainedPredictor
+from slotool.testing.predictors import random_networks, synthetic_latency_s
+
+MLPS = random_networks(6, seed=0)
+MODULES = """
+from torch import nn
+
+def narrow():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+def wide():
+    return nn.Sequential(nn.Linear(8, 160), nn.ReLU(), nn.Linear(160, 4))
+
+def half():
+    return narrow().half()
+
+def hangs():
+    import time
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch) -> Path:
+    (tmp_path / "source_nets.py").write_text(MODULES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_torch_modules_are_predicted_as_torch_runs_them_and_every_one_is(slotool) -> None:
+    both = ("--torch", "source_nets:narrow", "--torch", "source_nets:wide", "--input-shape", "8")
+    finished = slotool("predict", *both, "--json")
+    assert finished.exit_code == 0, finished.stderr
+    document = finished.document
+    assert document["setting"]["backend"] == "torch"
+    assert document["artifact"] == "predictor-torch"
+    assert [row["weights"] for row in document["predictions"]] == [8 * 16 + 16 + 68, 8 * 160 + 160 + 644]
+    asked = slotool("predict", *both, "--backend", "keras", "--json")
+    assert asked.document["setting"]["backend"] == "keras"
+
+
+def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(slotool, folder: Path) -> None:
+    for i, graph in enumerate(MLPS[:3]):
+        write_graphs(folder / f"{i}.jsonl", [graph])
+    files = [part for i in range(3) for part in ("--graph", folder / f"{i}.jsonl")]
+    finished = slotool("predict", *files, "--json")
+    assert [row["graph_id"] for row in finished.document["predictions"]] == [graph.id for graph in MLPS[:3]]
+    shown = slotool("predict", *files)
+    assert shown.stdout.startswith("for cpu, torch, 2 threads, batch 1, machine ")
+    assert "a graph file names no framework; --backend chooses another" in shown.stdout.splitlines()[0]
+
+
+def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
+    sources = Sources.of(keras=["ResNet50", "VGG16"])
+    from slotool.cli.predict_source import chosen_predictor
+
+    assert chosen_predictor(None, None, sources, False).opened.setting.backend == "keras"
+    assert chosen_predictor(None, None, Sources.of(onnx=[Path("a.onnx")]), False).why is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--torch", "a:b", "--torch", "c:d", "--input-shape", "1", "--input-shape", "2", "--input-shape", "3"],
+            "3 sha",
+        ),
+        (["--graph", "a.jsonl", "--backend", "onnx"], "ships predictors of torch and keras, none of onnx"),
+        (["--graph", "a.jsonl", "--backend", "torch", "--with", "VGG16"], "no predictor of networks beside others"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(slotool, arguments: list[str], sentence: str) -> None:
+    finished = slotool("predict", *arguments)
+    assert finished.exit_code == 2
+    assert sentence in " ".join(finished.stderr.replace("│", " ").split())
+
+
+def test_a_capture_that_hangs_ends_at_its_timeout(slotool) -> None:
+    finished = slotool("predict", "--torch", "source_nets:hangs", "--input-shape", "8", "--timeout", "0.2")
+    assert finished.exit_code == 124, finished.stderr
+
+
+def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> None:
+    monkeypatch.setattr("slotool.machine.machine_id", lambda facts=None: "2c3218c3b791")
+    finished = slotool("predict", "--torch", "source_nets:half", "--input-shape", "8")
+    assert finished.exit_code == 0, finished.stderr
+    assert "it is float16, and is priced as the float32 that was measured" in finished.stderr
+    assert "no interval: it is float16, and no network of that form was measured" in finished.stdout
+
+
+def made_elsewhere(folder: Path, **facts: object) -> Path:
+    """A predictor whose labels are of a machine with these facts, else as this one."""
+    from dataclasses import replace
+
+    from slotool.artifacts import create_artifact
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.splits import paper_split
+    from slotool.tables import LatencyTable
+
+    there = {**machine_facts(), **facts}
+    graphs = random_networks(200, seed=1)
+    rows = [
+        {"subject": graph.id, "samples_s": [seconds], "backend": "torch", "machine": machine_id(there)}
+        for graph, seconds in zip(graphs, synthetic_latency_s(graphs).tolist(), strict=True)
+    ]
+    labelled = join_labels(LatencyTable.of(rows), graphs)
+    trained = TrainedPredictor.train(ThreeTermPredictor(), labelled, paper_split(labelled.kinds, 0), seed=0)
+    with create_artifact(folder / "p", "predictor", config={}) as writer:
+        replace(trained, facts=there).write(writer)
+    return folder / "p"
+
+
+def test_another_machine_is_said_in_words_on_the_first_line_and_no_interval_is_given(slotool, folder: Path) -> None:
+    write_graphs(folder / "some.jsonl", MLPS)
+    elsewhere = made_elsewhere(folder, cpu="Imagined CPU 9000")
+    shown = slotool("predict", elsewhere, "--graph", "some.jsonl", "--slo", "1s")
+    assert shown.exit_code == 0, shown.stderr
+    first = shown.stdout.splitlines()[0]
+    assert "THIS MACHINE IS ANOTHER: processor Imagined CPU 9000 → " in first
+    assert "no interval: measured on another machine" in shown.stdout
+    assert f"slotool train-predictor few.parquet --graphs GRAPHS --base {elsewhere}" in shown.stdout
+    document = slotool("predict", elsewhere, "--graph", "some.jsonl", "--slo", "1s", "--json").document
+    assert document["this_machine"]["same"] is False
+    assert document["this_machine"]["differences"][0].startswith("processor Imagined CPU 9000 → ")
+    for row in document["predictions"]:
+        assert row["low_s"] is row["high_s"] is row["probability_within_slo"] is None
+        assert row["latency_s"] > 0
+
+
+def test_a_newer_kernel_is_the_same_machine(slotool, folder: Path) -> None:
+    write_graphs(folder / "some.jsonl", MLPS)
+    same = made_elsewhere(folder, system="Linux 9.9.9-of-another-day")
+    document = slotool("predict", same, "--graph", "some.jsonl", "--json").document
+    assert document["this_machine"]["same"] is True
+    assert any(row["low_s"] is not None for row in document["predictions"])
