@@ -108,22 +108,20 @@ def version_name(point: OperatingPoint) -> str:
 def accuracy_by_target(
     model: ElasticModel, split: Any, targets: Iterable[float], outcomes: OutcomeTable
 ) -> list[dict[str, float]]:
-    """ACLO (slo-aware-neural-networks, Eq. 2): per accuracy target the cheapest point each input is expected to need.
+    """ACLO (slo-aware-neural-networks, Eq. 2): per accuracy target the cheapest point for each input.
 
     Returns per target: the share of inputs it could be met for, the accuracy reached (inputs that cannot meet it are
     answered in full), and mean latency in seconds; errors and latencies are those of ``outcomes``, which ``evaluate``
     made of the same model and split. Empty when the model cannot tell inputs apart.
     """
-    expected = model.expected_accuracies(split.x)
-    if expected is None:
-        return []
     column = [outcomes.versions.index(version_name(point)) for point in model.points]
     error, latency_s = (outcomes.matrix(name)[:, column] for name in ("error", "latency_s"))
     rows, every = [], np.arange(len(split))
     for target in targets:
-        enough = expected >= target
-        met = enough.any(axis=1)
-        at = np.where(met, enough.argmax(axis=1), len(model.points) - 1)
+        at = model.cheapest(split.x, target)
+        if at is None:
+            return []
+        met = at >= 0
         rows.append(
             {
                 "target": target,

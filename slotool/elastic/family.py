@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
@@ -145,8 +146,9 @@ class Family(ElasticModel):
     @classmethod
     def load(cls, artifact: Artifact) -> Family:
         """Read it back. Raises ``ArtifactError`` when weights and graphs do not belong together."""
-        tensors = artifact.tensors(WEIGHTS_FILE)
-        return cls(artifact.name, [_load_version(artifact, e, tensors) for e in artifact.json(VERSIONS_FILE)])
+        tensors = artifact.weights(WEIGHTS_FILE)
+        entries = strict_json.convert(artifact.json(VERSIONS_FILE), list[_Entry])
+        return cls(artifact.name, [_load_version(artifact, entry, tensors) for entry in entries])
 
 
 def _version_document(version: Version) -> dict[str, Any]:
@@ -156,12 +158,22 @@ def _version_document(version: Version) -> dict[str, Any]:
     return {"name": version.name, **cost, **inputs, "scores": dict(version.scores), "graph": graph.document()}
 
 
-def _load_version(artifact: Artifact, entry: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Version:
-    prefix = f"{entry['name']}/"
+@dataclass(frozen=True)
+class _Entry:
+    """What ``VERSIONS_FILE`` says of a version."""
+
+    name: str
+    graph: dict[str, Any]
+    scores: dict[str, float]
+    sparse: bool = False
+
+
+def _load_version(artifact: Artifact, entry: _Entry, tensors: Mapping[str, np.ndarray]) -> Version:
+    prefix = f"{entry.name}/"
     state = {name.removeprefix(prefix): torch.from_numpy(t) for name, t in tensors.items() if name.startswith(prefix)}
     try:
-        module = GraphModule(OperatorGraph.from_document(entry["graph"]), device="meta")
+        module = GraphModule(OperatorGraph.from_document(entry.graph), device="meta")
         module.load_state_dict(state, strict=True, assign=True)
     except (GraphError, RuntimeError) as error:
-        raise ArtifactError(f"{artifact.path}: weights of {entry['name']} do not fit its graph") from error
-    return Version(entry["name"], module, entry["scores"], entry.get("sparse", False))
+        raise ArtifactError(f"{artifact.path}: weights of {entry.name} do not fit its graph") from error
+    return Version(entry.name, module, entry.scores, entry.sparse)

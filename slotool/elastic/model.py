@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
-from slotool.errors import InputError
+from slotool.errors import ArtifactError, InputError
 from slotool.tables import OperatingPoint
 
 
@@ -89,6 +90,15 @@ class ElasticModel(ABC):
         known = [[row[point] for point in self.points] for row in rows if row is not None]
         return np.array(known) if known and len(known) == len(rows) else None
 
+    def cheapest(self, x: Any, accuracy: float) -> np.ndarray | None:
+        """The index of the cheapest point for ``accuracy``, per input of [n, *input_shape]: int [n], −1 where it cannot
+        be met; None for a model that cannot tell inputs apart."""
+        expected = self.expected_accuracies(x)
+        if expected is None:
+            return None
+        enough = expected >= accuracy
+        return np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
+
     @property
     def full(self) -> OperatingPoint:
         """The most accurate point."""
@@ -131,7 +141,10 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
     they need another layout; for a model that is seldom asked. Raises ``ArtifactError`` when the bundle is damaged or
     no model."""
     artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS), mapped=mapped)
-    return _LOADERS[artifact.kind](artifact)
+    if artifact.kind not in _LOADERS:
+        raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
+    with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
+        return _LOADERS[artifact.kind](artifact)
 
 
 def _family(artifact: Artifact) -> ElasticModel:

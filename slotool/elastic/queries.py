@@ -94,6 +94,7 @@ class Queries:
         if self._csr:
             if not isinstance(self.model, SloNN):
                 return [x[i] for i in range(x.shape[0])]
+            x = self.model.flat(x)
             spans = zip(x.indptr[:-1], x.indptr[1:], strict=True)
             return [(x.indices[begin:end], x.data[begin:end]) for begin, end in spans]
         flat = isinstance(self.model, SloNN)

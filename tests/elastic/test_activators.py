@@ -275,14 +275,19 @@ def test_calibration_never_promises_more_for_a_lower_threshold() -> None:
         assert reached >= accuracy - 1e-12
 
 
-def test_aclo_gives_the_least_k_that_is_expected_to_do() -> None:
+def test_aclo_gives_the_least_k_that_is_promised_to_do() -> None:
     model = digits_model()
+    promised, shares = model.calibration.promised(), len(model.shares)
     for x in digits().test.x[:40, None]:
-        expected = model.expected_accuracy(x)
-        assert list(expected) == list(model.points)
-        for target in (0.0, 0.5, 0.8, 0.9, 0.95, expected[model.full], 0.9999):
-            enough = [point for point in model.points if expected[point] >= target]
-            assert model.aclo(x, target) == (enough[0] if enough else None)
+        assert list(model.expected_accuracy(x)) == list(model.points)
+        for target in (0.0, 0.5, 0.8, 0.9, 0.95, promised[-1], 0.9999):
+            levels = np.flatnonzero(promised >= target)
+            if not len(levels):
+                assert model.aclo(x, target) is None
+                continue
+            enough = np.flatnonzero(model.confidences(x) >= model.calibration.thresholds[levels[0]])
+            assert model.aclo(x, target) == model.points[enough[0] if len(enough) else shares]
+            assert model.cheapest(x, target)[0] == (enough[0] if len(enough) else shares)
 
 
 def test_aclo_keeps_its_promise_on_the_data_it_was_calibrated_with() -> None:

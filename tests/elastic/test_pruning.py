@@ -81,7 +81,8 @@ def test_usage_is_of_the_outputs_and_the_same_of_sparse_inputs() -> None:
 def test_a_unit_that_is_always_the_same_becomes_a_bias() -> None:
     own = trained().mlp
     first, second = own.layers[:2]
-    constant = DenseLayer("first", np.vstack([first.weights, 0 * first.weights[:1]]), np.append(first.bias, 3.0))
+    bias = np.append(first.bias, np.float32(3.0))
+    constant = DenseLayer("first", np.vstack([first.weights, 0 * first.weights[:1]]), bias)
     column = np.ones((second.units, 1), dtype=np.float32)
     reading = DenseLayer("second", np.hstack([second.weights, column]), second.bias - 3.0)
     padded = MLP(own.input_shape, (constant, reading, own.layers[2]))

@@ -20,6 +20,11 @@ class Activator:
     ranker: Ranker
     lists: NodeLists
 
+    def check(self, layer: Layer) -> None:
+        """Raises ``InputError`` where ranker and lists are not of ``layer``."""
+        self.ranker.check(layer.view)
+        self.lists.check(self.ranker.tables, self.ranker.buckets, layer.units)
+
     def computed(self, layer: Layer, inputs: Any, count: int) -> np.ndarray:
         """int64 [n, count or more]: the nodes computed per input, first those that the hash needs anyway.
 

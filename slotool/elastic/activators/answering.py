@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numba import types
+from numba.core.errors import NumbaError
 
 from slotool.elastic.activators import batch_kernels, full_batch, kernels, layout, rounded
 from slotool.elastic.activators.slo_nn import LEAST_FOR_PRODUCTS
@@ -14,6 +17,28 @@ from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.slo_nn import SloNN
+
+
+def _contiguous(dtype: Any) -> types.Array:
+    # Read-only, because that takes both kinds.
+    return types.Array(dtype, 1, "C", readonly=True)
+
+
+_HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
+DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
+SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
+ROUNDED = types.int64(_FLOATS, _HANDLE)
+
+
+def only(kernel: Any, signature: Any) -> Any:
+    """``kernel`` compiled for ``signature`` and closed: a call with other types is a ``TypeError``, at no cost.
+
+    Left open it would compile a form for whatever comes, for seconds each.
+    """
+    if not kernel.signatures:
+        kernel.compile(signature)
+        kernel.disable_compile()
+    return kernel
 
 
 class Answers(NamedTuple):
@@ -30,7 +55,10 @@ class Answerer:
 
     Everything that can be settled beforehand is, so that a call does little besides the compiled one. ``labels`` int32
     [p] and ``scores`` float32 [p] hold the last answer, best first, and are overwritten by the next; ``taken`` is the
-    point it was given at. Not to be shared between threads.
+    point it was given at.
+
+    A session belongs to the thread that first asks it one query, and cannot be copied or pickled: it holds addresses.
+    Other threads, and copies, make their own by ``model.answerer``. A forked process may go on with its own.
     """
 
     def __init__(self, model: SloNN, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None):
@@ -40,8 +68,7 @@ class Answerer:
         if point is not None and accuracy is not None:
             raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
         self.model = model
-        self.labels = np.empty(p, dtype=np.int32)
-        self.scores = np.empty(p, dtype=np.float32)
+        self._labels, self._scores = np.empty(p, dtype=np.int32), np.empty(p, dtype=np.float32)
         threshold = model.threshold(accuracy)
         self._at = layout.BY_CONFIDENCE
         if threshold is None:
@@ -50,39 +77,82 @@ class Answerer:
         self._threshold = float("-inf") if threshold is None else threshold
         # Held, because the handle knows no more than their addresses.
         self._compiled = model._compiled
-        self._handle = self._compiled.handle(self.labels, self.scores, self._at)
+        self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
+        # What each kind of query is answered by, compiled when the first comes.
+        self._top_dense, self._top_sparse, self._top_rounded = (
+            self._first_dense,
+            self._first_sparse,
+            self._first_rounded,
+        )
         self._rounded: np.ndarray | None = None
         if model.all_int8 and (threshold is not None or self._at == len(model.shares)):
             self._at = len(model.shares)
             self._network = model._rounded
-            self._rounded = self._network.handle(self.labels, self.scores)
+            self._rounded = self._network.handle(self._labels, self._scores)
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self._scores
 
     @property
     def taken(self) -> OperatingPoint:
         return self.model.points[self._taken]
 
     def sparse(self, indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The labels for the features ``indices`` int32 [n], each at most once, with ``values`` float32 [n].
+        """The labels for the features ``indices`` int32 [n] with ``values`` float32 [n], both contiguous.
 
-        Raises ``InputError`` for NaN, infinite values, and features beyond the network's.
+        A feature that is named twice has the sum of its values, as in a CSR matrix. Raises ``InputError`` for arrays
+        of another kind or of unequal lengths, features beyond the network's, more entries than it has features, NaN
+        and infinite values, and in another thread.
         """
-        taken = kernels.top_sparse(indices, values, self._handle, self._threshold)
+        try:
+            taken = self._top_sparse(indices, values, self._handle, self._threshold)
+        except (TypeError, ValueError, NumbaError) as error:
+            raise self._another_kind("indices int32 [n] and values float32 [n]", indices, values) from error
         if taken < 0:
-            raise self._refusal(taken, values)
+            raise self._refusal(taken, values, indices)
         self._taken = taken
-        return self.labels
+        return self._labels
 
     def dense(self, x: np.ndarray) -> np.ndarray:
-        """The labels for ``x`` float32 [inputs], contiguous. Raises ``InputError`` for NaN and infinite values."""
-        if self._rounded is not None and rounded.top_rounded(x, self._rounded) == 0:
-            self._taken = self._at
-            return self.labels
-        taken = kernels.top_dense(x, self._handle, self._threshold)
+        """The labels for ``x`` float32 [inputs], contiguous.
+
+        Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
+        """
+        try:
+            if self._rounded is not None and self._top_rounded(x, self._rounded) == 0:
+                self._taken = self._at
+                return self._labels
+            taken = self._top_dense(x, self._handle, self._threshold)
+        except (TypeError, ValueError, NumbaError) as error:
+            raise self._another_kind("an array float32 [inputs]", x) from error
         if taken < 0:
             raise self._refusal(taken, x)
         self._taken = taken
-        return self.labels
+        return self._labels
+
+    def _first_dense(self, *query: Any) -> Any:
+        self._top_dense = only(kernels.top_dense, DENSE)
+        return self._top_dense(*query)
+
+    def _first_sparse(self, *query: Any) -> Any:
+        self._top_sparse = only(kernels.top_sparse, SPARSE)
+        return self._top_sparse(*query)
+
+    def _first_rounded(self, *query: Any) -> Any:
+        self._top_rounded = only(rounded.top_rounded, ROUNDED)
+        return self._top_rounded(*query)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a session of {self.model.name} cannot be copied or pickled, because it holds addresses; "
+            "make another by the model's answerer(...)"
+        )
 
     def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Labels and scores for one row of [n, inputs], an array or CSR."""
@@ -99,7 +169,8 @@ class Answerer:
         Where all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError``
         as ``sparse`` and ``dense`` do.
         """
-        n, p = x.shape[0], len(self.labels)
+        x = self._rows(x)
+        n, p = x.shape[0], len(self._labels)
         found = Answers(
             np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
         )
@@ -110,7 +181,16 @@ class Answerer:
         self._fill(x, found)
         return found
 
-    @property
+    def _rows(self, x: Any) -> Any:
+        """``x``, of the kind that compiled code takes. Raises ``InputError`` for another."""
+        width = self.model.mlp.layers[0].inputs
+        if not isinstance(x, np.ndarray):
+            return self.model.flat(x)
+        if x.dtype != np.float32 or x.shape[1:] != (width,) or not x.flags.c_contiguous:
+            raise self._another_kind(f"arrays float32 [n, {width}]", x)
+        return x
+
+    @cached_property
     def _all_in_full(self) -> bool:
         """Whether every query is answered from all nodes in float32, whatever it is."""
         if self._rounded is not None:
@@ -122,9 +202,13 @@ class Answerer:
         """One query after the other, in one compiled call."""
         if not isinstance(x, np.ndarray):
             indptr = x.indptr.astype(np.int64)
-            bad = batch_kernels.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
+            try:
+                bad = batch_kernels.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
+            except ValueError as error:
+                raise InputError(f"{self.model.name} was given a CSR matrix that is none: {error}") from error
             if bad >= 0:
-                raise self._refusal(int(found.taken[bad]), x.data[indptr[bad] : indptr[bad + 1]])
+                part = slice(indptr[bad], indptr[bad + 1])
+                raise self._refusal(int(found.taken[bad]), x.data[part], x.indices[part])
             return
         if self._rounded is None:
             bad = batch_kernels.rows_dense(x, *found, self._handle, self._threshold)
@@ -133,11 +217,36 @@ class Answerer:
         if bad >= 0:
             raise self._refusal(int(found.taken[bad]), x[bad])
 
-    def _refusal(self, code: int, values: np.ndarray) -> InputError:
-        if code == layout.OUT_OF_RANGE:
-            return InputError(f"{self.model.name} has features 0 to {self.model.mlp.layers[0].inputs - 1}, no others")
-        what = "its values overflow the first layer" if np.isfinite(values).all() else "it holds NaN or infinite values"
-        return InputError(f"the input cannot be answered: {what}")
+    def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
+        name, width = self.model.name, self.model.mlp.layers[0].inputs
+        if code == layout.NOT_FINITE:
+            finite = np.isfinite(values).all()
+            what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
+            return InputError(f"the input cannot be answered: {what}")
+        if indices is None:
+            unequal = f"{name} takes {width} values, not {len(values)}"
+        elif self.model.mlp.dense:
+            unequal = f"{len(indices)} features and {len(values)} values: each must have one"
+        else:
+            unequal = f"{name} begins with a convolution and takes no sparse inputs; give it all {width} values"
+        sentences = {
+            layout.OUT_OF_RANGE: f"{name} has features 0 to {width - 1}, no others",
+            layout.WRONG_LENGTH: unequal,
+            layout.TOO_MANY: f"{len(values)} entries for {width} features: sum those that are named twice",
+            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one here by answerer(...)",
+        }
+        return InputError(sentences[code])
+
+    def _another_kind(self, wanted: str, *given: Any) -> InputError:
+        found = " and ".join(
+            f"{part.dtype} {list(part.shape)}" if isinstance(part, np.ndarray) else type(part).__name__
+            for part in given
+        )
+        strided = any(isinstance(part, np.ndarray) and not part.flags.c_contiguous for part in given)
+        return InputError(
+            f"{self.model.name} takes {wanted}, contiguous, not {found}{', which has gaps' if strided else ''}; "
+            "numpy.ascontiguousarray(x, dtype) makes one"
+        )
 
 
 class OneByOne:
@@ -155,7 +264,7 @@ class OneByOne:
             return (at, values[at]) if self._sparse else (values,)
         part = slice(x.indptr[row], x.indptr[row + 1])
         if self._sparse:
-            return x.indices[part], x.data[part]
+            return x.indices[part].astype(np.int32, copy=False), x.data[part].astype(np.float32, copy=False)
         return (x[row].toarray().astype(np.float32).ravel(),)
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:

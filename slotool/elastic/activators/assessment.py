@@ -74,11 +74,11 @@ def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> lis
 def aclo_sweep(
     model: SloNN, x: Any, correct: np.ndarray, slacks: Sequence[float] = SLACKS, latency_s: np.ndarray | None = None
 ) -> list[dict[str, Any]]:
-    """ACLO over accuracy targets below the full network's validation accuracy, beside the best k fixed beforehand.
+    """ACLO over losses allowed against the full network, beside the best k fixed beforehand.
 
-    Both choose by the validation split and are scored on ``x`` with ``correct`` [n, points], as in ``Answers``. Per
-    target: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
-    fixed k whose validation accuracy meets the target with the accuracy it reaches; and ``same_accuracy_k``, the least
+    Both are promised by the validation split and scored on ``x`` with ``correct`` [n, points], as in ``Answers``. Per
+    loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
+    fixed k that promises the loss with the accuracy it reaches; and ``same_accuracy_k``, the least
     fixed k that reaches here what ACLO reached, chosen in hindsight. ``latency_s``: float64 [n, points], what each
     answer took; then mean latency in seconds too.
     """

@@ -1,19 +1,19 @@
 """Many queries in one compiled call, one after the other: what a call costs from Python is paid once.
 
-Import this module only where queries are to be answered: it brings in Numba. After a change in the kernels it calls,
-touch this file too: what is compiled is cached on disk.
+Import this module only where queries are to be answered: it brings in Numba.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
+from slotool.compilation import njit
 from slotool.elastic.activators.intrinsics import pointer
-from slotool.elastic.activators.kernels import load_sparse, top_dense, top_sparse, unload_sparse
+from slotool.elastic.activators.kernels import answer_dense, answer_sparse, load_sparse, unload_sparse
 from slotool.elastic.activators.layer_kernels import FAST, compute_all, insert
-from slotool.elastic.activators.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT
-from slotool.elastic.activators.rounded import top_rounded
+from slotool.elastic.activators.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT, UNITS
+from slotool.elastic.activators.rounded import answer_rounded
 
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64
@@ -26,10 +26,11 @@ def rows_dense(
     """``top_dense`` of every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
 
     ``taken``: int64 [n], the point each was answered at. Returns the first row that cannot be answered, with its
-    refusal in ``taken``, or −1.
+    refusal in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
     """
+    _require_rows(len(x), labels, scores, taken, handle)
     for row in range(len(x)):
-        taken[row] = top_dense(x[row], handle, threshold)
+        taken[row] = answer_dense(x[row], handle, threshold)
         if taken[row] < 0:
             return row
         _copy(labels[row], scores[row], handle)
@@ -48,9 +49,12 @@ def rows_sparse(
     threshold: float,
 ) -> int:
     """The same for the rows of a CSR matrix."""
+    _require_rows(len(indptr) - 1, labels, scores, taken, handle)
     for row in range(len(indptr) - 1):
         begin, end = indptr[row], indptr[row + 1]
-        taken[row] = top_sparse(indices[begin:end], values[begin:end], handle, threshold)
+        if not 0 <= begin <= end <= len(indices):
+            raise ValueError("row pointers that do not ascend within the entries")
+        taken[row] = answer_sparse(indices[begin:end], values[begin:end], handle, threshold)
         if taken[row] < 0:
             return row
         _copy(labels[row], scores[row], handle)
@@ -69,14 +73,21 @@ def rows_rounded(
     point: int,
 ) -> int:
     """As ``rows_dense``, but at ``point`` by ``top_rounded`` where it can; ``rounded``: its handle of those buffers."""
+    _require_rows(len(x), labels, scores, taken, handle)
     for row in range(len(x)):
         taken[row] = point
-        if top_rounded(x[row], rounded) != 0:
-            taken[row] = top_dense(x[row], handle, threshold)
+        if answer_rounded(x[row], rounded) != 0:
+            taken[row] = answer_dense(x[row], handle, threshold)
             if taken[row] < 0:
                 return row
         _copy(labels[row], scores[row], handle)
     return -1
+
+
+@njit(cache=True)
+def _require_rows(n: int, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray) -> None:
+    if labels.shape != scores.shape or labels.shape != (n, handle[ANSWERS]) or len(taken) != n:
+        raise ValueError("arrays for other answers than are asked for")
 
 
 @njit(cache=True, forceinline=True)
@@ -91,21 +102,36 @@ def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
 @njit(cache=True, fastmath=FAST)
 def first_layer(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray
-) -> None:
-    """Fill ``out`` float32 [n, units] with w·x + b of all nodes of the first layer, for the rows of a CSR matrix."""
+) -> bool:
+    """Fill ``out`` float32 [n, units] with w·x + b of all nodes of the first layer, for the rows of a CSR matrix.
+
+    False for rows that cannot be answered. Raises ``ValueError`` where shapes do not fit.
+    """
     row, at = ints[HEADER : HEADER + FIELDS], ints[OUTPUT_AT]
+    if len(indptr) != len(out) + 1 or out.shape[1] != row[UNITS] or len(indices) != len(values):
+        raise ValueError("arrays of shapes that do not belong together")
     for query in range(len(out)):
+        if not 0 <= indptr[query] <= indptr[query + 1] <= len(indices):
+            raise ValueError("row pointers that do not ascend within the entries")
         part = slice(indptr[query], indptr[query + 1])
         active = load_sparse(indices[part], values[part], numbers, ints)
+        if active < 0:
+            return False
         compute_all(row, active, 0, numbers, ints)
         unload_sparse(indices[part], numbers, ints)
         out[query] = numbers[at : at + out.shape[1]]
+    return True
 
 
 @njit(cache=True, fastmath=FAST)
 def best_of_rows(values: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p]."""
+    """Of each row of ``values`` float32 [n, classes] the best: ``labels`` int32 and ``scores`` float32 [n, p].
+
+    Raises ``ValueError`` where shapes do not fit.
+    """
     wanted = labels.shape[1]
+    if labels.shape != scores.shape or len(labels) != len(values) or not 0 < wanted <= values.shape[1]:
+        raise ValueError("arrays of shapes that do not belong together")
     for query in range(len(values)):
         row, nodes, best = values[query], labels[query], scores[query]
         for i in range(wanted):

@@ -12,20 +12,10 @@ import numpy as np
 from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
 from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
-from slotool.elastic.activators.confidence import (
-    FOLDS,
-    MANY_THRESHOLDS,
-    MEASURES,
-    MOST_THRESHOLDS,
-    Calibration,
-    ConfidenceTables,
-    Lessons,
-    Trials,
-    least_share,
-    mean_share,
-)
+from slotool.elastic.activators.confidence import MANY_THRESHOLDS, MOST_THRESHOLDS, Calibration, Lessons, Trials
 from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.importance import NodeLists, NodeScores
+from slotool.elastic.activators.judging import judge
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, bucket_entropy
 from slotool.elastic.activators.registry import RANKERS
@@ -62,15 +52,18 @@ AnyData = Dataset | MultiLabelDataset
 class Settings:
     """``shares``: the k grid, fractions of a layer's nodes in (0, 1), ascending; None: as the network's shape asks.
 
-    ``bits`` None: as the data allow.
+    ``bits`` None: as the data allow. ``allowed_loss``: at which rankers, lists and measures of confidence are compared.
     """
 
     shares: tuple[float, ...] | None = None
     tables: int = TABLES
     bits: int | None = None
     seed: int = 0
+    allowed_loss: float = ALLOWED_LOSS
 
     def __post_init__(self) -> None:
+        if not 0 <= self.allowed_loss <= 1:
+            raise InputError(f"{self.allowed_loss} is no loss to allow; it is a share of answers, 0 to 1")
         if self.shares is None:
             return
         inside = all(0 < share < 1 for share in self.shares)
@@ -193,13 +186,14 @@ def build_steps(subject: Subject, settings: Settings) -> int:
 class Learnt:
     """What one ranker makes of a subject's layers, before anything is known of single inputs.
 
-    ``entropy``: by layer, bits of its bucket occupancy.
+    ``entropy``: by layer, bits of its bucket occupancy. ``allowed_loss``: as in ``Settings``.
     """
 
     ranker: str
     shares: tuple[float, ...]
     activators: dict[int, Activator]
     entropy: dict[int, float]
+    allowed_loss: float = ALLOWED_LOSS
 
 
 def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN:
@@ -225,36 +219,32 @@ def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
     entropy: dict[int, float] = {}
     for layer in subject.activated:
         rng = np.random.default_rng([settings.seed, layer])
-        learner = _Layer(subject, activators, layer, shares, settings.seed)
+        learner = _Layer(subject, activators, layer, shares, settings)
         activators[layer], entropy[layer] = learner.learn(kind, tables, bits, rng)
-    return Learnt(ranker, shares, _cut_to_budget(subject.mlp, activators, shares), entropy)
+    cut = _cut_to_budget(subject.mlp, activators, shares)
+    return Learnt(ranker, shares, cut, entropy, settings.allowed_loss)
 
 
 def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> SloNN:
     """Try every k; learn confidence by each measure and keep the one that spares most validation work at the allowed
-    loss."""
+    loss; count on validation examples what may be promised."""
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
-    rows = activators[min(activators)].lists.rows
     full = subject.full if only_output(mlp, activators) else None
-    trained = _lessons(subject, activators, shares, "train", full, subject.progress)
-    held_out = _lessons(subject, activators, shares, "validation")
-    levels = MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
-    expected = Expectation.learn(held_out.trials, held_out.correct).of(held_out.trials)
-    measured: dict[str, tuple[float, ConfidenceTables, Calibration]] = {}
-    for measure in MEASURES:
-        # Every measure is judged on the same parts.
-        confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
-        calibration = Calibration.measure(estimates, held_out.correct, levels, expected)
-        measured[measure.name] = (_mean_k(estimates, calibration, shares), confidence, calibration)
-    best = min(measured, key=lambda name: measured[name][0])
-    mean_k = {name: entry[0] for name, entry in measured.items()}
-    _, confidence, calibration = measured[best]
+    trained = lessons(subject, activators, shares, "train", full, subject.progress)
+    held_out = lessons(subject, activators, shares, "validation")
+    rows, levels = activators[min(activators)].lists.rows, many_levels(mlp)
+    judged = judge(trained, held_out, rows, shares, levels, learnt.allowed_loss, seed)
     sparse = not isinstance(subject.data.train.x, np.ndarray)
-    tables = (activators, confidence, calibration, learnt.entropy)
-    return SloNN(name, mlp, shares, *tables, measure=best, mean_k=mean_k, sparse=sparse)
+    tables = (activators, judged.confidence, judged.calibration, learnt.entropy)
+    return SloNN(name, mlp, shares, *tables, measure=judged.measure, mean_k=judged.mean_k, sparse=sparse)
 
 
-def _lessons(
+def many_levels(mlp: MLP) -> int:
+    """How many thresholds are calibrated."""
+    return MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
+
+
+def lessons(
     subject: Subject,
     activators: dict[int, Activator],
     shares: tuple[float, ...],
@@ -269,13 +259,6 @@ def _lessons(
     return Lessons(buckets, trials, subject.correct(trials, split))
 
 
-def _mean_k(estimates: np.ndarray, calibration: Calibration, shares: Sequence[float]) -> float:
-    """Mean k of choosing per input at the allowed loss of validation accuracy."""
-    threshold = calibration.threshold(float(calibration.by_point[-1]) - ALLOWED_LOSS)
-    assert threshold is not None  # the full network reaches it
-    return mean_share(shares, least_share(estimates, threshold))
-
-
 @dataclass(frozen=True)
 class _Layer:
     """One layer about to get its activator, behind those that have theirs."""
@@ -284,7 +267,7 @@ class _Layer:
     before: dict[int, Activator]
     at: int
     shares: tuple[float, ...]
-    seed: int
+    settings: Settings
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
@@ -305,7 +288,9 @@ class _Layer:
         layer = self.subject.mlp.layers[self.at].view
         sums = NodeScores(ranker.tables, ranker.buckets, layer.units)
         for part in keys:
-            sums.add(part, ranker.considered(layer, part, scores, np.random.default_rng([self.seed, self.at, 1])))
+            sums.add(
+                part, ranker.considered(layer, part, scores, np.random.default_rng([self.settings.seed, self.at, 1]))
+            )
         return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
 
     def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
@@ -314,7 +299,7 @@ class _Layer:
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
         trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
         accuracy = subject.accuracy(trials)
-        enough = accuracy >= accuracy[-1] - ALLOWED_LOSS
+        enough = accuracy >= accuracy[-1] - self.settings.allowed_loss
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 
     def _seen(self) -> list[Any]:
@@ -383,8 +368,7 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[
     fixed = rows * len(shares) * np.dtype(np.float32).itemsize
     fixed += sum(a.nbytes - a.lists.lists.nbytes for a in activators.values())
     lists = sum(a.lists.lists.nbytes for a in activators.values())
-    large = mlp.nbytes >= LARGE_NETWORK_BYTES
-    fixed += Calibration.largest_nbytes(len(shares), MANY_THRESHOLDS if large else MOST_THRESHOLDS)
+    fixed += Calibration.largest_nbytes(len(shares), many_levels(mlp))
     factor = min(1.0, max(0.0, TABLE_BYTES_SHARE * mlp.nbytes - fixed) / lists)
     return {
         layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))

@@ -1,15 +1,12 @@
-"""Rows of int8 against one query rounded to 255 steps: the nearest centroid, gathered nodes. See ``layout``.
-
-Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` too.
-"""
+"""Rows of int8 against one query rounded to 255 steps: the nearest centroid, gathered nodes. See ``layout``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.elastic.activators.integer_dots import ROWS, row_dots
 from slotool.elastic.activators.intrinsics import prefetch
 from slotool.elastic.activators.layout import (
@@ -62,8 +59,9 @@ def _highest(values: np.ndarray) -> Any:
     return highest
 
 
-# No sum of floats is reordered or fused here and in ``nearest``, so that NumPy finds the very same centroids.
-@njit(cache=True)
+# No sum of floats is reordered or fused here and in ``nearest``, so that NumPy finds the very same centroids; said of
+# each, because it would else take the fastmath of whichever caller is compiled first.
+@njit(cache=True, fastmath=False)
 def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
     """The layer's inputs in 255 steps, as ``quantisation.rounded_inputs`` has them, into QUERY; step and least value
     into QUERY_STEPS."""
@@ -88,7 +86,7 @@ def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.nd
     bytes_[ints[QUERY_AT] + width : ints[QUERY_AT] + lines_of(width) * LINE_BYTES] = 0
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def nearest(
     at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> int:
@@ -109,7 +107,7 @@ def nearest(
     return near
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, fastmath=False, forceinline=True)
 def _sum_centroids(
     at: int, count: int, lines: int, target: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
@@ -144,7 +142,7 @@ def gather_int8(
                         insert(some[i], chosen[first + i], keep, best, nodes)
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, fastmath=False, forceinline=True)
 def _sum_rows(
     row: np.ndarray, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
 ) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import (
-    ALLOWED_LOSS,
     LEAST_TRAINING_EXAMPLES,
     LEAST_VALIDATION_EXAMPLES,
     TABLE_BYTES_SHARE,
@@ -29,17 +29,21 @@ from slotool.tables import FULL, OperatingPoint
 # Candidates that read up to so many times what the best does at a fixed k are compared with k chosen per input: that
 # spares one more than another.
 CLOSE = 1.5
+# To take a node from the lists of several tables, each node once, takes as long as to read about so many bytes: some 5
+# to 10 ns more than from one list (tate-16k, 1,448 nodes: 16 µs by two tables, 1.5 µs by one).
+MERGED_NODE_BYTES = 256
 # What a plan's time is extrapolated from: so many training examples, and this part of them.
 TIMED_EXAMPLES, TIMED_PART = 4_096, 0.25
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What one ranker needs at the least k of the grid that loses no more validation accuracy than allowed.
+    """What one ranker needs at the least k of the grid that is estimated to lose no more than allowed.
 
     ``point``: that k, or ``full``; ``nodes``: computed there in all activated layers; ``lookup_bytes``: read for the
-    keys beside them; ``read_bytes``: both, the nodes as float32 rows; ``accuracy``: there, ``mean_accuracy``: over the
-    grid, ``full_accuracy``: all on validation examples; ``examples``: training examples it was built from.
+    keys beside them, and what merging several tables' lists takes, as bytes; ``read_bytes``: both, the nodes as float32
+    rows; ``accuracy``: there, ``mean_accuracy``: over the grid, ``full_accuracy``: all on validation examples;
+    ``examples``: training examples it was built from.
     ``chosen_bytes``: the mean over validation examples when k is chosen per input, None where that was not tried.
     """
 
@@ -58,7 +62,7 @@ class Candidate:
     def of(cls, subject: Subject, learnt: Learnt) -> Candidate:
         trials = try_all(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
         accuracy = subject.accuracy(trials)
-        at = int((accuracy >= accuracy[-1] - ALLOWED_LOSS).argmax())
+        at = int((accuracy >= accuracy[-1] - learnt.allowed_loss).argmax())
         share = (*learnt.shares, 1.0)[at]
         nodes = row_bytes = lookup_bytes = 0
         for index, activator in learnt.activators.items():
@@ -66,7 +70,8 @@ class Candidate:
             count = activator.count(layer, share)
             nodes += count
             row_bytes += count * layer.node_bytes
-            lookup_bytes += activator.ranker.lookup_bytes(layer.view) if share < 1 else 0
+            if share < 1:
+                lookup_bytes += activator.ranker.lookup_bytes(layer.view) + round(count * _merged_bytes(activator))
         return cls(
             ranker=learnt.ranker,
             point=(OperatingPoint.of(k=share) if share < 1 else FULL).key,
@@ -82,11 +87,15 @@ class Candidate:
     def calibrated(self, model: SloNN) -> Candidate:
         """The same, with what ``model``, made of it, reads when k is chosen per input."""
         mean_k, layers = model.mean_k[model.measure], [model.mlp.layers[at] for at in model.activators]
-        rows = sum(layer.units * layer.node_bytes for layer in layers)
-        keys = sum(
-            a.ranker.lookup_bytes(layer.view) for a, layer in zip(model.activators.values(), layers, strict=True)
-        )
+        pairs = list(zip(model.activators.values(), layers, strict=True))
+        rows = sum(layer.units * (layer.node_bytes + (_merged_bytes(a) if mean_k < 1 else 0)) for a, layer in pairs)
+        keys = sum(a.ranker.lookup_bytes(layer.view) for a, layer in pairs)
         return replace(self, chosen_bytes=mean_k * rows + (keys if mean_k < 1 else 0))
+
+
+def _merged_bytes(activator: Activator) -> int:
+    """What taking a node from the lists costs, as bytes read."""
+    return MERGED_NODE_BYTES if activator.ranker.tables > 1 else 0
 
 
 def choose(name: str, subject: Subject, rankers: Sequence[str], settings: Settings) -> tuple[SloNN, list[Candidate]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantisation import rounded_inputs
-from slotool.elastic.activators.ranker import MOST_LISTS, Ranker
+from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, require_array
 from slotool.errors import InputError
 
 # The coarse centroids are found from at most so many examples; they are few.
@@ -98,6 +98,19 @@ class Clusters(Ranker):
         """float32 [c, f]: −½‖c‖²; far below all where there is no centroid."""
         here = np.arange(self.fine.shape[1]) < self.sizes[:, None]
         return np.where(here, _offset(self.fine, self.fine_scale), NOWHERE)
+
+    def check(self, layer: DenseLayer) -> None:
+        super().check(layer)
+        if self.fine.ndim != 3:
+            raise InputError(f"fine centroids {self.fine.shape}, which are not [coarse, fine, inputs]")
+        coarse, fine, _ = self.fine.shape
+        require_array("coarse centroids", self.coarse, np.int8, (coarse, layer.inputs))
+        require_array("scales of coarse centroids", self.coarse_scale, np.float32, (coarse,))
+        require_array("fine centroids", self.fine, np.int8, (coarse, fine, layer.inputs))
+        require_array("scales of fine centroids", self.fine_scale, np.float32, (coarse, fine))
+        require_array("sizes of coarse clusters", self.sizes, np.uint16, (coarse,))
+        if not 1 <= self.sizes.min() <= self.sizes.max() <= fine:
+            raise InputError(f"coarse clusters of {self.sizes.min()} to {self.sizes.max()} fine ones, of {fine} places")
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels
+from slotool.elastic.activators import kernels, table_kernels
 from slotool.elastic.activators import layout as k
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.clusters import Clusters
@@ -25,6 +25,7 @@ from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.mongoose import Mongoose
 from slotool.elastic.activators.quantisation import Int8Rows
 from slotool.elastic.activators.random_order import RandomOrder
+from slotool.errors import InputError
 
 NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
 
@@ -46,6 +47,8 @@ class Compiled:
         int8: Mapping[int, Int8Rows] | None = None,
         in_full: bool = True,
     ):
+        for at, activator in activators.items():
+            activator.check(mlp.layers[at])
         self.mlp, self.shares, self._in_full = mlp, shares, in_full
         self._first = min(activators, default=0)
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
@@ -62,6 +65,7 @@ class Compiled:
                 rows[at, k.BYTES_AT] = self._bytes.add(_in_lines(int8[at].rows))
                 rows[at, k.STEPS_AT] = self._numbers.add(np.column_stack([int8[at].scale, mlp.layers[at].bias]))
         header[k.LAYERS], header[k.SHARES] = len(mlp.layers), len(shares)
+        header[k.QUERY_INPUTS] = mlp.layers[0].inputs
         header[k.MEANS_AT] = self._numbers.add(confidence.means)
         self._lay_out_workspace(header, rows)
         self.state = tuple(tape.joined() for tape in (self._numbers, self._ints, self._ids, self._bytes))
@@ -86,7 +90,13 @@ class Compiled:
         header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
-        """int64 [HANDLE] for ``kernels.top_*``, good for as long as this object and both arrays live."""
+        """int64 [HANDLE] for ``kernels.top_*``, good for as long as this object and both arrays live.
+
+        Raises ``ValueError`` for arrays that no answer fits into, and a point that there is not.
+        """
+        k.require_results(labels, scores)
+        if not k.BY_CONFIDENCE <= point <= len(self.shares):
+            raise ValueError(f"point {point} of {len(self.shares)} shares")
         handle = np.zeros(k.HANDLE, dtype=np.int64)
         for i, array in enumerate(self.state):
             handle[2 * i : 2 * i + 2] = array.ctypes.data, array.size
@@ -98,13 +108,16 @@ class Compiled:
         """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``kernels.logits_dense``."""
         if isinstance(x, np.ndarray):
             return kernels.logits_dense(x, out, point, *self.state)
-        return kernels.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
+        try:
+            return kernels.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
+        except ValueError as error:
+            raise InputError(f"a CSR matrix that is none: {error}") from error
 
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
         dense = self.mlp.layers[self._first].seen(dense)
-        kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
+        table_kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""

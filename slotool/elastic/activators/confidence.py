@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from slotool.elastic.activators.importance import sum_by_key
+from slotool.elastic.activators.promises import CONFIDENCE, Evidence
 
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
 LEAST_PROBABILITY = 1e-6
@@ -16,6 +17,8 @@ PRIOR_EXAMPLES = 5.0
 # Tables learnt on held-out inputs are judged in so many parts, each by tables of the others.
 FOLDS = 5
 MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
+# Levels may promise the same; so far apart, each still has an accuracy of its own.
+LEVELS_APART = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -198,11 +201,18 @@ class Calibration:
     is answered at its least k with ĉ(k, x) ≥ t (in full when there is none), never falling with t; the last level
     answers every input in full.
     ``by_point``: float64 [shares + 1], the same of each k for all inputs, the last that of the full network.
+    These are estimates. What is promised, with ``stated`` confidence unless another is asked for, follows from
+    ``evidence`` of the levels and ``evidence_by_point``; None: of tables built before there was any, which promise no
+    k but all nodes. ``estimates``: the ĉ(k, x) that all was counted with, known only where it was counted.
     """
 
     thresholds: np.ndarray
     accuracy: np.ndarray
     by_point: np.ndarray
+    evidence: Evidence | None = None
+    evidence_by_point: Evidence | None = None
+    stated: float = CONFIDENCE
+    estimates: np.ndarray | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def measure(
@@ -218,9 +228,9 @@ class Calibration:
         a stricter one keeps. ``expected``: float [n, shares + 1], the chance that each is correct; then of what is
         counted and what is expected the lower is promised.
         """
-        found = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
+        values = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
         # The last above every estimate: a next greater number might be one that the processor takes for zero.
-        thresholds = np.concatenate([[-np.inf], found, [np.inf]])
+        thresholds = np.concatenate([[-np.inf], values, [np.inf]])
         every, by_point = np.arange(len(correct)), correct.mean(axis=0)
         chosen = [least_share(estimates, t) for t in thresholds]
         reached = np.array([correct[every, points].mean() for points in chosen])
@@ -228,7 +238,33 @@ class Calibration:
             by_point[:-1] = np.minimum(by_point, expected.mean(axis=0))[:-1]
             hoped = np.array([expected[every, points].mean() for points in chosen])
             reached[:-1] = np.minimum(reached, hoped)[:-1]
-        return cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point)
+        found = cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point, estimates=estimates)
+        return found.counted(correct) if correct.dtype == bool else found
+
+    def counted(self, correct: np.ndarray) -> Calibration:
+        """The same with the evidence of ``correct``, bool [n, shares + 1], for the inputs of ``estimates``."""
+        assert self.estimates is not None
+        levels = [least_share(self.estimates, t) for t in self.thresholds]
+        points = [np.full(len(correct), at) for at in range(correct.shape[1])]
+        return replace(
+            self, evidence=Evidence.count(correct, levels), evidence_by_point=Evidence.count(correct, points)
+        )
+
+    def promised(self, confidence: float | None = None) -> np.ndarray:
+        """float64 [levels], ascending: the full network's accuracy less what each level may lose."""
+        full, levels = float(self.by_point[-1]), len(self.thresholds)
+        lost = self.bounds(confidence)
+        kept = full - lost - LEVELS_APART * np.arange(levels)[::-1]
+        kept[-1] = full
+        return kept
+
+    def bounds(self, confidence: float | None = None) -> np.ndarray:
+        """float64 [levels]: the loss (0.003: 0.3 points) that each keeps with ``confidence``; 1: none known."""
+        return _bounds(self.evidence, len(self.thresholds), self.stated if confidence is None else confidence)
+
+    def bounds_by_point(self, confidence: float | None = None) -> np.ndarray:
+        """float64 [shares + 1]: the same of each k for all inputs."""
+        return _bounds(self.evidence_by_point, len(self.by_point), self.stated if confidence is None else confidence)
 
     def expected(self, estimates: np.ndarray) -> np.ndarray:
         """a of ĉ(k, x), float64 [n, shares + 1]; the full network expects its held-out accuracy."""
@@ -237,30 +273,64 @@ class Calibration:
         return np.concatenate([self.accuracy[level], full], axis=1)
 
     def threshold(self, accuracy: float) -> float | None:
-        """The least t with a_t ≥ ``accuracy``; None when not even the full network reaches it."""
+        """The least t with a_t ≥ ``accuracy``, by what is estimated; None when not even the full network reaches it."""
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
-    def with_full(self, accuracy: float) -> Calibration:
-        """The same where all nodes give another ``accuracy``; no k is promised more."""
+    def with_full(self, accuracy: float, lost: int = 0, gained: int = 0) -> Calibration:
+        """The same where all nodes give another ``accuracy``; no k is promised more.
+
+        ``lost`` and ``gained``: how often the plain network alone was right, and what answers now.
+        """
         kept = np.append(np.minimum(self.accuracy[:-1], accuracy), accuracy)
-        return Calibration(self.thresholds, kept, np.append(self.by_point[:-1], accuracy))
+        found = replace(self, accuracy=kept, by_point=np.append(self.by_point[:-1], accuracy))
+        if self.evidence is None or self.evidence_by_point is None:
+            return found
+        ways = (of.with_last(lost, gained) for of in (self.evidence, self.evidence_by_point))
+        return replace(found, evidence=next(ways), evidence_by_point=next(ways))
+
+    @property
+    def unproven(self) -> Calibration:
+        """The same estimates, with no evidence for a promise."""
+        return replace(self, evidence=None, evidence_by_point=None, estimates=None)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        return {"thresholds": self.thresholds, "accuracy": self.accuracy, "by_point": self.by_point}
+        estimated = {"thresholds": self.thresholds, "accuracy": self.accuracy, "by_point": self.by_point}
+        if self.evidence is None or self.evidence_by_point is None:
+            return estimated
+        counts = {"evidence": self.evidence, "evidence_by_point": self.evidence_by_point}
+        tables = {name: np.stack([of.lost, of.gained]).astype(np.int32) for name, of in counts.items()}
+        return {**estimated, **tables, "promise": np.array([self.evidence.examples, self.stated])}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Calibration:
-        return cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
+        """From ``tensors``, of old tables too. Raises ``ValueError`` for counts that cannot be."""
+        estimated = cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
+        if "promise" not in tensors:
+            return estimated
+        examples, stated = tensors["promise"].tolist()
+        if not (1 <= examples < 2**31 and 0 < stated < 1):
+            raise ValueError(f"a promise of confidence {stated:g} by {examples:g} examples")
+        levels, points = (
+            Evidence.checked(int(examples), tensors[name], len(of))
+            for name, of in (("evidence", estimated.thresholds), ("evidence_by_point", estimated.by_point))
+        )
+        return replace(estimated, evidence=levels, evidence_by_point=points, stated=float(stated))
 
     @staticmethod
     def largest_nbytes(shares: int, levels: int = MOST_THRESHOLDS) -> int:
-        """What the calibration of that many shares takes at most."""
-        return np.dtype(np.float64).itemsize * (2 * (levels + 2) + shares + 1)
+        """What the calibration of that many shares takes at most: numbers of 8 bytes, and counts of two times 4."""
+        return 8 * (3 * (levels + 2) + 2 * (shares + 1) + 2)
 
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.tensors().values())
+
+
+def _bounds(evidence: Evidence | None, ways: int, confidence: float) -> np.ndarray:
+    if evidence is None:
+        return np.append(np.ones(ways - 1), 0.0)
+    return evidence.bounds(confidence)
 
 
 def least_share(estimates: np.ndarray, threshold: float) -> np.ndarray:

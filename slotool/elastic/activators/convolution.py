@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from slotool.graphs.operators import pair, window_padding
 # About so many values are what a ranker sees of a picture: its channels' means over cells of a grid.
 SEEN_VALUES = 64
 FINEST_GRID = 8
+# A picture of more is not made room for: 256 MiB.
+MAX_PADDED_VALUES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,24 @@ class ConvLayer(Layer):
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int, int, int] = (0, 0, 0, 0)
     pool: int = 1
+
+    def check(self) -> None:
+        super().check()
+        geometry = (*self.shape, *self.stride, *self.padding, self.pool)
+        if not all(isinstance(size, Integral) for size in geometry):
+            raise InputError(f"operator {self.name!r}: shape, stride, padding and pooling must be whole numbers")
+        if (len(self.shape), len(self.stride), len(self.padding), self.weights.ndim) != (3, 2, 4, 4):
+            raise InputError(f"operator {self.name!r} is no convolution of pictures [channels, height, width]")
+        if (
+            min(*self.shape, *self.stride, self.pool) < 1
+            or min(self.padding) < 0
+            or min(*self.convolved, *self.pooled) < 1
+        ):
+            raise InputError(f"operator {self.name!r}: nothing is left of pictures {self.shape}")
+        channels, height, width = self.shape
+        padded = channels * (height + sum(self.padding[:2])) * (width + sum(self.padding[2:]))
+        if self.weights.shape[1] != channels or padded > MAX_PADDED_VALUES:
+            raise InputError(f"operator {self.name!r}: weights {self.weights.shape} for {padded:,} padded values")
 
     @property
     def inputs(self) -> int:

@@ -1,8 +1,7 @@
 """One convolutional layer of one query: bucket and list from its cells, then the chosen channels. See ``layout``.
 
 A layer's pictures lie padded in a place of their own, whose border stays zero; only channels that were computed are
-read. Callers are compiled with these functions inside, and are cached on disk: after a change here, touch
-``kernels.py`` and ``batch_kernels.py`` too.
+read.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.elastic.activators.layer_kernels import (
     FAST,
     confidence,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker, check_tables
+from slotool.elastic.activators.ranker import Ranker, check_tables, require_array, require_indices
 from slotool.errors import InputError
 
 
@@ -62,12 +62,18 @@ class FreeHash(Ranker):
         """int64 [tables, bits]: where each of ``nodes`` stands in ``computed_nodes``."""
         return np.searchsorted(self.computed_nodes, self.nodes)
 
+    def check(self, layer: DenseLayer) -> None:
+        super().check(layer)
+        require_indices("nodes that the keys read", self.nodes, layer.units)
+        require_array("thresholds of the keys", self.thresholds, np.float32, self.nodes.shape)
+
     def tensors(self) -> dict[str, np.ndarray]:
         packed = np.min_scalar_type(int(self.nodes.max()))
         return {"nodes": self.nodes.astype(packed), "thresholds": self.thresholds}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Self:
+        require_indices("nodes that the keys read", tensors["nodes"], np.iinfo(np.int64).max)
         return cls(tensors["nodes"], tensors["thresholds"])
 
     @classmethod

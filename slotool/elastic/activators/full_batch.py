@@ -30,7 +30,10 @@ def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarr
     if not _answerable(compiled, x):
         return False
     for part in _chunks(compiled, len(labels)):
-        batch_kernels.best_of_rows(_logits(compiled, x[part]), labels[part], scores[part])
+        values = _logits(compiled, x[part])
+        if values is None:
+            return False
+        batch_kernels.best_of_rows(values, labels[part], scores[part])
     return bool(np.isfinite(scores).all())
 
 
@@ -39,13 +42,19 @@ def logits(compiled: Compiled, x: Any, out: np.ndarray) -> bool:
     if not _answerable(compiled, x):
         return False
     for part in _chunks(compiled, len(out)):
-        out[part] = _logits(compiled, x[part])
+        values = _logits(compiled, x[part])
+        if values is None:
+            return False
+        out[part] = values
     return bool(np.isfinite(out).all())
 
 
 def _answerable(compiled: Compiled, x: Any) -> bool:
     if isinstance(x, np.ndarray):
         return bool(np.isfinite(x).all())
+    if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (np.diff(x.indptr) < 0).any():
+        # SciPy would take such a matrix apart without a look.
+        return False
     known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < compiled.mlp.layers[0].inputs)
     return bool(known and np.isfinite(x.data).all())
 
@@ -55,14 +64,16 @@ def _chunks(compiled: Compiled, n: int) -> list[slice]:
     return [slice(start, min(n, start + size)) for start in range(0, n, size)]
 
 
-def _logits(compiled: Compiled, x: Any) -> np.ndarray:
+def _logits(compiled: Compiled, x: Any) -> np.ndarray | None:
     first, *others = compiled.mlp.layers
     if isinstance(x, np.ndarray):
         values = _outputs(first, torch.from_numpy(x))
     else:
         # Not by SciPy, which would copy the weights to have their columns in rows.
         sums = np.empty((x.shape[0], first.units), dtype=np.float32)
-        batch_kernels.first_layer(x.indptr.astype(np.int64), x.indices, x.data, sums, *compiled.state[:2])
+        indptr = x.indptr.astype(np.int64)
+        if not batch_kernels.first_layer(indptr, x.indices, x.data, sums, *compiled.state[:2]):
+            return None
         values = torch.from_numpy(sums)
     for layer in others:
         values = _outputs(layer, values.relu_())

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from slotool.elastic.activators.ranker import require_indices
+from slotool.errors import InputError
+
 # A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.
 LEAST_IN_BUCKET = 8
 # So much of an average example is added to every bucket: nodes that none of its examples scored are ranked by it.
@@ -70,6 +73,21 @@ class NodeLists:
         for row, (table, bucket) in enumerate(thick, start=1):
             lists[row] = _leading(_row(scores.sums[table], bucket) + prior, lists.shape[1])
         return cls(slots, lists, overall.astype(packed))
+
+    def check(self, tables: int, buckets: int, units: int) -> None:
+        """Raises ``InputError`` where these are not the lists of so many: compiled code goes where they point."""
+        if self.slots.shape != (tables, buckets):
+            raise InputError(f"slots {self.slots.shape} for {tables} tables of {buckets} buckets")
+        if self.lists.ndim != 2 or not self.lists.size or self.lists.shape[1] > units:
+            raise InputError(f"lists {self.lists.shape} of a layer of {units} nodes")
+        require_indices("slots", self.slots, len(self.lists))
+        require_indices("ranked lists", self.lists, units)
+        require_indices("overall ranking", self.overall, units)
+        if self.overall.shape != (units,) or np.bincount(self.overall, minlength=units).max() > 1:
+            raise InputError(f"an overall ranking that does not name each of {units} nodes once")
+        ordered = np.sort(self.lists, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            raise InputError("a ranked list that names a node twice")
 
     def cut(self, length: int) -> NodeLists:
         """The same with shorter lists."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
-from numba import types
+from numba import config, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -42,6 +42,16 @@ def _by_plain_vectors(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any
     return sums
 
 
+def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any, extent: int) -> Any:
+    """The address of element ``index``; under ``NUMBA_BOUNDSCHECK`` it and the ``extent`` − 1 behind it are checked."""
+    view = context.make_array(kind)(context, builder, array)
+    if getattr(config, "BOUNDSCHECK", False):
+        last = builder.add(index, _INT64(extent - 1))
+        for end in (index, last):
+            cgutils.get_item_pointer(context, builder, kind, view, [end], wraparound=False, boundscheck=True)
+    return cgutils.get_item_pointer(context, builder, kind, view, [index], wraparound=False)
+
+
 def _dots(registers: int, multiply: Multiply) -> Any:
     """``sums[at_sum:][16 · registers]`` of the ``count`` input groups that ``listed`` int64 names.
 
@@ -53,10 +63,8 @@ def _dots(registers: int, multiply: Multiply) -> Any:
         context: Any, weights: Any, at: Any, stride: Any, groups: Any, listed: Any, count: Any, sums: Any, at_sum: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def place(argument: int, index: Any) -> Any:
-                kind = signature.args[argument]
-                view = context.make_array(kind)(context, builder, arguments[argument])
-                return cgutils.get_item_pointer(context, builder, kind, view, [index], wraparound=False)
+            def place(argument: int, index: Any, extent: int = 1) -> Any:
+                return _place(context, builder, signature.args[argument], arguments[argument], index, extent)
 
             zero, nothing = ir.Constant(_SUMS, [0] * LANES), ir.Constant(_SUMS, ir.Undefined)
             totals = [cgutils.alloca_once_value(builder, zero) for _ in range(registers)]
@@ -66,11 +74,11 @@ def _dots(registers: int, multiply: Multiply) -> Any:
                 inputs = builder.shuffle_vector(four, nothing, zero)
                 start = builder.add(arguments[1], builder.mul(group, arguments[2]))
                 for register, total in enumerate(totals):
-                    address = place(0, builder.add(start, _INT64(4 * LANES * register)))
+                    address = place(0, builder.add(start, _INT64(4 * LANES * register)), 4 * LANES)
                     own = builder.load(builder.bitcast(address, _SUMS.as_pointer()), align=1)
                     builder.store(multiply(builder, builder.load(total), inputs, own), total)
             for register, total in enumerate(totals):
-                address = place(6, builder.add(arguments[7], _INT64(LANES * register)))
+                address = place(6, builder.add(arguments[7], _INT64(LANES * register)), LANES)
                 builder.store(builder.load(total), builder.bitcast(address, _SUMS.as_pointer()), align=4)
             return context.get_dummy_value()
 
@@ -90,22 +98,21 @@ def _row_dots(multiply: Multiply) -> Any:
         context: Any, bytes_: Any, query: Any, a: Any, b: Any, c: Any, d: Any, lines: Any, sums: Any, at_sum: Any
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def place(argument: int, index: Any, kind: Any) -> Any:
-                array = signature.args[argument]
-                view = context.make_array(array)(context, builder, arguments[argument])
-                address = cgutils.get_item_pointer(context, builder, array, view, [index], wraparound=False)
+            def place(argument: int, index: Any, kind: Any, extent: int) -> Any:
+                address = _place(context, builder, signature.args[argument], arguments[argument], index, extent)
                 return builder.bitcast(address, kind.as_pointer())
 
             totals = [cgutils.alloca_once_value(builder, ir.Constant(_SUMS, [0] * LANES)) for _ in range(ROWS)]
             with cgutils.for_range(builder, arguments[6], intp=_INT64) as loop:
                 offset = builder.mul(loop.index, _INT64(LINE_BYTES))
                 inputs, *rows = (
-                    builder.load(place(0, builder.add(start, offset), _SUMS), align=1) for start in arguments[1:6]
+                    builder.load(place(0, builder.add(start, offset), _SUMS, LINE_BYTES), align=1)
+                    for start in arguments[1:6]
                 )
                 for total, weights in zip(totals, rows, strict=True):
                     builder.store(multiply(builder, builder.load(total), inputs, weights), total)
             found = _added_up(builder, [builder.load(total) for total in totals])
-            builder.store(builder.sitofp(found, _FOUR_FLOATS), place(7, arguments[8], _FOUR_FLOATS), align=4)
+            builder.store(builder.sitofp(found, _FOUR_FLOATS), place(7, arguments[8], _FOUR_FLOATS, ROWS), align=4)
             return context.get_dummy_value()
 
         return types.void(bytes_, query, a, b, c, d, lines, sums, at_sum), generate

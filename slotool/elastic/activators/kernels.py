@@ -7,22 +7,18 @@ answers is ``activator.logits``. Import this module only where a query is to be 
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
+from slotool.compilation import njit
 from slotool.elastic.activators.convolution_kernels import convolve
-from slotool.elastic.activators.intrinsics import pointer, prefetch
+from slotool.elastic.activators.intrinsics import owned, pointer, prefetch
 from slotool.elastic.activators.layer_kernels import (
     FAST,
     FLOATS_PER_LINE,
     compute_all,
     compute_some,
-    confidence,
     dot,
-    find_buckets,
     finite,
-    gather,
-    hash_nodes,
-    pick,
     reads_columns,
     rectify,
 )
@@ -35,9 +31,7 @@ from slotool.elastic.activators.layout import (
     BYTES_AT,
     CHOSEN_AT,
     COLUMNS_AT,
-    COUNTS_AT,
     FIELDS,
-    HASHED,
     HEADER,
     INPUT_AT,
     INPUTS,
@@ -47,14 +41,19 @@ from slotool.elastic.activators.layout import (
     LAYERS,
     NONE,
     NOT_FINITE,
+    OTHER_THREAD,
     OUT_OF_RANGE,
     OUTPUT_AT,
+    OWNER,
     POINT,
+    QUERY_INPUTS,
     ROWS_AT,
     SCORES_AT,
     SHARES,
+    TOO_MANY,
     UNITS,
     VALUES_AT,
+    WRONG_LENGTH,
 )
 from slotool.elastic.activators.slo_nn import SCORED_AGAIN
 
@@ -68,17 +67,32 @@ def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
 
     ``handle``: int64 [HANDLE], addresses and lengths of the four arrays, of ``labels`` int32 [p] and ``scores``
     float32 [p]; and the point: index into the k grid, its length for the full network, or BY_CONFIDENCE. One array in
-    place of six, because each costs a call about 100 ns. Returns the point answered at, or a negative number. Fewer
-    than p computed nodes leave labels −1 and scores −inf.
+    place of six, because each costs a call about 100 ns. Returns the point answered at, or a negative number, for
+    another thread's handle too. Fewer than p computed nodes leave labels −1 and scores −inf.
     """
+    return answer_dense(x, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
+
+
+@njit(cache=True, fastmath=FAST)
+def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """As ``top_dense``, for the features ``indices`` int32 [n] with ``values`` float32 [n], of one named twice their
+    sum."""
+    return answer_sparse(indices, values, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
+
+
+@njit(cache=True, fastmath=FAST)
+def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """``top_dense`` for whichever thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
+    if len(x) != ints[QUERY_INPUTS]:
+        return WRONG_LENGTH
     active = _load_dense(x, numbers, ints)
     return _top(active, handle, threshold, numbers, ints, ids, bytes_)
 
 
 @njit(cache=True, fastmath=FAST)
-def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """As ``top_dense``, for the features ``indices`` int32 [n], each once, with ``values`` float32 [n]."""
+def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
+    """``top_sparse`` for whichever thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
     active = load_sparse(indices, values, numbers, ints)
     if active < 0:
@@ -110,8 +124,11 @@ def logits_dense(
 ) -> int:
     """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs]; a dropped class is −inf.
 
-    Returns the first row whose values are not finite (rows from there on are not filled), or −1.
+    Returns the first row whose values are not finite (rows from there on are not filled), or −1. Raises ``ValueError``
+    where shapes do not fit.
     """
+    require(x.shape[1] == ints[QUERY_INPUTS])
+    _require_logits(out, len(x), point, ints)
     for query in range(len(x)):
         active = _load_dense(x[query], numbers, ints)
         point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
@@ -134,7 +151,10 @@ def logits_sparse(
     bytes_: np.ndarray,
 ) -> int:
     """As ``logits_dense``, for the rows of a CSR matrix."""
+    require(len(indices) == len(values))
+    _require_logits(out, len(indptr) - 1, point, ints)
     for query in range(len(indptr) - 1):
+        require(0 <= indptr[query] <= indptr[query + 1] <= len(indices))
         part = slice(indptr[query], indptr[query + 1])
         active = load_sparse(indices[part], values[part], numbers, ints)
         if active < 0:
@@ -147,81 +167,16 @@ def logits_sparse(
     return -1
 
 
-@njit(cache=True, fastmath=FAST)
-def ladder(
-    x: np.ndarray,
-    log_partition: np.ndarray,
-    best: np.ndarray,
-    closeness: np.ndarray,
-    probability: np.ndarray,
-    numbers: np.ndarray,
-    ints: np.ndarray,
-    ids: np.ndarray,
-    bytes_: np.ndarray,
-) -> None:
-    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
-
-    ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
-    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
-    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
-    having ``LEAST_PROBABILITY``.
-    """
-    layers, shares = ints[LAYERS], ints[SHARES]
-    row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
-    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
-    inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]]
-    for query in range(len(x)):
-        inputs[:] = x[query]
-        hash_nodes(row, False, numbers, ints, ids)
-        find_buckets(row, numbers, ints, ids, bytes_)
-        hashed = row[HASHED]
-        count = ints[row[COUNTS_AT] + shares - 1]
-        pick(row, hashed, count, ints, ids, bytes_)
-        gather(row, hashed, count, 0, numbers, ints, bytes_)
-        done, at, highest = 0, 0, np.float32(-np.inf)
-        mass, weighted = 0.0, 0.0
-        for share in range(shares):
-            for i in range(done, ints[row[COUNTS_AT] + share]):
-                value = output[i]
-                if value > highest:
-                    highest, at = value, chosen[i]
-                below = value - log_partition[query]
-                if below > -25.0:
-                    part = np.exp(below)
-                    mass += part
-                    weighted += part * below
-            done = ints[row[COUNTS_AT] + share]
-            best[query, share] = at
-            probability[query, share] = np.exp(highest - log_partition[query])
-            missing = max(0.0, 1.0 - mass)
-            own = mass * np.log(mass) if mass > 0.0 else 0.0
-            closeness[query, share] = weighted - own + missing * _LOG_LEAST
-
-
-# The logarithm of ``confidence.LEAST_PROBABILITY``.
-_LOG_LEAST = float(np.log(1e-6))
-
-
-@njit(cache=True, fastmath=FAST)
-def estimate(
-    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
-) -> None:
-    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer]."""
-    at = _first_activated(ints)
-    row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
-    numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]] = x
-    hash_nodes(row, False, numbers, ints, ids)
-    find_buckets(row, numbers, ints, ids, bytes_)
-    for share in range(ints[SHARES]):
-        out[share] = confidence(row, share, numbers, ints)
+@njit(cache=True)
+def require(fits: bool) -> None:
+    if not fits:
+        raise ValueError("arrays of shapes that do not belong together")
 
 
 @njit(cache=True)
-def _first_activated(ints: np.ndarray) -> int:
-    at = 0
-    while ints[HEADER + at * FIELDS + KIND] == NONE:
-        at += 1
-    return at
+def _require_logits(out: np.ndarray, n: int, point: int, ints: np.ndarray) -> None:
+    last = HEADER + (ints[LAYERS] - 1) * FIELDS
+    require(out.shape[0] == n and out.shape[1] == ints[last + UNITS] and 0 <= point <= ints[SHARES])
 
 
 @njit(cache=True, fastmath=FAST)
@@ -244,6 +199,11 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     row = ints[HEADER : HEADER + FIELDS]
     listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
     width, units, columns = row[INPUTS], row[UNITS], row[COLUMNS_AT]
+    # A convolution takes pictures, and none of it is read from a list.
+    if len(values) != len(indices) or row[KERNEL_HIGH] > 0:
+        return WRONG_LENGTH
+    if len(indices) > width:
+        return TOO_MANY
     for i in range(len(indices)):
         index = np.int64(indices[i])
         if index < 0 or index >= width:
@@ -258,7 +218,7 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
         for i in range(width):
             inputs[i] = 0.0
         for i in range(len(indices)):
-            inputs[indices[i]] = values[i]
+            inputs[indices[i]] += values[i]
     return len(indices)
 
 

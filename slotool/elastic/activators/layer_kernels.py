@@ -1,16 +1,12 @@
-"""One layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays.
-
-Callers are compiled with these functions inside, and are cached on disk: after a change here, touch ``kernels.py`` and
-``batch_kernels.py`` too.
-"""
+"""One layer of one query: keys and lists, gathered rows or whole columns, ReLU. See ``layout`` for the arrays."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.elastic.activators.byte_kernels import (
     AHEAD,
     FAST,
@@ -139,8 +135,9 @@ def compute_some(
         if point == ints[SHARES]:
             return point, compute_all(row, active, keep, numbers, ints)
     count = ints[row[COUNTS_AT] + point]
-    pick(row, hashed, count, ints, ids, bytes_)
     output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    # All there are go on in their own order, not the lists'.
+    hashed = _all_in_order(units, chosen) if count == units else pick(row, hashed, count, ints, ids, bytes_)
     if by_columns:
         everything = numbers[ints[ALL_AT] :]
         for i in range(hashed, count):
@@ -323,9 +320,19 @@ def _find_projected(
         starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
 
 
+@njit(cache=True, forceinline=True)
+def _all_in_order(units: int, chosen: np.ndarray) -> int:
+    for node in range(units):
+        chosen[node] = node
+    return 0
+
+
 @njit(cache=True, fastmath=FAST)
-def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
-    """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``."""
+def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> int:
+    """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``.
+
+    Returns ``hashed``, how many were chosen before.
+    """
     picked, starts, stamps = ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :], bytes_[ints[STAMPS_AT] :]
     tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
     chosen = hashed
@@ -336,7 +343,7 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
         for place in range(len(heads)):
             heads[place] = own[place]
         if count <= length:
-            return
+            return hashed
         now, chosen = _next_stamp(ints, stamps), length
         for place in range(length):
             stamps[own[place]] = now
@@ -347,7 +354,7 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
         for place in range(length):
             for table in range(tables):
                 if chosen >= count:
-                    return
+                    return hashed
                 # Without a branch on what the list holds: written always, kept only when it is new.
                 node = np.int64(ids[lists + starts[table] * length + place])
                 picked[chosen] = node
@@ -362,6 +369,7 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
             picked[chosen] = node
             chosen += stamps[node] != now
         place += len(further)
+    return hashed
 
 
 @njit(cache=True)

@@ -9,6 +9,8 @@ Fields ending in _AT are offsets.
 
 from __future__ import annotations
 
+import numpy as np
+
 # Fields of the header.
 LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
 INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
@@ -17,6 +19,8 @@ STAMPS_AT = 11  # bytes
 STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
 QUERY_AT, QUERY_STEPS_AT = range(14, 16)  # bytes, numbers
 CONVOLVED_AT = 16  # numbers
+# Values that a query has: those of the first layer, which a convolution's view has fewer of.
+QUERY_INPUTS = 17
 HEADER = 24
 # At QUERY_STEPS: step and least value of the rounded query; from SUMS on what centroids have of it.
 SUMS = 4
@@ -41,9 +45,19 @@ MOST_ANSWERS = 128
 
 # Fields of a handle, see ``top_dense``; first an address and a length for each of the four arrays.
 LABELS_AT, SCORES_AT, ANSWERS, POINT = range(8, 12)
-HANDLE = 12
+# The thread that the session belongs to: the first that asks it; 0 before.
+OWNER = 12
+HANDLE = 13
 
 # What a query that cannot be answered returns.
-NOT_FINITE, OUT_OF_RANGE = -1, -2
+NOT_FINITE, OUT_OF_RANGE, WRONG_LENGTH, TOO_MANY, OTHER_THREAD = -1, -2, -3, -4, -5
 # Instead of a point: the least k whose confidence is at least the threshold.
 BY_CONFIDENCE = -1
+
+
+def require_results(labels: np.ndarray, scores: np.ndarray) -> None:
+    """Raises ``ValueError`` unless compiled code may write answers there: int32 and float32 [p], contiguous."""
+    alike = labels.dtype == np.int32 and scores.dtype == np.float32 and labels.shape == scores.shape == (len(labels),)
+    whole = labels.flags.carray and scores.flags.carray
+    if not (alike and whole and len(labels) <= MOST_ANSWERS):
+        raise ValueError(f"results must be int32 and float32 [p], contiguous, with p at most {MOST_ANSWERS}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +53,15 @@ class Layer(ABC):
     def node_bytes(self) -> int:
         """Bytes of a node's weights and bias."""
         return self.weights[0].nbytes + self.bias.itemsize
+
+    def check(self) -> None:
+        """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
+        rows = self.weights.ndim >= 2 and self.bias.shape == self.weights.shape[:1] and self.weights.size
+        if not rows or self.weights.dtype != np.float32 or self.bias.dtype != np.float32:
+            raise InputError(
+                f"operator {self.name!r}: weights {self.weights.dtype} {self.weights.shape} and bias {self.bias.dtype} "
+                f"{self.bias.shape} are not those of a layer, float32 [nodes, …] and [nodes]"
+            )
 
     @abstractmethod
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
@@ -98,6 +109,11 @@ class DenseLayer(Layer):
     def view(self) -> DenseLayer:
         return self
 
+    def check(self) -> None:
+        super().check()
+        if self.weights.ndim != 2:
+            raise InputError(f"operator {self.name!r}: weights {self.weights.shape} are not [nodes, inputs]")
+
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
         if nodes is None:
@@ -132,9 +148,12 @@ class MLP:
     def __post_init__(self) -> None:
         if len(self.layers) < 2 and not self.partial:
             raise InputError("the network has no ReLU layer, so there is no node whose work could be spared")
-        width = int(np.prod(self.input_shape))
+        if not all(isinstance(size, Integral) and size > 0 for size in self.input_shape):
+            raise InputError(f"inputs of shape {self.input_shape}: every size must be a whole number above 0")
+        width = math.prod(map(int, self.input_shape))
         for layer in self.layers:
-            if layer.inputs != width or layer.bias.shape != (layer.units,):
+            layer.check()
+            if layer.inputs != width:
                 raise InputError(
                     f"operator {layer.name!r}: weights {layer.weights.shape} and bias {layer.bias.shape} "
                     f"do not fit the {width} values that come in"

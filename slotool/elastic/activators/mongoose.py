@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker, check_tables
+from slotool.elastic.activators.ranker import Ranker, check_tables, require_array
 
 # Besides the nodes whose weights share a bucket with the input, training computes this share of all, drawn at random.
 DRAWN_SHARE = 0.05
@@ -75,6 +75,12 @@ class Mongoose(Ranker):
         partial = activations.copy()
         partial.data = np.where(computed, partial.data, np.float32(0.0))
         return partial
+
+    def check(self, layer: DenseLayer) -> None:
+        super().check(layer)
+        tables, bits = self.thresholds.shape
+        require_array("projections", self.projections, np.int8, (tables, bits, layer.inputs))
+        require_array("thresholds of the keys", self.thresholds, np.float32, (tables, bits))
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"projections": self.projections, "thresholds": self.thresholds}

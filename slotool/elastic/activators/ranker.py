@@ -64,6 +64,11 @@ class Ranker(ABC):
         """int64 [h], ascending: nodes whose dot products the key needs; they are reused as the nodes' outputs."""
         return np.empty(0, dtype=np.int64)
 
+    def check(self, layer: DenseLayer) -> None:
+        """Raises ``InputError`` where what was learnt cannot be of ``layer``: compiled code goes by what it says."""
+        if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MOST_LISTS:
+            raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MOST_LISTS:,} in all")
+
     @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
         """All that was learnt, as arrays."""
@@ -91,6 +96,22 @@ def check_tables(tables: int, bits: int) -> None:
     """Raises ``InputError`` when tables of so many bits are none, or have more buckets than there can be lists."""
     if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
         raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
+
+
+def require_array(what: str, array: np.ndarray, dtype: type, shape: tuple[int, ...]) -> None:
+    """Raises ``InputError`` for another type or shape, and for numbers that are not finite."""
+    if array.dtype != dtype or array.shape != shape:
+        raise InputError(f"{what}: {array.dtype} {array.shape} where {np.dtype(dtype)} {shape} belongs")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"{what}: NaN or infinite")
+
+
+def require_indices(what: str, array: np.ndarray, below: int) -> None:
+    """Raises ``InputError`` for anything but whole numbers from 0 to ``below`` − 1."""
+    if array.dtype.kind not in "iu":
+        raise InputError(f"{what}: {array.dtype} where whole numbers belong")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < below:
+        raise InputError(f"{what}: {array.min()} to {array.max()}, but only 0 to {below - 1} are there")
 
 
 def bucket_entropy(keys: np.ndarray, buckets: int) -> float:

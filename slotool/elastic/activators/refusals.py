@@ -17,6 +17,16 @@ def row_values(x: Any, row: int) -> np.ndarray:
 
 
 def not_finite(x: Any, row: int) -> InputError:
+    """For a row that could not be answered; almost always because it is not finite."""
+    if not isinstance(x, np.ndarray):
+        features = x.indices[x.indptr[row] : x.indptr[row + 1]]
+        if len(features) > x.shape[1]:
+            return InputError(
+                f"input {row} cannot be answered: {len(features)} entries for {x.shape[1]} features; "
+                "sum those that are named twice, by sum_duplicates()"
+            )
+        if len(features) and not 0 <= features.min() <= features.max() < x.shape[1]:
+            return InputError(f"input {row} cannot be answered: it names features beyond 0 to {x.shape[1] - 1}")
     finite = np.isfinite(row_values(x, row)).all()
     what = "its values overflow the first layer" if finite else "it holds NaN or infinite values"
     return InputError(f"input {row} cannot be answered: {what}")

@@ -11,20 +11,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 
+from slotool.compilation import njit
 from slotool.elastic.activators.integer_dots import INPUTS_PER_GROUP, LANES, MANY, dots_few, dots_many
-from slotool.elastic.activators.intrinsics import pointer
+from slotool.elastic.activators.intrinsics import owned, pointer
+from slotool.elastic.activators.layout import require_results
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
 
 STEPS = np.float32(255)
 # Bits of the largest finite float32; those of NaN, infinity and negative numbers are more, read as unsigned.
 _LARGEST_BITS, _MINUS_ZERO = np.uint32(0x7F7FFFFF), np.uint32(0x80000000)
-# A handle holds an address and a length of each array, then those of the labels, and the address of their scores.
+# A handle holds an address and a length of each array, then those of the labels, the address of their scores, and the
+# thread that it belongs to.
 _ARRAYS = 7
-_LABELS, _ANSWERS, _SCORES, _HANDLE = 2 * _ARRAYS, 2 * _ARRAYS + 1, 2 * _ARRAYS + 2, 2 * _ARRAYS + 3
-# No sum of floats is reordered or fused here, so that plain NumPy gives the very same numbers.
+_LABELS, _ANSWERS, _SCORES, _OWNER, _HANDLE = range(2 * _ARRAYS, 2 * _ARRAYS + 5)
+# No sum of floats is reordered or fused here, so that plain NumPy gives the very same numbers; said of each function,
+# because it would else take the fastmath of whichever caller is compiled first.
 
 
 class RoundedMLP:
@@ -47,7 +51,8 @@ class RoundedMLP:
 
     def handle(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """int64 for ``top_rounded``, good for as long as this object, ``labels`` int32 [p] and ``scores`` float32 [p]
-        live."""
+        live. Raises ``ValueError`` for arrays that no answer fits into."""
+        require_results(labels, scores)
         handle = np.zeros(_HANDLE, dtype=np.int64)
         for i, array in enumerate((*self._state, labels)):
             handle[2 * i : 2 * i + 2] = array.ctypes.data, array.size
@@ -57,11 +62,19 @@ class RoundedMLP:
     def logits(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs], contiguous.
 
-        Returns bool [n]: rows that could not be answered so, because a value is negative, NaN or infinite.
+        Returns bool [n]: rows that could not be answered so, because a value is negative, NaN or infinite. Raises
+        ``ValueError`` for arrays of another kind.
         """
+        if not all(array.dtype == np.float32 and array.ndim == 2 and array.flags.c_contiguous for array in (x, out)):
+            raise ValueError("inputs and logits must be float32 [n, values], contiguous")
         refused = np.empty(len(x), dtype=np.bool_)
         _logits(x, out, refused, self._handle)
         return refused
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an int8 network cannot be copied or pickled, because it holds addresses; make another of its MLP"
+        )
 
     def logits_numpy(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """The same in plain NumPy."""
@@ -97,12 +110,19 @@ def _packed(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(len(padded), -1, INPUTS_PER_GROUP).transpose(1, 0, 2)).ravel()
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def top_rounded(x: np.ndarray, handle: np.ndarray) -> int:
     """Write the best labels of ``x`` float32 [inputs], contiguous, and their scores to where ``handle`` says.
 
-    Returns 0, or −1 for what cannot be rounded: a value that is negative, NaN or infinite.
+    Returns 0, or −1 for what cannot be rounded (a value that is negative, NaN or infinite), for another number of
+    values, and in another thread than the first that asked.
     """
+    return answer_rounded(x, handle) if owned(handle, _OWNER) else -1
+
+
+@njit(cache=True, fastmath=False)
+def answer_rounded(x: np.ndarray, handle: np.ndarray) -> int:
+    """``top_rounded`` for whichever thread, for callers that copy the answer before they return."""
     if not _answer(x, handle):
         return -1
     wanted = handle[_ANSWERS]
@@ -122,21 +142,23 @@ def top_rounded(x: np.ndarray, handle: np.ndarray) -> int:
     return 0
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _logits(x: np.ndarray, out: np.ndarray, refused: np.ndarray, handle: np.ndarray) -> None:
-    values = _values(handle)
+    values, shape = _values(handle), carray(pointer(handle[0], np.int64(0)), (handle[1],))
+    if out.shape != (len(x), shape[-2]) or len(refused) != len(x) or x.shape[1] != shape[0]:
+        raise ValueError("arrays of shapes that do not belong together")
     for query in range(len(x)):
         refused[query] = not _answer(x[query], handle)
         if not refused[query]:
             out[query] = values[: out.shape[1]]
 
 
-@njit(cache=True, forceinline=True)
+@njit(cache=True, forceinline=True, fastmath=False)
 def _values(handle: np.ndarray) -> np.ndarray:
     return carray(pointer(handle[6], np.float32(0)), (handle[7],))
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
     """All scores into the values; False for what cannot be rounded."""
     shape = carray(pointer(handle[0], np.int64(0)), (handle[1],))
@@ -146,6 +168,8 @@ def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
     rounded = carray(pointer(handle[8], np.uint8(0)), (handle[9],))
     listed = carray(pointer(handle[10], np.int64(0)), (handle[11],))
     sums = carray(pointer(handle[12], np.int32(0)), (handle[13],))
+    if len(x) != shape[0]:
+        return False
     source: Any = x
     at: Any = 0
     step: Any = 0
@@ -170,7 +194,7 @@ def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
     """The largest value, by its bits: they order numbers that are not negative. −1 for anything else."""
     bits: Any = x.view(np.uint32)
@@ -183,7 +207,7 @@ def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
     return scratch.view(np.float32)[0]
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _round(x: np.ndarray, per_step: Any, rounded: np.ndarray) -> None:
     """To uint8, with zeros up to the end of the last group."""
     for i in range(len(x), (len(x) + 3) // 4 * 4):
@@ -193,7 +217,7 @@ def _round(x: np.ndarray, per_step: Any, rounded: np.ndarray) -> None:
         rounded[i] = np.uint8(np.int32(x[i] * per_step + np.float32(0.5)))
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _list_groups(groups: Any, listed: np.ndarray) -> int:
     """Which groups of four inputs are not all zero, and how many."""
     count = 0
@@ -203,7 +227,7 @@ def _list_groups(groups: Any, listed: np.ndarray) -> int:
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=False)
 def _multiply(
     weights: np.ndarray, at: int, stride: int, groups: np.ndarray, listed: np.ndarray, count: int, sums: np.ndarray
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,12 @@ import numpy as np
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
-from slotool.elastic.activators.convolution import ConvLayer
+from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, least_share
+from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
 from slotool.elastic.activators.refusals import dims, not_finite, number, row_values
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.model import Asker, ElasticModel
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from slotool.elastic.activators.rounded import RoundedMLP
 
 KIND = "slo-nn"
-DESCRIPTION_FILE = "slo-nn.json"
-WEIGHTS_FILE = "weights.safetensors"
-TABLES_FILE = "tables.safetensors"
 # With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
 SCORED_AGAIN = 2
+# Ways of asking that ``top`` keeps ready.
+MAX_SESSIONS = 16
 # From so many queries on, all nodes of them are computed sooner by a product per layer than query by query.
 LEAST_FOR_PRODUCTS = 16
 
@@ -133,13 +133,28 @@ class SloNN(ElasticModel):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The ``p`` best labels and their logits, best first: int32 and float32 [batch, p]; ``x`` as for ``forward``.
 
-        At ``point``, or at the least k expected to reach ``accuracy`` on each input, or in full. No other logits are
-        made. Where fewer than p nodes were computed the rest is label −1 at −inf.
+        At ``point``, or at the least k with which ``accuracy`` is promised (see ``target``), or in full. No other
+        logits are made. Where fewer than p nodes were computed the rest is label −1 at −inf.
         Raises ``InputError`` as ``forward`` does, and for an accuracy that cannot be met.
         """
-        flat = self.flat(x)
-        found = self.answerer(p, point=point, accuracy=accuracy).many(flat)
+        flat, asked = self.flat(x), (p, point, accuracy)
+        session = self._sessions.get(asked)
+        if session is None:
+            if len(self._sessions) >= MAX_SESSIONS:
+                self._sessions.clear()
+            session = self._sessions[asked] = self.answerer(p, point=point, accuracy=accuracy)
+        found = session.many(flat)
         return found.labels, found.scores
+
+    @cached_property
+    def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], Answerer]:
+        """What ``top`` asks, by how. Any thread may: ``many`` gives every caller arrays of its own."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies make their own of what holds addresses or workspaces."""
+        own = ("_compiled", "_rounded", "_sessions")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
         """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
@@ -153,7 +168,12 @@ class SloNN(ElasticModel):
         return OneByOne(self.answerer(p, point=point))
 
     def at_int8(self, int8: bool = True, calibration: Calibration | None = None) -> SloNN:
-        """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected."""
+        """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected.
+
+        Rows that become int8 without one promise nothing: what was counted were answers of float32 rows.
+        """
+        if int8 and not self.int8 and calibration is None:
+            calibration = self.calibration.unproven
         return SloNN(
             self.name,
             self.mlp,
@@ -167,6 +187,12 @@ class SloNN(ElasticModel):
             int8=int8,
             sparse=self.sparse,
         )
+
+    def stating(self, confidence: float) -> SloNN:
+        """The same, promising with ``confidence`` unless told otherwise."""
+        stated = replace(self.calibration, stated=confidence)
+        stated.bounds()
+        return self.at_int8(self.int8, stated)
 
     @property
     def as_brought(self) -> SloNN:
@@ -221,7 +247,9 @@ class SloNN(ElasticModel):
             values = self.forward_numpy(one, chosen)[0]
             best = np.argsort(-values, kind="stable")[: max(p, SCORED_AGAIN)]
             if self.int8 and not self.all_int8 and chosen != self.full:
-                exact = logits(self.mlp, {}, flat[row : row + 1], 1.0)[0]
+                share, last = self.shares[self._at[chosen]], len(self.mlp.layers) - 1
+                hidden = layer_input(self.mlp, self.activators, flat[row : row + 1], share, last)
+                exact = self.mlp.layers[-1].pre_activations(hidden)[0]
                 values = np.where(np.isfinite(values), exact, values)
                 best = best[np.argsort(-values[best], kind="stable")]
             best = best[np.isfinite(values[best])][:p]
@@ -253,50 +281,69 @@ class SloNN(ElasticModel):
         inputs = layer_input(self.mlp, {}, self.flat(x), 1.0, self.first)
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
 
-    def target(self, loss: float) -> float:
-        """The accuracy target that gives up ``loss`` (0.003: 0.3 points) of the full network's held-out accuracy.
+    def target(self, loss: float, confidence: float | None = None) -> float:
+        """The accuracy target that gives up no more than ``loss`` (0.003: 0.3 points) with k chosen per input.
 
-        Raises ``InputError`` for a loss below 0 or above 1.
+        Against the full network on as many further examples as the tables were calibrated with, with ``confidence``
+        (default: that of ``build-tables``, 0.9). The full network's own accuracy where nothing less can be promised.
+        Raises ``InputError`` for a loss below 0 or above 1, and a confidence that is not between 0 and 1.
         """
-        if not 0 <= number(loss, "accuracy to give up") <= 1:
-            raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
-        return float(self.calibration.by_point[-1]) - loss
+        enough = self.calibration.bounds(confidence) <= self._loss(loss)
+        return float(self._promised[int(enough.argmax()) if enough.any() else -1])
 
-    def fixed_for(self, loss: float) -> OperatingPoint:
-        """The least k that loses no more than ``loss`` of held-out accuracy when every input is answered at it.
-
-        In the end the full network, which loses nothing. Raises ``InputError`` as ``target`` does.
+    def fixed_for(self, loss: float, confidence: float | None = None) -> OperatingPoint:
+        """The least k that gives up no more than ``loss`` when every input is answered at it, promised as by
+        ``target``; the full network where nothing less can be promised. Raises ``InputError`` as ``target`` does.
         """
-        return self.points[int((self.calibration.by_point >= self.target(loss)).argmax())]
+        enough = self.calibration.bounds_by_point(confidence) <= self._loss(loss)
+        return self.points[int(enough.argmax()) if enough.any() else -1]
 
     def threshold(self, accuracy: float | None) -> float | None:
-        """The least confidence at which ``accuracy`` is expected; None for None.
+        """The least confidence at which ``accuracy`` is promised; None for None.
 
         Infinite where all layers are int8 in full: that is quicker than any k of float32 rows. Raises ``InputError``
         when it cannot be met, not even by the full network.
         """
         if accuracy is None:
             return None
-        found = self.calibration.threshold(number(accuracy, "accuracy target"))
+        found = self._threshold(accuracy)
         if found is None:
             best = float(self.calibration.by_point[-1])
             raise InputError(f"{self.name}: an accuracy of {accuracy} cannot be met; the full network has {best:.4f}")
-        return math.inf if self.all_int8 else found
+        return found
+
+    def _threshold(self, accuracy: float) -> float | None:
+        level = int(np.searchsorted(self._promised, number(accuracy, "accuracy target")))
+        if level == len(self._promised):
+            return None
+        return math.inf if self.all_int8 else float(self.calibration.thresholds[level])
+
+    @cached_property
+    def _promised(self) -> np.ndarray:
+        return self.calibration.promised()
+
+    def _loss(self, loss: float) -> float:
+        if not 0 <= number(loss, "accuracy to give up") <= 1:
+            raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
+        return loss
 
     def _least(self, estimates: Sequence[float], threshold: float) -> OperatingPoint:
         ranked = zip(self.points, estimates, strict=False)
         return next((point for point, estimate in ranked if estimate >= threshold), self.full)
 
     def aclo(self, x: np.ndarray, accuracy: float) -> OperatingPoint | None:
-        """Accuracy-constrained, latency-optimised (Eq. 2): the least k expected to reach ``accuracy`` on this input.
+        """Accuracy-constrained, latency-optimised (Eq. 2): the least k with which ``accuracy`` is promised.
 
         None: it cannot be met, because not even the full network is that accurate.
         """
-        if self.calibration.threshold(number(accuracy, "accuracy target")) is None:
-            return None
-        threshold = self.threshold(accuracy)
-        assert threshold is not None  # as it can be met
-        return self._least(self.confidences(x).tolist(), threshold)
+        threshold = self._threshold(accuracy)
+        return None if threshold is None else self._least(self.confidences(x).tolist(), threshold)
+
+    def cheapest(self, x: Any, accuracy: float) -> np.ndarray:
+        threshold = self._threshold(accuracy)
+        if threshold is None:
+            return np.full(x.shape[0], -1)
+        return least_share(self.estimates(x), threshold)
 
     @property
     def ranker(self) -> str:
@@ -325,36 +372,22 @@ class SloNN(ElasticModel):
     ) -> None:
         """Write the artifact (kind ``slo-nn``): weights, tables, and the fingerprint of the weights they belong to."""
         with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
-            bundle.write_json(DESCRIPTION_FILE, self._description())
+            bundle.write_json(DESCRIPTION_FILE, stored.description(self))
             bundle.write_tensors(WEIGHTS_FILE, stored.weight_tensors(self.mlp))
             tensors = stored.table_tensors(self.confidence, self.calibration, self.activators)
             bundle.write_tensors(TABLES_FILE, tensors)
 
     @classmethod
     def load(cls, artifact: Artifact) -> SloNN:
-        """Read it back. Raises ``ArtifactError`` when the tables were built for other weights."""
-        description, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
+        """Read it back. Raises ``ArtifactError`` when the tables were built for other weights, or point beyond them."""
         try:
-            mlp = stored.read_mlp(description, artifact.tensors(WEIGHTS_FILE))
-            if mlp.fingerprint != description["weights_sha256"]:
-                raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
-            kind = RANKERS[description["ranker"]]
-            return cls(
-                artifact.name,
-                mlp,
-                description["shares"],
-                {int(at): stored.read_activator(kind, tables, int(at)) for at in description["entropy"]},
-                ConfidenceTables(tables["confidence.means"]),
-                Calibration.from_tensors(stored.under("calibration", tables)),
-                {int(at): bits for at, bits in description["entropy"].items()},
-                measure=description["measure"],
-                mean_k=description["mean_k"],
-                int8=description["int8"],
-                sparse=description["sparse"],
-            )
-        except (KeyError, IndexError, ValueError, InputError) as error:
-            if isinstance(error, ArtifactError):
-                raise
+            model = cls(artifact.name, **stored.read(artifact))
+            for at, activator in model.activators.items():
+                activator.check(model.mlp.layers[at])
+            return model
+        except ArtifactError:
+            raise
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, InputError) as error:
             raise ArtifactError(f"{artifact.path}: its tables and weights do not belong together ({error})") from error
 
     @cached_property
@@ -375,25 +408,14 @@ class SloNN(ElasticModel):
         return Int8Rows.of(self.mlp.layers[-1].view)
 
     def flat(self, x: Any) -> Any:
-        """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape."""
+        """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape, and no numbers."""
+        if not hasattr(x, "tocsr"):
+            x = np.asarray(x)
         shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
         if x.shape[1:] != shape:
             raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
-        if not isinstance(x, np.ndarray):
-            return x.tocsr()
-        return np.ascontiguousarray(x, dtype=np.float32).reshape(len(x), self._inputs)
-
-    def _description(self) -> dict[str, Any]:
-        return {
-            "input_shape": list(self.input_shape),
-            "layers": [layer.name for layer in self.mlp.layers],
-            "convolutions": {layer.name: layer.geometry() for layer in self.mlp.layers if isinstance(layer, ConvLayer)},
-            "weights_sha256": self.mlp.fingerprint,
-            "ranker": self.ranker,
-            "shares": list(self.shares),
-            "entropy": {str(at): bits for at, bits in self.entropy.items()},
-            "measure": self.measure,
-            "mean_k": self.mean_k,
-            "int8": self.int8,
-            "sparse": self.sparse,
-        }
+        if isinstance(x, np.ndarray):
+            return dense_rows(self.name, x, self._inputs)
+        if not self.mlp.dense:
+            raise InputError(f"{self.name} begins with a convolution and takes no sparse inputs")
+        return sparse_rows(self.name, x, self._inputs)

@@ -2,16 +2,106 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slotool.artifacts import Artifact
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
+from slotool.elastic.activators.ranker import require_array
+from slotool.elastic.activators.registry import RANKERS
+from slotool.errors import ArtifactError, InputError
+
+if TYPE_CHECKING:
+    from slotool.elastic.activators.slo_nn import SloNN
+
+DESCRIPTION_FILE = "slo-nn.json"
+WEIGHTS_FILE = "weights.safetensors"
+TABLES_FILE = "tables.safetensors"
+
+
+def description(model: SloNN) -> dict[str, Any]:
+    """What ``slo-nn.json`` holds: all that is no array."""
+    layers = model.mlp.layers
+    return {
+        "input_shape": list(model.input_shape),
+        "layers": [layer.name for layer in layers],
+        "convolutions": {layer.name: layer.geometry() for layer in layers if isinstance(layer, ConvLayer)},
+        "weights_sha256": model.mlp.fingerprint,
+        "ranker": model.ranker,
+        "shares": list(model.shares),
+        "entropy": {str(at): bits for at, bits in model.entropy.items()},
+        "measure": model.measure,
+        "mean_k": model.mean_k,
+        "int8": model.int8,
+        "sparse": model.sparse,
+    }
+
+
+def read(artifact: Artifact) -> dict[str, Any]:
+    """What ``SloNN`` is made of, by argument, from its three files.
+
+    Raises ``ArtifactError`` when the tables were built for other weights; ``InputError`` and what looking into data of
+    another form raises for the rest.
+    """
+    told, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
+    mlp = read_mlp(told, artifact.weights(WEIGHTS_FILE))
+    if mlp.fingerprint != told["weights_sha256"]:
+        raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
+    kind, shares = RANKERS[told["ranker"]], told["shares"]
+    entropy = {int(at): float(bits) for at, bits in told["entropy"].items()}
+    if not entropy or not all(0 <= at < len(mlp.layers) for at in entropy):
+        raise InputError(f"activators of layers {sorted(entropy)}, of {len(mlp.layers)}")
+    _require_shares(shares)
+    for field, of in (("measure", str), ("int8", bool), ("sparse", bool)):
+        if not isinstance(told[field], of):
+            raise InputError(f"{field} is {told[field]!r}")
+    activators = {at: read_activator(kind, tables, at) for at in entropy}
+    confidence = ConfidenceTables(tables["confidence.means"])
+    require_array(
+        "confidences", confidence.means, np.float32, (len(activators[min(activators)].lists.lists), len(shares))
+    )
+    calibration = Calibration.from_tensors(under("calibration", tables))
+    _require_calibration(calibration, len(shares))
+    return {
+        "mlp": mlp,
+        "shares": shares,
+        "activators": activators,
+        "confidence": confidence,
+        "calibration": calibration,
+        "entropy": entropy,
+        "measure": told["measure"],
+        "mean_k": {str(name): float(value) for name, value in told["mean_k"].items()},
+        "int8": told["int8"],
+        "sparse": told["sparse"],
+    }
+
+
+def _require_shares(shares: Any) -> None:
+    numbers = isinstance(shares, list) and all(type(share) in (int, float) for share in shares)
+    if not numbers or not all(low < high for low, high in zip([0.0, *shares], [*shares, math.inf], strict=True)):
+        raise InputError(f"shares of nodes must ascend from above 0, and are {shares!r}")
+    if not shares or not shares[-1] <= 1:
+        raise InputError(f"shares of nodes must be at most 1, and are {shares!r}")
+
+
+def _require_calibration(calibration: Calibration, shares: int) -> None:
+    thresholds, accuracy, by_point = calibration.thresholds, calibration.accuracy, calibration.by_point
+    require_array("accuracies of thresholds", accuracy, np.float64, (len(accuracy),))
+    require_array("accuracies of points", by_point, np.float64, (shares + 1,))
+    # Levels of one accuracy are kept apart by some billionths, which may lead out of the range.
+    if not all((np.abs(values - 0.5) <= 0.501).all() for values in (accuracy, by_point)):
+        raise InputError("accuracies that are not all between 0 and 1")
+    if thresholds.shape != accuracy.shape or not len(accuracy) or not (np.diff(accuracy) >= 0).all():
+        raise InputError(f"{thresholds.shape} thresholds and {accuracy.shape} accuracies, which must not fall")
+    if thresholds[0] != -math.inf or not (thresholds[1:] > thresholds[:-1]).all():
+        raise InputError("thresholds that do not ascend from minus infinity")
 
 
 def weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
@@ -23,10 +113,16 @@ def weight_tensors(mlp: MLP) -> dict[str, np.ndarray]:
 def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) -> MLP:
     """From ``weight_tensors`` and what says in which order the layers come. Raises ``KeyError`` for one that lacks."""
     geometry, layers = description.get("convolutions", {}), []
+    if not isinstance(geometry, Mapping):
+        raise InputError("convolutions is no object of layers")
     for name in description["layers"]:
         own = (weights[f"{name}.weight"], weights[f"{name}.bias"])
         layers.append(ConvLayer.of(name, *own, geometry[name]) if name in geometry else DenseLayer(name, *own))
-    return MLP(tuple(description["input_shape"]), tuple(layers))
+    shape = description["input_shape"]
+    # True is an int to Python, and none to what compiles.
+    if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
+        raise InputError(f"input_shape is {shape!r}, expected sizes of at least 1")
+    return MLP(tuple(shape), tuple(layers))
 
 
 def table_tensors(

@@ -21,58 +21,97 @@ from slotool.errors import InputError
 # What a list that was built counts as at first: so many examples of its bucket.
 REMEMBERED_EXAMPLES = 2 * LEAST_IN_BUCKET
 HALF_LIFE = 4_096
+# Half of what is observed is counted, and that must be enough for a calibration.
+LEAST_HALF_LIFE = 2 * LEAST_VALIDATION_EXAMPLES
 
 
 class TableUpdates:
     """Takes in served inputs, in idle time, and makes tables of no more bytes that fit them.
 
-    After ``half_life`` further inputs an input counts half as much in the ranked lists; confidences and calibration
-    are of the last ``half_life`` inputs. A bucket that became thin gives its list to one that filled. Rankers stay.
-    Not thread-safe. Raises ``InputError`` for a half-life below what a calibration needs.
+    What moves the ranked lists has no part in confidences, calibration and promises, and the other way round:
+    ``observe`` gives every other input to either, ``rank`` and ``count`` take inputs for one of them alone. After
+    ``half_life`` further inputs an input counts half as much in the lists; all else is of the last ``half_life``. A
+    bucket that became thin gives its list to one that filled. Rankers stay. Not thread-safe. Raises ``InputError`` for
+    a half-life below what a calibration needs.
     """
 
     def __init__(self, model: SloNN, half_life: int = HALF_LIFE):
-        if half_life < LEAST_VALIDATION_EXAMPLES:
-            raise InputError(f"a half-life of {half_life} inputs is too short; {LEAST_VALIDATION_EXAMPLES} are needed")
+        if half_life < LEAST_HALF_LIFE:
+            raise InputError(f"a half-life of {half_life} inputs is too short; {LEAST_HALF_LIFE} are needed")
         self.model, self.half_life = model, half_life
         informed = {at: activator for at, activator in model.activators.items() if activator.ranker.informed}
         self._scores = {at: _Fading(activator) for at, activator in informed.items()}
         self._rng = np.random.default_rng(0)
-        self._recent: list[tuple[Any, Any]] = []
+        # Inputs, their labels, and how many inputs they stand for.
+        self._recent: list[tuple[Any, Any, int]] = []
+        self._observed = 0
 
     def observe(self, x: Any, y: Any = None) -> None:
         """Take in a batch: float32 [n, *input_shape] or CSR; ``y``: its classes or label sets, if they are known.
 
-        The full activations are computed here. Raises ``InputError`` for NaN or infinite values, and when labels come
-        with some batches only.
+        The full activations are computed here. Every other input moves the lists, the others are counted: show none
+        twice. Raises ``InputError`` for NaN or infinite values, and when labels come with some batches only.
         """
+        inputs = self._checked(x, y)
+        counted = (self._observed + np.arange(inputs.shape[0])) % 2 == 1
+        self._observed += inputs.shape[0]
+        self._rank(inputs[~counted], inputs.shape[0])
+        self._count(inputs[counted], _taken(y, counted), inputs.shape[0])
+
+    def rank(self, x: Any) -> None:
+        """As ``observe``, for the lists alone."""
         inputs = flat(x)
-        if not np.isfinite(inputs if isinstance(inputs, np.ndarray) else inputs.data).all():
-            raise InputError("the inputs to learn from hold NaN or infinite values")
+        _require_finite(inputs)
+        self._rank(inputs, inputs.shape[0])
+
+    def count(self, x: Any, y: Any = None) -> None:
+        """As ``observe``, for confidences, calibration and promises alone: inputs that moved no list, nor trained the
+        network."""
+        inputs = self._checked(x, y)
+        self._count(inputs, y, inputs.shape[0])
+
+    def _checked(self, x: Any, y: Any) -> Any:
+        inputs = flat(x)
+        _require_finite(inputs)
         if self._recent and (self._recent[0][1] is None) != (y is None):
             raise InputError("labels must come with all batches or with none")
-        faded = 0.5 ** (inputs.shape[0] / self.half_life)
+        return inputs
+
+    def _rank(self, inputs: Any, of: int) -> None:
+        """``of``: how many inputs they stand for."""
+        faded = 0.5 ** (of / self.half_life)
         for at, scores in self._scores.items():
             scores.fade(faded)
+            if not inputs.shape[0]:
+                continue
             layer, activations = self.model.mlp.layers[at], self._activations(at, inputs)
             before = {index: activator for index, activator in self.model.activators.items() if index < at}
             ranker = self.model.activators[at].ranker
             for share in self.model.shares if before else (1.0,):
                 keys = ranker.keys(layer.view, layer.seen(layer_input(self.model.mlp, before, inputs, share, at)))
                 scores.add(keys, ranker.considered(layer.view, keys, activations, self._rng))
-        self._recent.append((inputs, y))
-        while len(self._recent) > 1 and sum(part.shape[0] for part, _ in self._recent[1:]) >= self.half_life:
+
+    def _count(self, inputs: Any, y: Any, of: int) -> None:
+        if not inputs.shape[0]:
+            return
+        self._recent.append((inputs, y, of))
+        while len(self._recent) > 1 and sum(stands_for for _, _, stands_for in self._recent[1:]) >= self.half_life:
             self._recent.pop(0)
 
     def updated(self) -> SloNN:
         """The model with tables of what was observed. Raises ``InputError`` when that is too little to calibrate by.
 
         Without labels an input counts as answered rightly where it is answered as in full, and every answer that
-        differs is held against the accuracy that the full network had: a promise too low, never too high.
+        differs counts as a right one lost, against the accuracy that the full network had: a promise too low, never
+        too high. What is promised was counted on inputs that had no part in the lists, as by ``build``; it holds for
+        inputs that keep coming as those of the last half-life did.
         """
-        model, seen = self.model, sum(part.shape[0] for part, _ in self._recent)
-        if seen < LEAST_VALIDATION_EXAMPLES:
-            raise InputError(f"{seen} inputs are too few to calibrate by; {LEAST_VALIDATION_EXAMPLES} are needed")
+        model, counted = self.model, sum(part.shape[0] for part, _, _ in self._recent)
+        if counted < LEAST_VALIDATION_EXAMPLES:
+            raise InputError(
+                f"{counted} inputs are too few to calibrate by; {LEAST_VALIDATION_EXAMPLES} are needed besides those "
+                "that move the lists"
+            )
         activators = {
             at: Activator(activator.ranker, self._scores[at].lists(activator.lists))
             if at in self._scores
@@ -103,7 +142,7 @@ class TableUpdates:
 
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
         model, first = self.model, min(activators)
-        parts = [self._lessons(activators, first, x, y) for x, y in self._recent]
+        parts = [self._lessons(activators, first, x, y) for x, y, _ in self._recent]
         trials = (np.concatenate([getattr(part.trials, of.name) for part in parts]) for of in fields(Trials))
         buckets, correct = (np.concatenate([getattr(part, of) for part in parts]) for of in ("buckets", "correct"))
         lessons = Lessons(buckets, Trials(*trials), correct)
@@ -114,19 +153,27 @@ class TableUpdates:
         levels = max(2, len(model.calibration.thresholds) - 2)
         if self._recent[0][1] is not None:
             expected = Expectation.learn(lessons.trials, lessons.correct).of(lessons.trials)
-            return confidence, self._as_served(Calibration.measure(estimates, lessons.correct, levels, expected))
+            return confidence, self._as_served(
+                Calibration.measure(estimates, lessons.correct, levels, expected), lessons.correct[:, -1]
+            )
         found = Calibration.measure(estimates, lessons.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
-        return confidence, Calibration(found.thresholds, found.accuracy - unknown, found.by_point - unknown)
+        return confidence, replace(found, accuracy=found.accuracy - unknown, by_point=found.by_point - unknown)
 
-    def _as_served(self, found: Calibration) -> Calibration:
-        """Where all layers are int8 at 100 %, that is what answers, and no more may be promised than it keeps."""
+    def _as_served(self, found: Calibration, plain: np.ndarray) -> Calibration:
+        """Where all layers are int8 at 100 %, that is what answers, and no more may be promised than it keeps.
+
+        ``plain``: bool [n], where the network is right in float32.
+        """
         model = self.model
         if not model.all_int8:
             return found
-        served = (model.forward(x.reshape(-1, *model.input_shape), model.full).argmax(axis=1) for x, _ in self._recent)
-        hits = [right(labels[:, None], y) for labels, (_, y) in zip(served, self._recent, strict=True)]
-        return found.with_full(float(np.concatenate(hits).mean()))
+        shaped = (x.reshape(-1, *model.input_shape) for x, _, _ in self._recent)
+        served = (model.forward(x, model.full).argmax(axis=1) for x in shaped)
+        parts = [right(labels[:, None], y)[:, 0] for labels, (_, y, _) in zip(served, self._recent, strict=True)]
+        hits = np.concatenate(parts)
+        lost, gained = (int(np.count_nonzero(differ)) for differ in (plain & ~hits, hits & ~plain))
+        return found.with_full(float(hits.mean()), lost, gained)
 
     def _lessons(self, activators: dict[int, Activator], first: int, x: Any, y: Any) -> Lessons:
         mlp = self.model.mlp
@@ -135,6 +182,17 @@ class TableUpdates:
         layer, activator = mlp.layers[first], activators[first]
         buckets = in_chunks(x, lambda part: activator.buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
         return Lessons(buckets, trials, correct)
+
+
+def _taken(y: Any, which: np.ndarray) -> Any:
+    if y is None:
+        return None
+    return y[which] if isinstance(y, np.ndarray) else y.take(np.flatnonzero(which))
+
+
+def _require_finite(inputs: Any) -> None:
+    if not np.isfinite(inputs if isinstance(inputs, np.ndarray) else inputs.data).all():
+        raise InputError("the inputs to learn from hold NaN or infinite values")
 
 
 class _Fading:

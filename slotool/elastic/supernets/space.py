@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.elastic.supernets.layers import EFFECTS
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
@@ -40,7 +41,7 @@ class Dial:
     """
 
     name: str
-    choices: tuple[float, ...]
+    choices: tuple[int | float, ...]
     operators: tuple[str, ...] = ()
     blocks: tuple[LayerSelect, ...] = ()
     always: int = 0
@@ -190,17 +191,26 @@ class Space:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Space:
         """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` when it is none."""
-        dials = [
-            Dial(
-                entry["name"],
-                tuple(entry["choices"]),
-                tuple(entry["operators"]),
-                tuple(LayerSelect(b["entry"], b["exit"], tuple(b["operators"])) for b in entry["blocks"]),
-                entry["always"],
-            )
-            for entry in document["dials"]
-        ]
-        return cls(OperatorGraph.from_document(document["graph"]), tuple(dials))
+        dials = strict_json.convert(document["dials"], tuple[Dial, ...])
+        graph = OperatorGraph.from_document(document["graph"])
+        _require_consistent(graph, dials)
+        return cls(graph, dials)
+
+
+def _require_consistent(graph: OperatorGraph, dials: Sequence[Dial]) -> None:
+    """Raises ``InputError`` unless the dials' choices and blocks are of this network, each block after its entry."""
+    at = {operator.name: i for i, operator in enumerate(graph.operators)}
+    for dial in dials:
+        most = dial.always + len(dial.blocks) if dial.name == "depth" else 1
+        ascending = all(a < b for a, b in pairwise(dial.choices))
+        if not dial.choices or not ascending or not dial.always <= dial.choices[0] <= dial.choices[-1] <= most:
+            raise InputError(f"the choices of {dial.name[:40]!r} are not ascending, or beyond what there is")
+        sized = [graph.operators[at[name]] for name in dial.operators if name in at]
+        if len(sized) < len(dial.operators) or any(SIZE_OF.get(o.op) not in o.attributes for o in sized):
+            raise InputError(f"{dial.name[:40]!r} is no dial of this network")
+        for block in dial.blocks:
+            if not {block.entry, block.exit, *block.operators} <= at.keys() or at[block.entry] >= at[block.exit]:
+                raise InputError(f"a block of {dial.name!r} is no part of this network")
 
 
 # Narrowed graphs kept at a time: they are made again in a millisecond.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.family import Version
 from slotool.elastic.model import ElasticModel
@@ -135,13 +137,17 @@ class Supernet(ElasticModel):
     @classmethod
     def load(cls, artifact: Artifact) -> Supernet:
         """Read it back. Raises ``ArtifactError`` when weights, statistics and space do not belong together."""
-        told = artifact.json(SUBNETS_FILE)
+        told = strict_json.convert(artifact.json(SUBNETS_FILE), _Subnets)
         try:
             space = Space.from_document(artifact.json(SPACE_FILE))
+            weights = artifact.weights(WEIGHTS_FILE)
+            # Before a network of the described size takes memory.
+            if space.graph.weights > 2 * sum(array.size for array in weights.values()):
+                raise InputError("the network described has more weights than there are")
             module = GraphModule(space.graph, layers=LAYERS)
-            _assign(module, artifact.tensors(WEIGHTS_FILE))
-            norm = SubnetNorm.from_state(artifact.tensors(STATISTICS_FILE), told["statistics"])
-            scores = {tuple(entry["values"]): entry["scores"] for entry in told["subnets"]}
+            _assign(module, weights)
+            norm = SubnetNorm.from_state(artifact.weights(STATISTICS_FILE), told.statistics)
+            scores = {entry.values: entry.scores for entry in told.subnets}
             return cls(artifact.name, space, module, norm, list(scores), scores)
         except ArtifactError:
             raise
@@ -149,6 +155,20 @@ class Supernet(ElasticModel):
             raise ArtifactError(
                 f"{artifact.path}: its weights, statistics and subnets do not belong together ({error})"
             ) from error
+
+
+@dataclass(frozen=True)
+class _Entry:
+    values: tuple[int | float, ...]
+    scores: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Subnets:
+    """What ``SUBNETS_FILE`` says."""
+
+    subnets: list[_Entry]
+    statistics: dict[str, list[tuple[str, int]]]
 
 
 def measure(space: Space, module: GraphModule, norm: SubnetNorm, subnets: Iterable[Subnet], x: np.ndarray) -> None:

@@ -1,0 +1,69 @@
+"""Which measure of confidence spares most at the allowed loss, and what its tables may promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.elastic.activators.confidence import (
+    FOLDS,
+    MEASURES,
+    Calibration,
+    ConfidenceTables,
+    Lessons,
+    least_share,
+    mean_share,
+)
+from slotool.elastic.activators.expectation import Expectation
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The measure kept with its tables and calibration; ``mean_k``: by measure, where the allowed loss is estimated."""
+
+    measure: str
+    mean_k: dict[str, float]
+    confidence: ConfidenceTables
+    calibration: Calibration
+
+
+def judge(
+    trained: Lessons,
+    held_out: Lessons,
+    rows: int,
+    shares: Sequence[float],
+    levels: int,
+    allowed_loss: float,
+    seed: int,
+) -> Judged:
+    """Learn confidence by each measure and keep the one that promises the allowed loss at the least mean k.
+
+    Where several promise it at all nodes only, of them the one whose mean k is least as losses are estimated.
+    ``rows``: of the tables; ``levels``: thresholds to calibrate. Everything is counted with estimates by tables that
+    the same example had no part in.
+    """
+    expected = Expectation.learn(held_out.trials, held_out.correct).of(held_out.trials)
+    measured: dict[str, tuple[tuple[float, float], ConfidenceTables, Calibration]] = {}
+    for measure in MEASURES:
+        # Every measure is judged on the same parts.
+        confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
+        calibration = Calibration.measure(estimates, held_out.correct, levels, expected)
+        mean_k = _mean_k(estimates, calibration, shares, allowed_loss)
+        measured[measure.name] = (mean_k, confidence, calibration)
+    best = min(measured, key=lambda name: measured[name][0])
+    _, confidence, calibration = measured[best]
+    estimated = {name: entry[0][1] for name, entry in measured.items()}
+    return Judged(best, estimated, confidence, calibration)
+
+
+def _mean_k(
+    estimates: np.ndarray, calibration: Calibration, shares: Sequence[float], allowed_loss: float
+) -> tuple[float, float]:
+    """Mean k of choosing per input where the allowed loss is promised, and where it is estimated to be kept."""
+    promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]
+    estimated = calibration.threshold(float(calibration.by_point[-1]) - allowed_loss)
+    assert estimated is not None  # the full network reaches it
+    mean_ks = [mean_share(shares, least_share(estimates, t)) for t in (promised, estimated)]
+    return mean_ks[0], mean_ks[1]

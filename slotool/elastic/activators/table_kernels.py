@@ -1,0 +1,109 @@
+"""What tables say of an input: every k of the grid tried in one pass, and the confidence in each. See ``layout``.
+
+Import this module only where tables are made or asked: it brings in Numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slotool.compilation import njit
+from slotool.elastic.activators.kernels import require
+from slotool.elastic.activators.layer_kernels import FAST, confidence, find_buckets, gather, hash_nodes, pick
+from slotool.elastic.activators.layout import (
+    CHOSEN_AT,
+    COUNTS_AT,
+    FIELDS,
+    HASHED,
+    HEADER,
+    INPUT_AT,
+    INPUTS,
+    KIND,
+    LAYERS,
+    NONE,
+    OUTPUT_AT,
+    SHARES,
+)
+
+# The logarithm of ``confidence.LEAST_PROBABILITY``.
+_LOG_LEAST = float(np.log(1e-6))
+
+
+@njit(cache=True, fastmath=FAST)
+def ladder(
+    x: np.ndarray,
+    log_partition: np.ndarray,
+    best: np.ndarray,
+    closeness: np.ndarray,
+    probability: np.ndarray,
+    numbers: np.ndarray,
+    ints: np.ndarray,
+    ids: np.ndarray,
+    bytes_: np.ndarray,
+) -> None:
+    """All k of the grid from one gather, where the output layer alone is activated: its lists are nested.
+
+    ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
+    int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
+    it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
+    having ``LEAST_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
+    """
+    layers, shares = ints[LAYERS], ints[SHARES]
+    row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
+    require(x.shape[1] == row[INPUTS] and row[KIND] != NONE and len(log_partition) == len(x))
+    require(best.shape == closeness.shape == probability.shape == (len(x), shares))
+    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]]
+    for query in range(len(x)):
+        inputs[:] = x[query]
+        hash_nodes(row, False, numbers, ints, ids)
+        find_buckets(row, numbers, ints, ids, bytes_)
+        hashed = row[HASHED]
+        count = ints[row[COUNTS_AT] + shares - 1]
+        pick(row, hashed, count, ints, ids, bytes_)
+        gather(row, hashed, count, 0, numbers, ints, bytes_)
+        done, at, highest = 0, 0, np.float32(-np.inf)
+        mass, weighted = 0.0, 0.0
+        for share in range(shares):
+            for i in range(done, ints[row[COUNTS_AT] + share]):
+                value = output[i]
+                if value > highest:
+                    highest, at = value, chosen[i]
+                below = value - log_partition[query]
+                if below > -25.0:
+                    part = np.exp(below)
+                    mass += part
+                    weighted += part * below
+            done = ints[row[COUNTS_AT] + share]
+            best[query, share] = at
+            probability[query, share] = np.exp(highest - log_partition[query])
+            missing = max(0.0, 1.0 - mass)
+            own = mass * np.log(mass) if mass > 0.0 else 0.0
+            closeness[query, share] = weighted - own + missing * _LOG_LEAST
+
+
+@njit(cache=True, fastmath=FAST)
+def estimate(
+    x: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+) -> None:
+    """Fill ``out`` float64 [shares] with ĉ(k, x) for ``x`` float32 [inputs of the first activated layer].
+
+    Raises ``ValueError`` where shapes do not fit.
+    """
+    at = _first_activated(ints)
+    row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
+    require(len(x) == row[INPUTS] and len(out) == ints[SHARES])
+    numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]] = x
+    hash_nodes(row, False, numbers, ints, ids)
+    find_buckets(row, numbers, ints, ids, bytes_)
+    for share in range(ints[SHARES]):
+        out[share] = confidence(row, share, numbers, ints)
+
+
+@njit(cache=True)
+def _first_activated(ints: np.ndarray) -> int:
+    at = 0
+    while at < ints[LAYERS] - 1 and ints[HEADER + at * FIELDS + KIND] == NONE:
+        at += 1
+    require(ints[HEADER + at * FIELDS + KIND] != NONE)
+    return at
