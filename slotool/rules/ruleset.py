@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
@@ -90,11 +91,10 @@ class RuleSet:
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
         document = load_document(path, RULES_SCHEMA, RULES_VERSION, "rule set")
-        try:
-            rules = tuple(_rule(entry) for entry in _sequence(document["rules"]))
-            return cls(rules=rules, **{f.name: document[f.name] for f in fields(cls) if f.name != "rules"})
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: a rule set with a field missing or unknown ({error})") from error
+        with strict_json.assembling(path, "a rule set"):
+            entries = _sequence(document.get("rules"))
+            read = strict_json.convert({**document, "rules": []}, cls)
+            return replace(read, rules=tuple(_rule(entry, f"{path}: rule {i}") for i, entry in enumerate(entries, 1)))
 
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
@@ -108,9 +108,14 @@ def _readable(point: OperatingPoint) -> dict[str, Any]:
     }
 
 
-def _rule(entry: Mapping[str, Any]) -> Rule:
-    said = {key: value for key, value in entry.items() if key not in ("policy", "versions", "threshold")}
-    return Rule(**{**said, "point": OperatingPoint.parse(entry["point"])})
+def _rule(entry: Any, where: str) -> Rule:
+    with strict_json.assembling(where, "a rule"):
+        point = strict_json.convert(entry["point"], str)
+        # What else it says of its point is for readers.
+        rule = strict_json.convert({**entry, "point": {}}, Rule)
+        if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
+            raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
+        return replace(rule, point=OperatingPoint.parse(point))
 
 
 def _sequence(value: Any) -> Sequence[Any]:

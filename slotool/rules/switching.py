@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 
@@ -78,12 +79,10 @@ class SwitchingPlan:
     def load(cls, path: str | Path) -> SwitchingPlan:
         """Raises ``InputError`` for anything but a plan of this schema version."""
         document = load_document(path, PLAN_SCHEMA, PLAN_VERSION, "switching plan")
-        fields = {name: value for name, value in document.items() if name not in ("schema", "schema_version")}
-        try:
-            plan = cls(**{**fields, "loads": tuple(Load(**load) for load in fields["loads"])})
-            possible = plan.deadline_s > 0 and min(plan.rates_per_s.values()) >= 0
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{path}: a switching plan with a field missing or unknown ({error})") from error
+        with strict_json.assembling(path, "a switching plan"):
+            plan = strict_json.convert(document, cls)
+            figures = (plan.deadline_s, plan.replicas, plan.threads)
+            possible = min(figures) > 0 and min(plan.rates_per_s.values()) >= 0
         if not possible or set(plan.rates_per_s) != set(plan.accuracy):
             raise InputError(f"{path}: a switching plan with impossible figures")
         return plan

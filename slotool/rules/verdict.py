@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,14 +20,16 @@ from slotool.tables import OutcomeTable
 class TierVerdict:
     """One rule on fresh outcomes.
 
-    ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version. ``violated``:
-    it is above the tolerance (the paper's count, Fig. 8). ``p_value``: how likely so much is by chance if the tolerance
-    is kept; small values say that more than chance is at work. ``…_saved``: shares of what the best version takes.
+    ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version.
+    ``above_tolerance``: the observed degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean
+    exceeds a tolerance that holds about as often as not when the tier sits at its tolerance, so the count alone is no
+    verdict. ``p_value``: probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``.
+    ``…_saved``: shares of what the best version takes.
     """
 
     rule: Rule
     degradation: float
-    violated: bool
+    above_tolerance: bool
     p_value: float
     response_time_s: float
     cost: float
@@ -91,6 +93,21 @@ def cross_validate(
         found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()
     return found
+
+
+def adjusted_p_values(rounds: Sequence[Sequence[TierVerdict]]) -> np.ndarray:
+    """One p-value per tier, adjusted for looking at every fold of every tier: float64 [tiers].
+
+    ``rounds``: per fold the verdicts, the tiers in one order. Bonferroni's correction over a tier's folds, Holm's over
+    the tiers (Scandinavian Journal of Statistics 6, 1979): the probability that any tier which holds gets a value
+    ≤ α is at most α, however the tiers depend on each other.
+    """
+    per_tier = np.array([min(1.0, len(same) * min(v.p_value for v in same)) for same in zip(*rounds, strict=True)])
+    order = np.argsort(per_tier)
+    stepped = per_tier[order] * np.arange(len(per_tier), 0, -1)
+    adjusted = np.empty_like(per_tier)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(stepped))
+    return adjusted
 
 
 def _p_value(rules: RuleSet, tolerance: float, error: np.ndarray, best: np.ndarray, max_error: float) -> float:

@@ -8,6 +8,9 @@ from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
+# Why no minimum can be asked for, ever: unlike other reasons it does not pass.
+ACCURACY_UNKNOWN = "nothing is known of the accuracy of this model's points"
+
 
 class AccuracyConstrained(Policy):
     """The cheapest point expected to reach the query's ``min_accuracy``; nothing to say on a query without one.
@@ -27,7 +30,7 @@ class AccuracyConstrained(Policy):
         expected = {point: self._expected(query, point) for point in self.points}
         known = {point: accuracy for point, accuracy in expected.items() if accuracy is not None}
         if not known:
-            return CannotMeet("nothing is known of the accuracy of this model's points")
+            return CannotMeet(ACCURACY_UNKNOWN)
         enough = [point for point, accuracy in known.items() if accuracy >= query.min_accuracy]
         if not enough:
             best = max(known.values())

@@ -153,10 +153,11 @@ class Dispatcher:
         """``returning``: it was here before, so it is no new arrival."""
         self.queue.push(query, returning=returning)
 
-    def withdraw(self, query: Query) -> bool:
-        """Its client is gone. Whether it still waited; a batch at work is not called back."""
+    def withdraw(self, query: Query, fate: Fate = Fate.GONE) -> bool:
+        """Its client is gone, or will not wait any longer. Whether it still waited; a batch at work is not called
+        back."""
         found = self.queue.remove(query)
-        self.fates[Fate.GONE] += found
+        self.fates[fate] += found
         return found
 
     def turn(self, now_us: float) -> tuple[Batch | None, list[Drop]]:

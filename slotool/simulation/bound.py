@@ -6,10 +6,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
+from slotool.compilation import njit
 from slotool.errors import RunError
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.scenario import Scenario

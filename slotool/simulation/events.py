@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from slotool.compilation import njit
+from slotool.errors import InputError
 from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.batching.shedding import to_shed
@@ -23,12 +25,15 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
     """``policy`` on a virtual clock, asked whenever a worker is free and somebody waits (superserve, §5).
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
-    where left out. Raises ``InputError`` when every deadline is shorter than the fastest call.
+    where left out. Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another
+    grid.
     """
     grid = policy.grid
     if len(scenario):
         grid.require_deadline(float((scenario.deadline_us - scenario.arrival_us).max()))
     times = times or ServiceTimes.planned(grid)
+    if len(times.starts) != grid.latency_us.size + 1:
+        raise InputError(f"service times of {len(times.starts) - 1} cells for a grid of {grid.latency_us.size}")
     count, workers = len(scenario), len(scenario.death_us)
     least: np.ndarray = np.zeros(0, dtype=np.int16)
     if scenario.min_accuracy is not None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.scenario import Scenario

@@ -8,6 +8,9 @@ import numpy as np
 
 from slotool.errors import InputError
 
+# A year: beyond it differences of instants lose their fractions.
+MAX_INSTANT_US = 3.2e13
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -16,8 +19,8 @@ class Scenario:
     ``arrival_us``, ``deadline_us``: float64 [n], instants. ``min_accuracy``: float64 [n], 0 for none; ``priority``:
     int64 [n], 1 the most important, 0 the least; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for
     one that lives.
-    Raises ``InputError`` for arrivals that descend, are negative or not finite, a deadline not after its arrival,
-    arrays of unequal length, or no worker.
+    Raises ``InputError`` for NaN, arrivals that descend, are negative, not finite or beyond a year, a deadline not
+    after its arrival, arrays of unequal length, or no worker.
     """
 
     arrival_us: np.ndarray
@@ -36,6 +39,12 @@ class Scenario:
             raise InputError("arrivals must be finite, not negative, and in ascending order")
         if not (self.deadline_us > arrivals).all():
             raise InputError("every deadline must lie after its query's arrival")
+        for name in ("arrival_us", "deadline_us", "death_us", "min_accuracy", "priority"):
+            given = getattr(self, name)
+            if given is not None and (given.ndim != 1 or np.isnan(given).any()):
+                raise InputError(f"{name} must be one row of numbers, none of them NaN")
+        if len(arrivals) and arrivals[-1] > MAX_INSTANT_US:
+            raise InputError(f"an arrival after {arrivals[-1]:g} µs; a simulation lasts at most a year")
         if not len(self.death_us):
             raise InputError("a simulation needs at least one worker")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching import ControlGrid
 from slotool.tables import OperatingPoint
@@ -16,12 +16,21 @@ class ServiceTimes:
     """µs of every cell of a grid: float64 ``values``, those of cell c at ``starts[c]:starts[c + 1]``.
 
     A call draws one of its cell's values by the number of the call alone, so that two simulators draw alike.
+    Raises ``InputError`` for values that are not positive and finite, and starts that do not ascend through them all.
     """
 
     def __init__(self, values: np.ndarray, starts: np.ndarray, seed: int = 0):
         self.values = np.ascontiguousarray(values, dtype=np.float64)
         self.starts = np.ascontiguousarray(starts, dtype=np.int64)
         self.seed = seed
+        # By these the compiled draw goes into the values, and divides.
+        if self.values.ndim != 1 or not (self.values > 0).all() or not np.isfinite(self.values).all():
+            raise InputError("service times must be positive and finite")
+        ends = self.starts.ndim == 1 and len(self.starts) and (self.starts[0], self.starts[-1]) == (0, len(self.values))
+        if not ends or not (np.diff(self.starts) > 0).all():
+            raise InputError("service times must have at least one value for each cell, one cell's after the other's")
+        if not 0 <= seed < 2**63:
+            raise InputError(f"a seed of {seed} is not within 0 and 2^63 − 1")
 
     @classmethod
     def planned(cls, grid: ControlGrid) -> ServiceTimes:

@@ -81,4 +81,4 @@ def test_figures_show_what_the_rules_say() -> None:
     assert {figure.id for figure in version_figures("v", outcomes)} >= {"versions-v", "categories-v"}
     held = verdicts(rules, family_outcomes(400, seed=1))
     figure = promised_against_actual(rules, [held], "s")
-    assert figure.headlines[0][1] == f"{sum(v.violated for v in held)} of {len(held)}"
+    assert figure.headlines[0][1] == f"{sum(v.above_tolerance for v in held)} of {len(held)}"

@@ -9,7 +9,7 @@ from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
 from slotool.rules.betting import evidence_against
 from slotool.rules.drift import watch
-from slotool.rules.verdict import cross_validate, verdicts
+from slotool.rules.verdict import TierVerdict, adjusted_p_values, cross_validate, verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
 
@@ -40,13 +40,18 @@ def test_a_verdict_is_what_the_replay_says(kind: str) -> None:
     worse = own.error.mean() - best.error.mean()
     assert cheap.degradation == pytest.approx(worse if kind == "absolute" else worse / best.error.mean())
     assert cheap.cost_saved == pytest.approx(1 - own.cost.mean() / best.cost.mean())
-    assert cheap.violated == (cheap.degradation > 0.01)
-    assert (alone.degradation, alone.violated, alone.response_time_saved, alone.p_value) == (0.0, False, 0.0, 1.0)
+    assert cheap.above_tolerance == (cheap.degradation > 0.01)
+    assert (alone.degradation, alone.above_tolerance, alone.response_time_saved, alone.p_value) == (
+        0.0,
+        False,
+        0.0,
+        1.0,
+    )
 
 
 def test_a_tolerance_far_exceeded_is_no_accident() -> None:
     held, broken = (verdicts(_rules(0.02), outcomes)[1] for outcomes in (family_outcomes(2000), _shifted(0, 2000)))
-    assert broken.violated
+    assert broken.above_tolerance
     assert broken.p_value < 1e-6
     assert held.p_value > broken.p_value
 
@@ -125,10 +130,45 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
     assert (kept.exit_code, json.loads(kept.stdout)["violations"]) == (0, 0)
     assert plot.read_bytes().startswith(b"\x89PNG")
     broken = slotool("evaluate-rules", rules, bad)
-    assert (broken.exit_code, "1 of 2 violated" in broken.stdout) == (1, True)
+    assert (broken.exit_code, "1 of 2 tiers violated" in broken.stdout) == (1, True)
     assert slotool("evaluate-drift", rules, good).exit_code == 0
     drifted = slotool("evaluate-drift", rules, bad, "--json")
     assert (drifted.exit_code, json.loads(drifted.stdout)["alarms"]) == (1, 1)
+
+
+def test_a_mean_above_the_tolerance_is_no_verdict_by_itself(slotool, tmp_path) -> None:
+    """On some sample a tier at its tolerance is observed above it; the command must not fail a build for that."""
+    rules, fresh = tmp_path / "rules.json", tmp_path / "fresh.parquet"
+    family_outcomes(300).save(fresh)
+    observed = verdicts(_rules(0.5), family_outcomes(300))[1].degradation
+    _rules(observed - 0.002).save(rules)
+    done = slotool("evaluate-rules", rules, fresh, "--json")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["above_tolerance"], document["violations"]) == (0, 1, 0)
+    assert slotool("evaluate-rules", rules, fresh, "--significance", "1.5").exit_code == 2
+
+
+def test_p_values_are_adjusted_for_every_look() -> None:
+    rule = _rules(0.1).rules[1]
+
+    def fold(*p_values: float) -> list[TierVerdict]:
+        return [TierVerdict(rule, 0.2, True, p, 1.0, 1.0, 0.0, 0.0) for p in p_values]
+
+    np.testing.assert_allclose(adjusted_p_values([fold(0.01, 0.5, 0.02)]), [0.03, 0.5, 0.04])
+    # Two folds double a tier's least value before Holm's steps.
+    np.testing.assert_allclose(adjusted_p_values([fold(0.01, 0.5), fold(0.9, 0.3)]), [0.04, 0.6])
+
+
+def test_tiers_at_their_tolerance_are_rarely_called_violated() -> None:
+    """The worst case that a kept promise allows: eleven tiers exactly at their tolerance, on fresh samples."""
+    draw, alarms = np.random.default_rng(11), 0
+    for _ in range(200):
+        u = draw.random(500)
+        p_values = [1.0 / evidence_against((u < s) - (u > 1 - s) * 1.0, 1.0, restarts=False).max()
+                    for s in np.linspace(0.05, 0.15, 11)]  # fmt: skip
+        tiers = [TierVerdict(_rules(0.1).rules[1], 0.2, True, min(1.0, p), 1.0, 1.0, 0.0, 0.0) for p in p_values]
+        alarms += bool((adjusted_p_values([tiers]) <= 0.05).any())
+    assert alarms / 200 <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
 
 
 def test_folds_by_the_command(slotool, tmp_path) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, chooser, widest
+from slotool.scheduling.batching.kernel import REFUSE, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
@@ -18,8 +18,12 @@ def choose_fixed(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
+        return REFUSE
+    if len(plan) < 1:
+        return REFUSE
     row = int(plan[0])
-    if row < lowest:
+    if not lowest <= row < len(accuracy):
         return REFUSE
     column = widest(latency_us, row, narrowest, deadlines_us[0] - now_us)
     return row * len(sizes) + column if column >= 0 else REFUSE
@@ -30,6 +34,8 @@ def choose_cheapest(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
+        return REFUSE
     column = widest(latency_us, lowest, narrowest, deadlines_us[0] - now_us)
     return lowest * len(sizes) + column if column >= 0 else REFUSE
 

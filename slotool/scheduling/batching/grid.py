@@ -13,6 +13,10 @@ from slotool.tables import OperatingPoint
 
 # A larger batch that seems to take this much less than a smaller one is no noise.
 MOST_REPAIRED = 0.5
+# What compiled code counts in 16 bits: examples of a batch, and operating points.
+MAX_BATCH_SIZE = MAX_POINTS = 2**15 - 1
+# Beyond a year in µs differences of instants are no longer exact.
+MAX_LATENCY_US = 3.2e13
 
 
 class ControlGrid:
@@ -25,7 +29,8 @@ class ControlGrid:
     out, since no policy should ever choose them.
 
     Raises ``InputError`` for what cannot be repaired safely: no latency at all or none at the largest size, a latency
-    that is not positive, one that falls by more than half while the batch grows, an accuracy missing or not in [0, 1].
+    not positive or beyond a year, one that falls by more than half while the batch grows, an accuracy missing or not
+    in [0, 1].
     """
 
     def __init__(self, space: ControlSpace):
@@ -34,6 +39,12 @@ class ControlGrid:
         self.sizes = np.array(sorted({b for point in space.points for b in space.batch_sizes(point)}), dtype=np.int64)
         if not len(self.sizes):
             raise InputError("no latency of any operating point is known; profile the points first")
+        if not 1 <= self.sizes[0] <= self.sizes[-1] <= MAX_BATCH_SIZE:
+            raise InputError(
+                f"batch sizes {self.sizes[0]} to {self.sizes[-1]}; a batch has 1 to {MAX_BATCH_SIZE:,} examples"
+            )
+        if len(space.points) > MAX_POINTS:
+            raise InputError(f"{len(space.points):,} operating points; policies choose among {MAX_POINTS:,} at most")
         latency_us = self._risen(self._filled())
         accuracy = self._accuracies()
         kept = _pareto(latency_us, accuracy)
@@ -94,12 +105,12 @@ class ControlGrid:
         if holes:
             self.remarks.append(f"{holes} latencies not profiled: each counts as that of the next larger batch")
         latency_us = np.array(rows, dtype=np.float64)
-        wrong = np.argwhere(~((latency_us > 0) & np.isfinite(latency_us)))
+        wrong = np.argwhere(~((latency_us > 0) & (latency_us <= MAX_LATENCY_US)))
         if len(wrong):
             p, b = wrong[0]
             raise InputError(
                 f"the latency of {self.space.points[p]} at batch size {self.sizes[b]} is {latency_us[p, b]:g} µs, "
-                "not a positive, finite time"
+                "not a positive, finite time of at most a year"
             )
         return latency_us
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, widest
+from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 
 
@@ -13,6 +13,8 @@ def choose_max_batch(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
+        return REFUSE
     slack_us = deadlines_us[0] - now_us
     column = widest(latency_us, lowest, narrowest, slack_us)
     if column < 0:

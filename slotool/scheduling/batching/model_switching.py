@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, chooser, widest
+from slotool.scheduling.batching.kernel import REFUSE, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
@@ -25,6 +25,12 @@ def choose_by_rate(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
+        return REFUSE
+    if len(plan) <= len(accuracy):
+        return REFUSE
+    if not plan[0] > 0:
+        return REFUSE
     recent = len(arrived_us) - np.searchsorted(arrived_us, now_us - plan[0], side="right")
     span_us = plan[0]
     if recent == len(arrived_us) and recent > 1:

@@ -21,9 +21,9 @@ class BatchingPolicy(Policy):
     """A policy that chooses a cell of the control grid by a compiled function.
 
     ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
-    directly. ``switches``: as in ``Decision``. ``Decision.batch_size`` is the most examples to take together: fewer
-    when fewer wait, or when the next in the queue asks for more accuracy than the point has. A minimum accuracy is held
-    against the profiled mean.
+    directly, and what does not belong together is refused. ``switches``: as in ``Decision``. ``Decision.batch_size`` is
+    the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy than
+    the point has. A minimum accuracy is held against the profiled mean.
     Raises ``InputError`` when the space is no ``ControlGrid``.
     """
 

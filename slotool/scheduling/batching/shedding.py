@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
+from slotool.compilation import njit
 from slotool.scheduling.batching.kernel import ROUNDING_US
 
 _F = types.float64[::1]

@@ -8,7 +8,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser
+from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 
@@ -21,16 +21,25 @@ def choose_slack_fit(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
+        return REFUSE
+    if len(plan) <= _STARTS:
+        return REFUSE
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
     count = int(plan[_COUNT])
+    if not 0 < count < len(plan) - _STARTS:
+        return REFUSE
     # The bucket whose upper edge is the last within the slack; none but the first may hold what does not fit.
     bucket = count - 1
     if plan[_WIDTH] > 0:
         bucket = int(max(0.0, min(count - 1.0, np.floor((slack_us - plan[_LEAST]) / plan[_WIDTH]) - 1.0)))
     cells = _STARTS + count + 1
     while bucket >= 0:
-        for at in range(int(plan[_STARTS + bucket]), int(plan[_STARTS + bucket + 1])):
+        first, last = int(plan[_STARTS + bucket]), int(plan[_STARTS + bucket + 1])
+        for at in range(max(first, 0), min(last, len(plan) - cells)):
             cell = int(plan[cells + at])
+            if not 0 <= cell < latency_us.size:
+                return REFUSE
             row, column = cell // len(sizes), cell % len(sizes)
             if row >= lowest and column >= narrowest and latency_us[row, column] <= slack_us:
                 return cell

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 from scipy import stats
 
+from slotool.compilation import njit
 from slotool.scheduling.batching.grid import ControlGrid
 
 # Loads, of what the fastest batches can serve, dispersions of arrivals (variance ÷ mean), and numbers of workers.

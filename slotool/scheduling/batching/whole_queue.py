@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
+from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, widest
+from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.values import CREWS, DISPERSIONS, LOADS, ValueTables, may_take, value_tables
 from slotool.scheduling.space import ControlSpace
@@ -26,6 +26,8 @@ _BIN, _REMEMBERED, _FEWEST_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
 _RUNS = 32
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
+# Of queue lengths in a plan; in one of our own a step is 1 at least.
+_LEAST_STEP = 1e-9
 
 
 @njit(cache=True)
@@ -147,17 +149,41 @@ def _grown_old(
     return late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
 
 
+@njit(cache=True)
+def _working(free_us: Any) -> int:
+    workers = 0
+    for at_us in free_us:
+        workers += at_us < np.inf
+    return max(workers, 1)
+
+
+@njit(cache=True)
+def _is_whole(plan: Any, sizes: Any) -> bool:
+    """Whether the tables that its head speaks of are all of the plan, and sizes ascend."""
+    if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0):
+        return False
+    columns, most = len(sizes), len(plan)
+    if not (0 <= plan[_COLUMN] < columns and 1 <= plan[_LEVELS] < most and 2 <= plan[_QUEUES] < most):
+        return False
+    for column in range(columns):
+        if sizes[column] < 1 or (column and sizes[column] <= sizes[column - 1]):
+            return False
+    levels, count = int(plan[_LEVELS]), int(plan[_QUEUES])
+    tables = len(CREWS) * len(DISPERSIONS) * len(LOADS)
+    return len(plan) == _HEAD + levels * (1 + columns) + len(CREWS) * count + tables * (1 + 2 * levels * count)
+
+
 @chooser
 def choose_whole_queue(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
+    fit = fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest)
+    if not fit or not _is_whole(plan, sizes):
+        return REFUSE
     columns, waiting = latency_us.shape[1], len(deadlines_us)
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
-    workers = 0
-    for at_us in free_us:
-        workers += at_us < np.inf
-    workers = max(workers, 1)
+    workers = _working(free_us)
     fastest, levels, count = int(plan[_COLUMN]), int(plan[_LEVELS]), int(plan[_QUEUES])
     levels_us = plan[_HEAD : _HEAD + levels]
     rate = _rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
@@ -176,10 +202,10 @@ def choose_whole_queue(
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
         stay = min(float(waiting - taken), queues[-1])
         place = min(np.searchsorted(queues, stay, side="right") - 1, count - 2)
-        part = (stay - queues[place]) / (queues[place + 1] - queues[place])
+        part = (stay - queues[place]) / max(queues[place + 1] - queues[place], _LEAST_STEP)
         for level in range(levels):
             row = int(plan[_HEAD + levels + level * columns + column])
-            if row < lowest:
+            if not lowest <= row < len(accuracy):
                 continue
             if latency_us[row, column] > allowed_us:
                 break
