@@ -1,10 +1,11 @@
-"""Who is turned away unread, so that an event loop that is asked for too much still answers what it can."""
+"""Admission control: while the event loop is overloaded, requests are rejected before they are parsed."""
 
 from __future__ import annotations
 
 import math
 import selectors
 import time
+from collections import deque
 from collections.abc import Callable
 
 from slotool.serving import refusals
@@ -12,25 +13,27 @@ from slotool.serving.refusals import Refusal
 
 # Where a request's scope tells why it is not to be served, when that was known too late to refuse it unread.
 REFUSAL = "refusal"
-# The loop is behind when it has rested for less than this share of the time.
-LEAST_REST = 0.1
-# Then those in hand may be so many that the last of them waits for this share of the time that requests have.
+# The loop is overloaded when it has been idle for less than this share of the time.
+MIN_IDLE_SHARE = 0.1
+# Then so many requests may be in progress that the last of them waits for this share of the time that requests have.
 SHARE = 0.5
 # Requests without a deadline are taken to have so long.
-MOST_PATIENCE_US = 1e6
-# How often to look at what the loop can do.
-LOOK_EVERY_S = 0.1
-# The patience of so many requests is remembered.
+MAX_PATIENCE_US = 1e6
+# Load is measured over intervals of this length. One that nobody asked about for so long says nothing about now.
+INTERVAL_S, STALE_S = 0.1, 1.0
+# The rate of answers is the best of the last so many intervals: one in which others had the core says little.
+INTERVALS = 5
+# The patience of so many requests is averaged.
 REMEMBERED = 64
-# So many are always let in, that it may be seen how fast they leave.
-LEAST = 8
+# So many are always admitted, so that the rate at which they are answered can be measured.
+MIN_LIMIT = 8
 
 
-class RestingSelector(selectors.DefaultSelector):
-    """Keeps count of the seconds in which its event loop had nothing to do, and of how many sockets had something for
-    it in its last turn: ``ready``."""
+class IdleTrackingSelector(selectors.DefaultSelector):
+    """Counts the seconds in which its event loop had nothing to do (``idle_s``), and how many sockets had something for
+    it in its last turn (``ready``)."""
 
-    rested_s = 0.0
+    idle_s = 0.0
     ready = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -39,64 +42,76 @@ class RestingSelector(selectors.DefaultSelector):
         else:
             began_s = time.monotonic()
             events = super().select(timeout)
-            self.rested_s += time.monotonic() - began_s
+            self.idle_s += time.monotonic() - began_s
         self.ready = len(events)
         return events
 
 
 class Admission:
-    """Turns requests away before they are parsed, as long as the event loop is behind.
+    """Rejects requests before they are parsed while the event loop is overloaded.
 
-    A policy decides what waits for a worker. But who is read only to be refused has cost the loop half of what an
-    answer costs, and at twice its capacity nothing else would get done. So while the loop hardly rests, no more are
-    let in than it has lately answered in half of the time that requests have; that many is the ``limit``.
+    A policy decides what waits for a worker. But reading a request only to refuse it costs the loop half of what an
+    answer costs, and at twice its capacity nothing else would get done. So while the loop is hardly ever idle, no more
+    requests are in progress than it has lately answered in half of the time that requests have; that many is the
+    ``limit``. In progress are requests that were read to their end and are not answered yet: neither a half-sent
+    request nor a refused one counts.
 
-    ``rested_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
+    The load is measured by the clock, whoever asks: ``limit`` is at most ``INTERVAL_S`` old when it decides, and after
+    ``STALE_S`` in which nobody asked, or in which the loop was idle, everybody is admitted again.
+
+    ``idle_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
     """
 
-    def __init__(self, rested_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic):
+    def __init__(self, idle_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic):
         self._clock_s = clock_s
-        self._in_hand: list[Callable[[], int]] = []
-        self._patience_us = MOST_PATIENCE_US
+        self._patience_us = MAX_PATIENCE_US
         self._spacing_us = 0.0
+        self._counts_per_s: deque[float] = deque(maxlen=INTERVALS)
+        self.in_progress = 0
         self.limit = math.inf
-        self.listen_to(rested_s)
+        self._refusal: Refusal | None = None
+        self.listen_to(idle_s)
 
-    def listen_to(self, rested_s: Callable[[], float]) -> None:
-        """Look at another loop from now on."""
-        self._rested_s = rested_s
-        self._begin()
+    def listen_to(self, idle_s: Callable[[], float]) -> None:
+        """Measure another loop from now on."""
+        self._idle_s = idle_s
+        self._begin_interval(self._clock_s())
 
-    def watch(self, in_hand: Callable[[], int]) -> None:
-        """A front end tells how many requests it has begun to read and not yet answered."""
-        self._in_hand.append(in_hand)
+    def begin(self) -> None:
+        """A request that was read to its end is admitted."""
+        self.in_progress += 1
 
-    def in_hand(self) -> int:
-        """Requests begun and not yet answered, of all front ends."""
-        return sum(count() for count in self._in_hand)
-
-    def finished(self, timeout_us: float, *, answered: bool) -> None:
-        """A request that was let in, and had so long, has been answered or refused."""
+    def end(self, timeout_us: float, *, answered: bool) -> None:
+        """It has been answered or refused; it had so long."""
+        self.in_progress -= 1
         self._answered += answered
-        self._patience_us += (min(timeout_us, MOST_PATIENCE_US) - self._patience_us) / REMEMBERED
-        if self._clock_s() - self._looked_s >= LOOK_EVERY_S:
-            self._look()
+        self._patience_us += (min(timeout_us, MAX_PATIENCE_US) - self._patience_us) / REMEMBERED
 
     def refusal(self) -> Refusal | None:
-        """Why one more request is not let in; None when it is."""
-        in_hand = self.in_hand()
-        if in_hand < self.limit:
+        """Why one more request is not admitted; None when it is."""
+        now_s = self._clock_s()
+        if now_s - self._began_s >= INTERVAL_S:
+            self._end_interval(now_s)
+        if self.in_progress < self.limit:
             return None
-        return refusals.overloaded(in_hand, self._spacing_us, self._patience_us)
+        if self._refusal is None:
+            # One for all of an interval: to make one costs more than to refuse with it.
+            self._refusal = refusals.overloaded(self.in_progress, self._spacing_us, self._patience_us)
+        return self._refusal
 
-    def _begin(self) -> None:
-        self._looked_s, self._had_rested_s = self._clock_s(), self._rested_s()
+    def _begin_interval(self, now_s: float) -> None:
+        self._refusal = None
+        self._began_s, self._idle_before_s = now_s, self._idle_s()
         self._answered = 0
 
-    def _look(self) -> None:
-        spent_s = max(self._clock_s() - self._looked_s, 1e-9)
-        rest = (self._rested_s() - self._had_rested_s) / spent_s
-        self._spacing_us = 1e6 * spent_s / max(self._answered, 1)
-        in_time = SHARE * self._patience_us // self._spacing_us
-        self.limit = math.inf if rest >= LEAST_REST else max(LEAST, in_time)
-        self._begin()
+    def _end_interval(self, now_s: float) -> None:
+        length_s = now_s - self._began_s
+        idle_share = (self._idle_s() - self._idle_before_s) / length_s
+        self._counts_per_s.append(max(self._answered, 1) / length_s)
+        self._spacing_us = 1e6 / max(self._counts_per_s)
+        if idle_share >= MIN_IDLE_SHARE or length_s >= STALE_S:
+            self.limit = math.inf
+            self._counts_per_s.clear()
+        else:
+            self.limit = max(MIN_LIMIT, SHARE * self._patience_us // self._spacing_us)
+        self._begin_interval(now_s)

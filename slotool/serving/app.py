@@ -18,6 +18,7 @@ from slotool.serving import openapi
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard, Token
+from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
@@ -25,7 +26,6 @@ from slotool.serving.oip import OpenInference
 from slotool.serving.refusals import Refusal
 from slotool.serving.reply import Reply
 from slotool.serving.router import Router
-from slotool.serving.short_way import ShortWay
 
 
 def create_app(
@@ -33,7 +33,7 @@ def create_app(
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
-    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.short_way`` what answers the
+    ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``token``: what clients must show, health probes excepted.
     ``steering``: lets the live page change the policy. The router is closed when the application's lifespan ends.
     """
@@ -43,6 +43,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        router.listen()
         ticking = asyncio.create_task(live.run())
         yield
         ticking.cancel()
@@ -63,7 +64,7 @@ def create_app(
     # A redirect would send a POST again, as a GET.
     app.router.redirect_slashes = False
     app.state.front = front
-    app.state.short_way = ShortWay(front, inference, compute)
+    app.state.fast_path = FastPath(front, inference, compute)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -9,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.serving import demands, refusals
-from slotool.serving.frontend import FrontEnd, explanation, has_left, require_admitted
-from slotool.serving.payloads import parse_example
+from slotool.serving import bounds, demands, refusals
+from slotool.serving.frontend import FrontEnd, explanation, has_left
+from slotool.serving.payloads import parse_example, takes_long
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
 
@@ -26,9 +27,10 @@ class Compute:
     async def compute(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
-        require_admitted(request)
-        self._model(request.headers.get("model"))
-        body = await front.body(request)
+        served = self.model(request.headers.get("model"))
+        # One example in any form may be all zeros: no number of bytes is too few for it.
+        most_bytes = front.example_bytes(served)
+        body = await front.example_body(request, most_bytes, most_bytes)
         reply = await self.answer(request.headers, body, arrival_us, partial(has_left, request.receive))
         return reply.response()
 
@@ -39,15 +41,23 @@ class Compute:
 
         ``headers``: names in lower case. Raises ``Refusal``.
         """
-        served = self._model(headers.get("model"))
+        served = self.model(headers.get("model"))
         demanded = demands.from_headers(headers)
-        x = parse_example(body, served.model.input_shape)
+        shape, most = served.model.input_shape, self._front.example_bytes(served)
+        if len(body) > most:
+            raise bounds.too_large(most)
+        if takes_long(body, shape):
+            # Decoders let other threads run; the event loop stays free for those whose bodies are plain numbers.
+            x = await asyncio.to_thread(parse_example, body, shape)
+        else:
+            x = parse_example(body, shape)
         answer = await self._front.infer(served, x, demanded, arrival_us, is_gone)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {"label": int(answer.labels[0]), "model": served.name, "latency_us": latency_us}
         return Reply.of_json({**document, **explanation(answer)})
 
-    def _model(self, name: str | None) -> ServedModel:
+    def model(self, name: str | None) -> ServedModel:
+        """The model that a ``Model`` header names, or the only one. Raises ``Refusal`` (404, 400)."""
         models = self._front.models
         if name is not None:
             return self._front.model(name)

@@ -10,7 +10,7 @@ from typing import Any
 
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.scheduling.query import RESPONSE_TIME
-from slotool.serving.refusals import bad_request
+from slotool.serving.refusals import bad_request, shown
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 LONGEST_TIMEOUT_US = 1e12
@@ -79,34 +79,26 @@ def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> floa
         return None
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain and not (isinstance(value, str) and _NUMBER.fullmatch(value.strip())):
-        raise bad_request(f"{kind}{name}: {_shown(value)} is not a number")
+        raise bad_request(f"{kind}{name}: {shown(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not (math.isfinite(number) and 0.0 <= number <= most):
-        upper = f" and {most:g}" if math.isfinite(most) else " and finite"
-        raise bad_request(f"{kind}{name}: {_shown(value)} is not between 0{upper}")
+        expected = f"between 0 and {most:g}" if math.isfinite(most) else "a finite number from 0"
+        raise bad_request(f"{kind}{name}: {shown(value)} is not {expected}")
     return number
 
 
 def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
     number = _number(kind, given, name, GREATEST_PRIORITY) or 0.0
     if number != int(number):
-        raise bad_request(f"{kind}{name}: {_shown(given[name])} is not a whole number")
+        raise bad_request(f"{kind}{name}: {shown(given[name])} is not a whole number")
     return int(number)
 
 
 def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:
     value = given.get(name, RESPONSE_TIME)
     if value not in OBJECTIVES:
-        raise bad_request(f"{kind}{name}: {_shown(value)} is none of {', '.join(OBJECTIVES)}")
+        raise bad_request(f"{kind}{name}: {shown(value)} is none of {', '.join(OBJECTIVES)}")
     return value
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:
-        return "an integer of thousands of digits"
-    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -11,17 +13,33 @@ Listener = Callable[[str, str, dict[str, Any]], None]
 
 
 class Events:
-    """Hands every event to those who listen: its kind, a sentence for people, and its fields."""
+    """Hands every event to those who listen: its kind, a sentence for people, and its fields.
+
+    Serving depends on no listener: of one that fails (a log on a full disk) stderr hears once, and it is tried again at
+    the next event.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self._failed: set[int] = set()
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
     def tell(self, kind: str, sentence: str, **fields: Any) -> None:
-        for listener in self._listeners:
-            listener(kind, sentence, fields)
+        for number, listener in enumerate(self._listeners):
+            try:
+                listener(kind, sentence, fields)
+            except Exception as error:
+                if number not in self._failed:
+                    self._failed.add(number)
+                    warn(f"an event ({kind}) was not recorded: {error}; serving goes on, later events are tried again")
+
+
+def warn(sentence: str) -> None:
+    """On stderr, if that can be written."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"slotool: {sentence}", file=sys.stderr, flush=True)
 
 
 def log_to(file: TextIO) -> Listener:

@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from slotool.serving import refusals
+from slotool.serving import bounds, refusals
 from slotool.serving.admission import REFUSAL, Admission
 from slotool.serving.demands import Demands
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
+from slotool.serving.intake import Intake
 from slotool.serving.live import Live
 from slotool.serving.refusals import Refusal
 from slotool.serving.reply import Reply
@@ -32,12 +33,14 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 @dataclass(frozen=True)
 class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
-    ``body_s``: seconds a client may take to send its body; ``head_bytes``, ``head_s``: the same of a request's head,
-    its first line and headers; ``connections``: open over HTTP before more are refused."""
+    ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
+    ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
+    HTTP before more are refused."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
     body_s: float = 30.0
+    unfinished_bytes: int = 256 * 2**20
     head_bytes: int = 16 * 2**10
     head_s: float = 10.0
     connections: int = 4_096
@@ -62,12 +65,14 @@ class FrontEnd:
     feedback: dict[str, Feedback] = field(init=False)
     live: Live = field(init=False)
     admission: Admission = field(init=False)
+    intake: Intake = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
         object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
         object.__setattr__(self, "live", Live(self.router.waiting))
         object.__setattr__(self, "admission", Admission())
+        object.__setattr__(self, "intake", Intake(self.limits.unfinished_bytes, self.limits.body_s))
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
@@ -86,6 +91,16 @@ class FrontEnd:
             raise refusals.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
         return served
 
+    def state(self) -> dict[str, str]:
+        """Of every model, in the words of Triton's repository index."""
+        unready = self.router.unready()
+        return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
+
+    def end(self) -> None:
+        """Refuse everybody who is not answered yet, or has sent only half of a body."""
+        self.router.end()
+        self.intake.close(refusals.stopping())
+
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
     ) -> Answer:
@@ -95,19 +110,22 @@ class FrontEnd:
         if self.dials.tolerance is not None:
             demands = _with_default(demands, self.dials.tolerance, served)
         read_us = self.router.now_us() - arrival_us
+        answered = False
+        self.admission.begin()
         try:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
+            answered = True
         except Refusal:
-            self.admission.finished(demands.timeout_us, answered=False)
             self.statistics[served.name].refused(self.router.now_us() - arrival_us)
             self.feedback[served.name].refused()
             raise
+        finally:
+            self.admission.end(demands.timeout_us, answered=answered)
         # Once it is on its way: the client need not wait for our books.
         asyncio.get_running_loop().call_soon(self._count, served, x, demands, answer, read_us)
         return answer
 
     def _count(self, served: ServedModel, x: np.ndarray, demands: Demands, answer: Answer, read_us: float) -> None:
-        self.admission.finished(demands.timeout_us, answered=True)
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
@@ -116,10 +134,10 @@ class FrontEnd:
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
 
-    def dropped(self, model: str, cause: str) -> None:
-        """Count a request that ends without an answer, whatever model it names."""
-        self.router.metrics.dropped(model if model in self.models else "", cause)
-        self.live.dropped(cause)
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Count requests that end without an answer, whatever model they name."""
+        self.router.metrics.dropped(model if model in self.models else "", cause, count)
+        self.live.dropped(cause, count)
 
     def refused(self, refusal: Refusal, model: str | None) -> Reply:
         """Count a refusal and tell it. ``model``: what the request names; None where the only one is meant."""
@@ -132,72 +150,99 @@ class FrontEnd:
         self.dropped("", refusal.cause)
         return Reply.refusing(refusal, {"www-authenticate": "Bearer"})
 
-    async def body(self, request: Request) -> bytes:
-        """The whole body, decompressed. Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable."""
-        length = request.headers.get("content-length")
-        if length is not None and length.isdigit() and int(length[:18]) > self.limits.body_bytes:
-            raise self._too_large()
-        body = await self._read(request.receive)
-        encoding = request.headers.get("content-encoding", "identity").strip().lower()
-        return body if encoding == "identity" else self._decompressed(body, encoding)
+    def require_admission(self) -> None:
+        """Raises ``Refusal`` (503) while the event loop is overloaded."""
+        turned_away = self.admission.refusal()
+        if turned_away is not None:
+            raise turned_away
 
-    async def _read(self, receive: Receive) -> bytes:
+    def tensor_bytes(self, served: ServedModel) -> int:
+        """The longest body of an inference request that this model can need."""
+        return bounds.tensor_body_bytes(served.model.input_shape, self.limits.batch, self.limits.body_bytes)
+
+    def example_bytes(self, served: ServedModel) -> int:
+        """The longest body that holds one example of this model, in any of the forms that are read."""
+        return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
+
+    async def example_body(self, request: Request, most_bytes: int, inflated_anyway_bytes: int) -> bytes:
+        """The body of a request for an inference, as ``body`` reads it. Raises ``Refusal`` also when the event loop is
+        overloaded, before or after the body was read."""
+        turned_away = request.scope.get("state", {}).get(REFUSAL)
+        if turned_away is not None:
+            raise turned_away
+        body = await self.body(request, most_bytes, inflated_anyway_bytes)
+        self.require_admission()
+        return body
+
+    async def body(
+        self, request: Request, most_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
+    ) -> bytes:
+        """The whole body, decompressed, of at most ``most_bytes`` in either form. ``inflated_anyway_bytes``: what a
+        compressed one may become however short it is.
+
+        Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable.
+        """
+        length = request.headers.get("content-length")
+        if length is not None and length.isdigit() and int(length[:18]) > most_bytes:
+            raise bounds.too_large(most_bytes)
+        body = await self._read(request.receive, most_bytes)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        return body if encoding == "identity" else decompressed(body, encoding, most_bytes, inflated_anyway_bytes)
+
+    async def _read(self, receive: Receive, most_bytes: int) -> bytes:
         message = at_once(receive)
         if message is not None and message["type"] == "http.request" and not message.get("more_body"):
-            return self._within(message.get("body", b""), 0)
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                return await self._read_on(receive, message)
-        except TimeoutError:
-            raise refusals.too_slow(f"the body did not arrive within {self.limits.body_s:g} s") from None
+            return _within(message.get("body", b""), 0, most_bytes)
+        # In one piece, of which this is the only copy: clients may send two bytes at a time, and an object for each
+        # would take 18 times the memory that is counted.
+        received = bytearray()
+        async with self.intake.body() as body:
+            while True:
+                if message is None:
+                    message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise refusals.client_gone()
+                received += _within(message.get("body", b""), body.size, most_bytes)
+                body.grow(len(received) - body.size)
+                if not message.get("more_body"):
+                    return bytes(received)
+                message = None
 
-    async def _read_on(self, receive: Receive, message: Message | None) -> bytes:
-        chunks, size = [], 0
-        while True:
-            if message is None:
-                message = await receive()
-            if message["type"] == "http.disconnect":
-                raise refusals.client_gone()
-            chunks.append(self._within(message.get("body", b""), size))
-            size += len(chunks[-1])
-            if not message.get("more_body"):
-                return b"".join(chunks)
-            message = None
 
-    def _within(self, chunk: bytes, before: int) -> bytes:
-        if before + len(chunk) > self.limits.body_bytes:
-            raise self._too_large()
-        return chunk
+def _within(chunk: bytes, before: int, most_bytes: int) -> bytes:
+    if before + len(chunk) > most_bytes:
+        raise bounds.too_large(most_bytes)
+    return chunk
 
-    def _decompressed(self, body: bytes, encoding: str) -> bytes:
-        if encoding not in _WINDOW_BITS:
-            raise Refusal(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
-        inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
-        try:
-            plain = inflate.decompress(body, self.limits.body_bytes)
-        except zlib.error:
-            raise refusals.bad_request(f"the body is not {encoding} data") from None
-        if inflate.unconsumed_tail:
-            raise self._too_large()
-        if not inflate.eof:
-            raise refusals.bad_request(f"the {encoding} data is cut short")
-        return plain
 
-    def _too_large(self) -> Refusal:
-        return refusals.too_large(f"the body is longer than {self.limits.body_bytes} bytes")
+def decompressed(
+    body: bytes, encoding: str, most_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
+) -> bytes:
+    """``body`` inflated, no further than a bound that ``most_bytes`` and its own length give.
+
+    Raises ``Refusal``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
+    """
+    if encoding not in _WINDOW_BITS:
+        raise Refusal(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
+    bound = bounds.inflated_bytes(len(body), most_bytes, inflated_anyway_bytes)
+    inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
+    try:
+        # One byte more than is allowed, so that data of exactly the bound comes to its end.
+        plain = inflate.decompress(body, bound + 1)
+    except zlib.error:
+        raise refusals.bad_request(f"the body is not {encoding} data") from None
+    if len(plain) > bound:
+        sentence = f"the decompressed body is longer than {bound} bytes, the most that one of {len(body)} may become"
+        raise refusals.too_large(f"{sentence}; send it uncompressed, or in smaller batches")
+    if not inflate.eof or inflate.unused_data:
+        raise refusals.bad_request(f"the {encoding} data is cut short, or something follows it")
+    return plain
 
 
 def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> Demands:
     """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
     silent = demands.tolerance is None and demands.min_accuracy is None
     return replace(demands, tolerance=tolerance) if silent and served.rules is not None else demands
-
-
-def require_admitted(request: Request) -> None:
-    """Raises the ``Refusal`` that the protocol has put beside a request when the event loop is too far behind."""
-    refusal = request.scope.get("state", {}).get(REFUSAL)
-    if refusal is not None:
-        raise refusal
 
 
 def at_once(receive: Receive) -> Message | None:

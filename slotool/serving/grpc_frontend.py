@@ -26,6 +26,10 @@ SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
 # As over HTTP, probes show no token.
 OPEN = (v2.ServerLiveRequest, v2.ServerReadyRequest)
+# Calls open at once on one connection; HTTP/2 has the client keep further ones back.
+MAX_STREAMS = 256
+# gRPC closes further connections at once, and cannot give a reason.
+MAX_CONNECTIONS = 1_024
 # google/rpc/code.proto says which HTTP status belongs to which code; 408, 413, 415 and 431 have no other home.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -53,17 +57,25 @@ class GrpcFrontEnd:
         self._front = front
         self._address = address
         self._server: grpc.aio.Server | None = None
-        self._in_hand = 0
-        front.admission.watch(lambda: self._in_hand)
+        self._open_calls = 0
 
     async def start(self) -> None:
         """Listen. Raises ``OSError`` when the address has been taken."""
+        limits = self._front.limits
         options = [
             ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", self._front.limits.body_bytes),
+            ("grpc.max_receive_message_length", self._message_bytes()),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1_000),
-            ("grpc.max_metadata_size", self._front.limits.head_bytes),
+            ("grpc.max_metadata_size", limits.head_bytes),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_allowed_incoming_connections", min(limits.connections, MAX_CONNECTIONS)),
+            # Streams that have ended count until they are freed; beyond 100 of these gRPC resets new ones unread.
+            ("grpc.http2.max_deallocating_streams", 100 * MAX_STREAMS),
+            # Of calls beyond a thousand that wait for their handler, gRPC itself cancels some, without a word.
+            # Let more wait than are open at once, so that each is taken and refused by our own limits.
+            ("grpc.server.max_pending_requests", 4 * limits.connections),
+            ("grpc.server.max_pending_requests_hard_limit", 4 * limits.connections),
         ]
         self._server = grpc.aio.server(options=options)
         methods = {name: self._method(*served) for name, served in self._methods().items()}
@@ -73,6 +85,11 @@ class GrpcFrontEnd:
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from None
         await self._server.start()
+
+    def _message_bytes(self) -> int:
+        """The longest message that any of the models can need; of a compressed one, once it is inflated."""
+        limits, models = self._front.limits, self._front.models.values()
+        return max(grpc_messages.message_bytes(m.model.input_shape, limits.batch, limits.body_bytes) for m in models)
 
     async def stop(self, grace_s: float) -> None:
         """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
@@ -97,14 +114,18 @@ class GrpcFrontEnd:
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model = ""
-            turned_away = self._front.admission.refusal() if kind is v2.ModelInferRequest else None
-            self._in_hand += 1
+            is_inference = kind is v2.ModelInferRequest
+            self._open_calls += 1
             try:
-                if turned_away is not None:
-                    raise turned_away
+                self._require_room()
+                if is_inference:
+                    self._front.require_admission()
                 if self._front.token is not None and kind not in OPEN:
                     self._front.token.check(_authorization(context))
-                request = grpc_messages.parse(await self._message(messages), kind)
+                message = await self._message(messages)
+                if is_inference:
+                    self._front.require_admission()  # others may have come while it was on its way
+                request = grpc_messages.parse(message, kind)
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)
                 return response.SerializeToString()
@@ -116,14 +137,23 @@ class GrpcFrontEnd:
                 self._front.dropped(model, "client-gone" if left_s is None or left_s > 0 else "expired")
                 raise
             finally:
-                self._in_hand -= 1
+                self._open_calls -= 1
             self._front.dropped(model, refusal.cause)
-            await context.abort(CODES[refusal.status], str(refusal), (("cause", refusal.cause),))
+            told = [("cause", refusal.cause)]
+            if refusal.retry_after_s is not None:
+                told.append(("retry-after", str(refusal.retry_after_s)))
+            await context.abort(CODES[refusal.status], str(refusal), tuple(told))
             raise AssertionError("abort raises")
 
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and
         # one that is cancelled before it is read is counted.
         return grpc.stream_unary_rpc_method_handler(serve)
+
+    def _require_room(self) -> None:
+        """Raises ``Refusal`` (503) while as many calls are open, of all connections, as HTTP may have connections."""
+        most = self._front.limits.connections
+        if self._open_calls > most:
+            raise refusals.too_many_calls(most)
 
     async def _message(self, messages: AsyncIterator[bytes]) -> bytes:
         """The request's only message. Raises ``Refusal``."""
@@ -145,8 +175,8 @@ class GrpcFrontEnd:
         return v2.ServerLiveResponse(live=True)
 
     async def _ready(self, request: Any, context: Any) -> Any:
-        """Live and ready are one: the port opens only when every model has run at every point."""
-        return v2.ServerReadyResponse(ready=True)
+        """Not ready while no worker could take a request, and while the server ends."""
+        return v2.ServerReadyResponse(ready=self._front.router.unready() is None)
 
     async def _server_metadata(self, request: Any, context: Any) -> Any:
         return v2.ServerMetadataResponse(name="slotool", version=__version__, extensions=EXTENSIONS)
@@ -157,7 +187,7 @@ class GrpcFrontEnd:
             self._named(request)
         except Refusal:
             return v2.ModelReadyResponse(ready=False)
-        return v2.ModelReadyResponse(ready=True)
+        return v2.ModelReadyResponse(ready=self._front.router.unready() is None)
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)
@@ -175,7 +205,7 @@ class GrpcFrontEnd:
         return grpc_messages.statistics_message(self._front.statistics[n].document(n, VERSION) for n in names)
 
     async def _repository_index(self, request: Any, context: Any) -> Any:
-        models = [{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models]
+        models = [{"name": name, "version": VERSION, **self._front.state()} for name in self._front.models]
         return v2.RepositoryIndexResponse(models=[v2.RepositoryIndexResponse.ModelIndex(**model) for model in models])
 
     async def _infer(self, request: Any, context: Any) -> Any:

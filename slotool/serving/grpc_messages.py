@@ -14,19 +14,64 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from slotool.serving import tensors
+from slotool.serving import bounds, tensors
 from slotool.serving.refusals import bad_request
 from slotool.serving.tensors import INPUT, InferRequest
 
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
 
 
+# A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
+MAX_FIELDS = 1_024
+# Which fields hold messages with repeated fields of their own: inputs, outputs, and in these parameters and contents.
+_NESTED: Mapping[int, Any] = {5: {4: {}, 5: {}}, 6: {3: {}}, 4: {}}
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def message_bytes(input_shape: Iterable[int], max_batch: int, max_bytes: int) -> int:
+    """The longest message of an inference request: a float32 with its tag has five bytes."""
+    return min(max_bytes, bounds.OVERHEAD_BYTES + 5 * max_batch * math.prod(input_shape))
+
+
 def parse(raw: bytes, kind: type[Message]) -> Any:
-    """A message of that kind. Raises ``Refusal`` (400) when the bytes are not one."""
+    """A message of that kind. Raises ``Refusal`` (400) when the bytes are not one, or one of thousands of fields."""
+    if len(raw) > bounds.UNCOUNTED_BYTES and kind is service_pb2.ModelInferRequest:
+        _count_fields(raw, 0, len(raw), _NESTED, 0)
     try:
         return kind.FromString(raw)
     except DecodeError:
         raise bad_request(f"the message is not a {kind.DESCRIPTOR.name}") from None
+
+
+def _count_fields(raw: bytes, at: int, end: int, nested: Mapping[int, Any], fields: int) -> int:
+    """``fields`` and how many more there are in raw[at:end]. Raises ``Refusal`` as soon as they are too many."""
+    while at < end:
+        tag, at = _varint(raw, at)
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise bad_request(f"the message has more than {MAX_FIELDS} fields; send numbers packed, or as raw bytes")
+        kind = tag & 7
+        if kind == _VARINT:
+            _, at = _varint(raw, at)
+        elif kind in (_FIXED64, _FIXED32):
+            at += 8 if kind == _FIXED64 else 4
+        elif kind == _BYTES:
+            length, at = _varint(raw, at)
+            if tag >> 3 in nested:
+                fields = _count_fields(raw, at, min(at + length, end), nested[tag >> 3], fields)
+            at += length
+        else:
+            raise bad_request("the message holds a group, which no client of this protocol sends")
+    return fields
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift, byte in enumerate(raw[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, at + shift + 1
+    raise bad_request("the message is not a ModelInferRequest")
 
 
 def parse_infer(request: Any, input_shape: tuple[int, ...], *, max_batch: int) -> InferRequest:
@@ -34,6 +79,9 @@ def parse_infer(request: Any, input_shape: tuple[int, ...], *, max_batch: int) -
 
     Raises ``Refusal`` (400) naming what is wrong.
     """
+    bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
+    bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
+    bounds.require_id(request.id)
     document = {
         "inputs": [
             {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in request.inputs
@@ -88,7 +136,11 @@ def format_infer(
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values of a map of ``InferParameter``; one without a value is None, as if it were absent."""
+    """Plain values of a map of ``InferParameter``; one without a value is None, as if it were absent.
+
+    Raises ``Refusal`` (400) when there are too many.
+    """
+    bounds.require_few(len(given), bounds.MAX_PARAMETERS, "parameters")
     chosen = ((name, parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in given.items())
     return {name: getattr(parameter, choice) if choice else None for name, parameter, choice in chosen}
 

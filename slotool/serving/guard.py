@@ -94,6 +94,11 @@ def _is_open(scope: Scope) -> bool:
     return scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and wants_page(accept)
 
 
+def is_from_browser(request: Request) -> bool:
+    """Whether a page may have sent this: with a POST every browser states ``Origin`` or ``Sec-Fetch-Site``."""
+    return "origin" in request.headers or "sec-fetch-site" in request.headers
+
+
 def require_same_origin(request: Request, *, has_token: bool) -> None:
     """Raises ``Refusal`` (403) when a page of another site may have sent this.
 

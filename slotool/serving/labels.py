@@ -7,8 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.serving import refusals
+from slotool.serving import bounds, refusals
 from slotool.serving.frontend import FrontEnd, json_response
+from slotool.serving.guard import is_from_browser, require_same_origin
 from slotool.serving.tensors import json_object
 
 
@@ -23,7 +24,15 @@ class FeedbackEndpoint:
         served = self._front.model(request.path_params["model"])
         known = self._front.feedback[served.name]
         if request.method == "POST":
-            known.label(served, *_asked(await self._front.body(request)))
+            # Requests are numbered: a page of another site could guess them, and spoil figures and certificates.
+            # Programs may call the server by any name.
+            if is_from_browser(request):
+                require_same_origin(request, has_token=self._front.token is not None)
+            # A label has at most nine digits, a comma and a blank.
+            batch = self._front.limits.batch
+            body = await self._front.body(request, bounds.OVERHEAD_BYTES + bounds.BYTES_PER_NUMBER * batch)
+            bounds.require_countable(body, (), batch)
+            known.label(served, *_asked(body))
             await known.look(served)
         return json_response(known.summary())
 

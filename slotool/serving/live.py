@@ -67,9 +67,9 @@ class Live:
             second.accuracy += accuracy
             second.right += accuracy * in_time
 
-    def dropped(self, cause: str) -> None:
-        """Count a request that ended without an answer."""
-        self._open.drops[cause] += 1
+    def dropped(self, cause: str, count: int = 1) -> None:
+        """Count requests that ended without an answer."""
+        self._open.drops[cause] += count
 
     def event(self, sentence: str) -> None:
         """Note that something changed in this second; of many things only the first are kept."""

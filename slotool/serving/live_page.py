@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.errors import InputError
-from slotool.serving import tensors
+from slotool.serving import bounds, tensors
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
 from slotool.serving.refusals import bad_request
@@ -82,7 +82,7 @@ class LivePage:
         """Change ``policy`` or ``tolerance``, whichever is named, and say what is in force then."""
         front = self._front
         require_same_origin(request, has_token=front.token is not None)
-        asked = tensors.json_object(await front.body(request))
+        asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
         strangers = set(asked) - {"policy", "tolerance"}
         if strangers:
             raise bad_request(f"there are the dials policy and tolerance, none is called {min(strangers)[:40]!r}")

@@ -55,7 +55,7 @@ class Metrics:
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
-        self._workers = Gauge("slotool_workers", "Workers that are there, busy or not", registry=self.registry)
+        self._workers = Gauge("slotool_workers", "Workers that are alive and warm, busy or not", registry=self.registry)
         self._restarts = Counter("slotool_worker_restarts", "Workers that were replaced", registry=self.registry)
         self._switches = Counter("slotool_switches", "Points switched", ["model"], registry=self.registry)
         self._retries = Counter(
@@ -119,10 +119,10 @@ class Metrics:
         self._child(self._points, model, point).inc()
         self._child(self._latency_s, model).observe(latency_us * 1e-6)
 
-    def dropped(self, model: str, cause: str) -> None:
-        """A request ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
-        self._child(self._requests, model, cause).inc()
-        self._child(self._drops, model, cause).inc()
+    def dropped(self, model: str, cause: str, count: int = 1) -> None:
+        """Requests ended without an answer. ``model`` is one that is served, or empty: clients invent names."""
+        self._child(self._requests, model, cause).inc(count)
+        self._child(self._drops, model, cause).inc(count)
 
     def text(self) -> bytes:
         """The exposition format."""

@@ -11,14 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving import demands, tensors
+from slotool.serving import bounds, demands, tensors
 from slotool.serving.frontend import (
     VERSION,
     FrontEnd,
     explanation,
     has_left,
     json_response,
-    require_admitted,
 )
 from slotool.serving.reply import BINARY, Reply
 from slotool.serving.served import ServedModel
@@ -43,20 +42,30 @@ class OpenInference:
             *(Route(path, self.model_metadata) for path in (model, versioned)),
             Route("/v2/repository/index", self.repository_index, methods=["POST"]),
             Route("/v2", self.server_metadata),
-            Route("/v2/health/live", self.healthy),
-            Route("/v2/health/ready", self.healthy),
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.ready),
         ]
 
     async def server_metadata(self, request: Request) -> Response:
         return json_response({"name": "slotool", "version": __version__, "extensions": EXTENSIONS})
 
-    async def healthy(self, request: Request) -> Response:
-        """Live and ready are one: the socket opens only when every model has run at every point."""
-        return Response()
+    async def live(self, request: Request) -> Response:
+        return json_response({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        """Not ready (503) while no worker could take a request, and while the server ends."""
+        return self._readiness({})
 
     async def model_ready(self, request: Request) -> Response:
-        self._front.model(**_addressed(request))
-        return Response()
+        """Every worker has every model, so a model is as ready as the server."""
+        return self._readiness({"name": self._front.model(**_addressed(request)).name})
+
+    def _readiness(self, named: dict[str, str]) -> Response:
+        unready = self._front.router.unready()
+        if unready is None:
+            return json_response({**named, "ready": True})
+        headers = {"retry-after": str(unready.retry_after_s or 1)}
+        return json_response({**named, "ready": False, "error": str(unready)}, unready.status, headers)
 
     async def model_metadata(self, request: Request) -> Response:
         served = self._front.model(**_addressed(request))
@@ -81,15 +90,15 @@ class OpenInference:
 
     async def repository_index(self, request: Request) -> Response:
         """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
-        await self._front.body(request)
-        return json_response([{"name": name, "version": VERSION, "state": "READY"} for name in self._front.models])
+        await self._front.body(request, bounds.OVERHEAD_BYTES)
+        return json_response([{"name": name, "version": VERSION, **self._front.state()} for name in self._front.models])
 
     async def infer(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
-        require_admitted(request)
         served = front.model(**_addressed(request))
-        body = await front.body(request)
+        anyway_bytes = bounds.inflated_anyway_bytes(served.model.input_shape)
+        body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
         reply = await self.answer(served, request.headers, body, arrival_us, partial(has_left, request.receive))
         return reply.response()
 
@@ -103,6 +112,8 @@ class OpenInference:
     ) -> Reply:
         """What an inference request is answered with. ``headers``: names in lower case. Raises ``Refusal``."""
         front = self._front
+        if len(body) > (most := front.tensor_bytes(served)):
+            raise bounds.too_large(most)
         header_length, batch = headers.get(tensors.HEADER_LENGTH), front.limits.batch
         asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=batch)
         demanded = demands.from_parameters(asked.parameters)

@@ -28,7 +28,7 @@ _REFUSALS = {
     504: "The deadline passed before the request could be served",
 }
 _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
-_LABELLING = (400, 401, 404, 408, 413, 415, 431, 499)
+_LABELLING = (400, 401, 403, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
 _NUMBER = {"type": "number"}
 _WHOLE = {"type": "integer", "minimum": 0}
@@ -81,8 +81,8 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
     version = _path_parameter("version", [VERSION])
     paths: Document = {
         "/v2": {"get": _operation("Name, version and extensions", _json(_ref("Server")))},
-        "/v2/health/live": {"get": _health("Whether the server runs")},
-        "/v2/health/ready": {"get": _health("Whether all models are warm")},
+        "/v2/health/live": {"get": _probe(_operation("Whether the server runs", _json(_flag("live")), (431,)))},
+        "/v2/health/ready": {"get": _probe(_ready("Whether a worker can take a request", (431,)))},
         "/v2/models/stats": {"get": _operation("Counts and durations of all models", _json(_ref("Statistics")))},
         "/v2/repository/index": {
             "post": _operation("The models", _json({"type": "array"}), (400, 401, 408, 413, 415, 431, 499))
@@ -97,7 +97,7 @@ def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
             "parameters": parameters,
             "get": _operation("Inputs and outputs of a model", _json(_ref("Metadata"))),
         }
-        paths[f"{path}/ready"] = {"parameters": parameters, "get": _operation("Whether a model is ready", None)}
+        paths[f"{path}/ready"] = {"parameters": parameters, "get": _ready("Whether a model is ready")}
         for page, summary, schema in (
             ("config", "Triton's configuration of a model", {"type": "object", "required": ["name", "input"]}),
             ("stats", "Counts and durations of a model", _ref("Statistics")),
@@ -247,9 +247,20 @@ def _operation(summary: str, content: Document | None, refusals: Sequence[int] =
     return {"summary": summary, "responses": {"200": answered, **refused}}
 
 
-def _health(summary: str) -> Document:
+def _probe(operation: Document) -> Document:
     """Probes show no token."""
-    return _operation(summary, None, (431,)) | {"security": []}
+    return operation | {"security": []}
+
+
+def _flag(name: str) -> Document:
+    return _object({name: {"type": "boolean"}}, [name])
+
+
+def _ready(summary: str, refusals: Sequence[int] = _LOOKING) -> Document:
+    operation = _operation(summary, _json(_flag("ready")), refusals)
+    unready = _object({"ready": {"const": False}, "error": _TEXT}, ["ready", "error"])
+    operation["responses"]["503"] = {"description": "Not ready", "content": _json(unready)}
+    return operation
 
 
 def _path_parameter(name: str, values: list[str]) -> Document:

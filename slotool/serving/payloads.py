@@ -7,13 +7,22 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, JpegImagePlugin, PngImagePlugin
 
-from slotool.serving.refusals import Refusal, bad_request
+from slotool.serving import images
+from slotool.serving.refusals import bad_request
 
-# Naming the plugins loads them here, and not in the first request.
-_FORMATS = (PngImagePlugin.PngImageFile.format, JpegImagePlugin.JpegImageFile.format)
-_NPY, _PNG, _JPEG = b"\x93NUMPY", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_NPY = b"\x93NUMPY"
+_NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# The header of an array of numbers has about a hundred bytes.
+MAX_NPY_HEADER_BYTES = 1_024
+# Decoding an image that is neither longer nor larger takes less than a millisecond: no thread is worth it.
+INLINE_IMAGE_BYTES, INLINE_IMAGE_NUMBERS = 16 * 2**10, 64 * 64
+
+
+def takes_long(body: bytes, input_shape: Sequence[int]) -> bool:
+    """Whether ``parse_example`` is better called in a thread than in the event loop."""
+    image = body.startswith((images.PNG, images.JPEG))
+    return image and (len(body) > INLINE_IMAGE_BYTES or math.prod(input_shape) > INLINE_IMAGE_NUMBERS)
 
 
 def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
@@ -26,7 +35,7 @@ def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
     shape = tuple(input_shape)
     if body.startswith(_NPY):
         x = _npy(body, shape)
-    elif body.startswith((_PNG, _JPEG)):
+    elif body.startswith((images.PNG, images.JPEG)):
         x = _image(body, shape)
     else:
         x = _raw(body, shape)
@@ -48,22 +57,27 @@ def _raw(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
 def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     file = io.BytesIO(body)
     try:
-        major, _ = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        found, _, dtype = read_header(file)
-    # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more.
-    except Exception as error:
-        raise bad_request(f"the .npy file cannot be read: {' '.join(str(error).split())[:120]}") from None
-    # Checked before the array is read, since reading allocates whatever the header claims.
+        version = np.lib.format.read_magic(file)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+            version
+        ]
+        found, by_columns, dtype = read_header(file, max_header_size=MAX_NPY_HEADER_BYTES)
+    # A header is Python source, and old ones are tokenized: SyntaxError, TokenError, RecursionError and more. What they
+    # say may name objects of this process, so it is not repeated.
+    except Exception:
+        raise bad_request("the .npy file cannot be read: its header is not that of an array of numbers") from None
+    # To Python True is an integer, so that numpy lets it pass; to reshape it is not.
+    if any(type(length) is not int or length < 0 for length in found):
+        raise bad_request("the .npy file cannot be read: the axes in its header are not numbers from 0")
     if _long_axes(found) != _long_axes(shape):
         raise bad_request(f"the .npy file holds an array of shape {list(found)[:8]}, expected {list(shape)}")
     if dtype.kind != "f" and dtype != np.uint8:
-        raise bad_request(f"the .npy file holds {dtype.name}, expected float32 (or uint8 pixels)")
-    file.seek(0)
-    try:
-        array = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise bad_request(f"the .npy file is cut short: {' '.join(str(error).split())[:120]}") from None
+        raise bad_request(f"the .npy file holds {dtype.name[:40]}, expected float32 (or uint8 pixels)")
+    data = body[file.tell() :]
+    if len(data) != math.prod(found) * dtype.itemsize:
+        what = "is cut short" if len(data) < math.prod(found) * dtype.itemsize else "goes on behind its array"
+        raise bad_request(f"the .npy file {what}: {len(data)} bytes, expected {math.prod(found) * dtype.itemsize}")
+    array = np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C")
     with np.errstate(over="ignore"):
         return array.astype(np.float32) / (np.float32(255.0) if dtype == np.uint8 else np.float32(1.0))
 
@@ -71,20 +85,7 @@ def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
 def _image(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise bad_request(f"this model takes inputs of shape {list(shape)}, not images")
-    channels, height, width = shape
-    try:
-        with Image.open(io.BytesIO(body), formats=_FORMATS) as image:
-            if image.size != (width, height):
-                raise bad_request(f"the image is {image.width}×{image.height}, expected {width}×{height}")
-            if image.mode.startswith(("I", "F")):
-                raise bad_request("the image has more than 8 bits per channel")
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32)
-    except Refusal:
-        raise
-    # A decoder fed with hostile bytes raises what it stumbles over: OSError, SyntaxError, ValueError, struct.error …
-    except Exception as error:
-        raise bad_request(f"the image cannot be decoded: {' '.join(str(error).split())[:120]}") from None
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1) / np.float32(255.0)
+    return images.decode(body, *shape)
 
 
 def _long_axes(shape: Sequence[int]) -> list[int]:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
+from typing import Any
+
 from slotool.errors import SlotoolError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 50
+_SHORT.maxlevel = 2
 
 
 class Refusal(SlotoolError):
-    """A request that is not answered. ``cause`` is the label drops are counted under, ``str(refusal)`` the sentence."""
+    """A request that is not answered. ``cause`` is the label drops are counted under, ``str(refusal)`` the sentence,
+    ``retry_after_s`` when it is worth another try, where that is known."""
 
-    def __init__(self, status: int, cause: str, sentence: str):
+    def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
         super().__init__(sentence)
         self.status = status
         self.cause = cause
+        self.retry_after_s = retry_after_s
 
 
 def bad_request(sentence: str) -> Refusal:
@@ -34,6 +44,12 @@ def too_large(sentence: str) -> Refusal:
     return Refusal(413, "too-large", sentence)
 
 
+def too_many_bytes(most: int) -> Refusal:
+    """503: the largest of many half-sent bodies, given up for the others."""
+    what = f"unfinished bodies hold more than {most} bytes together, and this was the largest"
+    return Refusal(503, "unfinished", f"{what}; try again later", 1)
+
+
 def expired(waited_us: float) -> Refusal:
     """504: the deadline came while the request was waiting; no work was spent on it."""
     return Refusal(504, "expired", f"the deadline passed after {waited_us:.0f} µs, before the request could be served")
@@ -45,30 +61,54 @@ def too_near(waited_us: float, left_us: float) -> Refusal:
     return Refusal(504, "expired", f"{left}, less than answers lately leave later than planned")
 
 
+def waited_too_long(waited_us: float) -> Refusal:
+    """504: the time that requests without a deadline have is over; no work was spent on it."""
+    waited = f"the request has no deadline and waited for {waited_us * 1e-6:.1f} s"
+    return Refusal(504, "expired", f"{waited}, as long as this server lets it; give it a deadline of your own")
+
+
+def no_worker(lost: int, workers: int, ready_in_s: float) -> Refusal:
+    """503: every worker is lost, and being replaced."""
+    wait_s = max(1, math.ceil(ready_in_s))
+    are = "is" if lost == 1 else "are"
+    sentence = f"no worker is ready: {lost} of {workers} {are} being restarted; retry after {wait_s} s"
+    return Refusal(503, "no-worker", sentence, wait_s)
+
+
 def cannot_meet(reason: str) -> Refusal:
     """503: refused before any work, since what was asked for cannot be had."""
     return Refusal(503, "cannot-meet", reason)
 
 
 def shed(reason: str) -> Refusal:
-    """503: given up for the sake of more important requests."""
+    """503: load-shed in favour of more important requests."""
     return Refusal(503, "shed", reason)
 
 
 def queue_full(length: int) -> Refusal:
     """503: refused on arrival."""
-    return Refusal(503, "queue-full", f"{length} requests are waiting already; try again later")
+    return Refusal(503, "queue-full", f"{length} requests are waiting already; try again later", 1)
 
 
 def too_many_connections(most: int) -> Refusal:
     """503: refused as soon as the client had connected."""
-    return Refusal(503, "connections", f"{most} connections are open already; try again later")
+    return Refusal(503, "connections", f"{most} connections are open already; try again later", 1)
 
 
-def overloaded(in_hand: int, spacing_us: float, patience_us: float) -> Refusal:
-    """503: refused unread, since the event loop is behind."""
-    pace = f"{in_hand} requests are in hand and one is answered every {spacing_us:.0f} µs"
-    return Refusal(503, "overloaded", f"{pace}, while requests have {1e-3 * patience_us:.0f} ms; try again later")
+def too_many_calls(most: int) -> Refusal:
+    """503: refused before the message was read."""
+    return Refusal(503, "connections", f"{most} gRPC calls are open already; try again later", 1)
+
+
+def stopping() -> Refusal:
+    """503: the server ends, and the request was not answered in the time it had for that."""
+    return Refusal(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
+
+
+def overloaded(in_progress: int, spacing_us: float, patience_us: float) -> Refusal:
+    """503: refused unread, since the event loop is overloaded."""
+    pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
+    return Refusal(503, "overloaded", f"{pace}, while requests have {1e-3 * patience_us:.0f} ms; try again later", 1)
 
 
 def client_gone() -> Refusal:
@@ -79,3 +119,9 @@ def client_gone() -> Refusal:
 def failed(error: Exception) -> Refusal:
     """500: the model itself broke."""
     return Refusal(500, "failed", f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def shown(value: Any) -> str:
+    """A decoded JSON value for a sentence: at most 60 characters, however large it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"

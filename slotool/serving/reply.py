@@ -36,7 +36,10 @@ class Reply(NamedTuple):
 
     @classmethod
     def refusing(cls, refusal: Refusal, headers: Mapping[str, str] = _NONE) -> Reply:
-        """The refusal's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it."""
+        """The refusal's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it, and when to try
+        again, where that is known."""
+        if refusal.retry_after_s is not None:
+            headers = {"retry-after": str(refusal.retry_after_s), **headers}
         return cls.of_json({"error": str(refusal)}, refusal.status, headers)
 
     @classmethod
@@ -48,9 +51,11 @@ class Reply(NamedTuple):
         """For Starlette."""
         return Response(self.body, self.status, dict(self.headers), self.media_type)
 
-    def http(self) -> bytes:
-        """The bytes of an HTTP/1.1 response."""
+    def http(self, *, close: bool = False) -> bytes:
+        """The bytes of an HTTP/1.1 response. ``close``: it is the last on its connection."""
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        if close:
+            more += "connection: close\r\n"
         head = (
             f"HTTP/1.1 {self.status} {_PHRASES.get(self.status, '')}\r\ncontent-type: {self.media_type}\r\n"
             f"content-length: {len(self.body)}\r\n{more}\r\n"

@@ -6,19 +6,20 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
-from slotool.scheduling import Batch, Decision, Dispatcher, Drop, Fate, Query, Workers
+from slotool.scheduling import Batch, Query, Workers
 from slotool.serving import refusals
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
 from slotool.serving.ensemble import Scored, plan_of
 from slotool.serving.events import Events
+from slotool.serving.lanes import Answer, DefaultDeadline, Lane, Ticket, urgency
 from slotool.serving.margin import Margin
 from slotool.serving.metrics import Metrics
 from slotool.serving.pair import Outcome, Pair, Told
@@ -41,70 +42,6 @@ def monotonic_us() -> float:
     return time.monotonic_ns() * 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
-    answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
-
-    scored: Scored
-    decision: Decision
-    queue_us: float
-    compute_us: float
-    slack_us: float
-    batch: int
-    request: str
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64 [n]: the class of the highest score."""
-        return self.scored.logits.argmax(axis=1).astype(np.int64)
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A request on its way; ``attempts``: calls it has been in.
-
-    ``margin_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
-    """
-
-    query: Query
-    x: np.ndarray
-    future: asyncio.Future[Answer]
-    is_gone: Callable[[], bool]
-    margin_us: float = 0.0
-    attempts: int = 0
-    overrun_us: float = 0.0
-
-    @property
-    def unwanted(self) -> bool:
-        return self.future.cancelled() or self.is_gone()
-
-    def refuse(self, refusal: Refusal) -> None:
-        # A cancelled future has nobody behind it.
-        if not self.future.done():
-            self.future.set_exception(refusal)
-
-
-class _Lane:
-    """A served model, the state of its queue, and the tickets of the queries in it or at work."""
-
-    def __init__(self, served: ServedModel, workers: Workers):
-        self.served = served
-        self.switched_to: OperatingPoint | None = None
-        self.state = Dispatcher(served.policy, workers)
-        self.tickets: dict[str, _Ticket] = {}
-
-    def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
-        for drop in drops:
-            ticket = self.tickets.pop(drop.query.id)
-            ticket.refuse(_refusal(drop, now_us, ticket.margin_us))
-
-    def withdraw(self, query: Query) -> None:
-        self.state.withdraw(query)
-        self.tickets.pop(query.id).refuse(refusals.client_gone())
-
-
 class Router:
     """Has requests wait in EDF order, and gives the most urgent to a worker as soon as one is idle.
 
@@ -112,6 +49,7 @@ class Router:
     what has arrived after each that is long, and after a millisecond of short ones, so that an urgent newcomer
     overtakes. A request whose worker is lost is given to another one while its deadline lasts. Deadlines are brought
     forward by ``margin``, learnt from answers. ``max_queue``: requests waiting beyond this are refused on arrival.
+    ``default_deadline_us``: for so long those without a deadline wait for a worker (``inf``: for ever).
     ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
     from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
     ``RunError`` when one cannot run.
@@ -124,6 +62,7 @@ class Router:
         metrics: Metrics | None = None,
         *,
         max_queue: int = 1_000,
+        default_deadline_us: float = math.inf,
         events: Events | None = None,
         clock_us: Callable[[], float] = monotonic_us,
     ):
@@ -138,8 +77,11 @@ class Router:
         # server knows.
         self.comes_alone: Callable[[], bool] = lambda: False
         self._workers = Workers(self.engine.workers, pairs=self.engine.pairs)
-        self._lanes = {name: _Lane(served, self._workers) for name, served in models.items()}
+        self._lanes = {name: Lane(served, self._workers, self._no_worker) for name, served in models.items()}
         self._max_queue = max_queue
+        self._default_deadline = DefaultDeadline(default_deadline_us)
+        self._ended: Refusal | None = None
+        self.is_draining = False
         self._numbered = 0
         self._scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -169,6 +111,20 @@ class Router:
         """Workers that are at a call."""
         return len(self._workers.running)
 
+    def unready(self) -> Refusal | None:
+        """Why no request could be answered now; None while a worker is there that has every model warm."""
+        return refusals.stopping() if self.is_draining else self._no_worker()
+
+    def listen(self) -> None:
+        """From now on notice, in the running event loop, workers that are lost while they are idle."""
+        self.engine.listen()
+
+    def end(self) -> None:
+        """Refuse everybody who is not answered yet, also those whose call has not ended, and all who come."""
+        self._ended = refusals.stopping()
+        for lane in self._lanes.values():
+            lane.end(self._ended)
+
     def close(self) -> None:
         """Let go of the engine."""
         if self._alarm is not None:
@@ -192,6 +148,10 @@ class Router:
         ``is_gone`` tells, just before any work is done, whether the client has left. Raises ``Refusal``.
         """
         lane = self._lanes[name]
+        if self._ended is not None:
+            raise self._ended
+        if not self._workers.running and self._workers.idle() is None:
+            self._require_worker(demands.timeout_us)
         waiting = self.waiting()
         if waiting >= self._max_queue:
             raise refusals.queue_full(waiting)
@@ -210,8 +170,9 @@ class Router:
         )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        ticket = lane.tickets[query.id] = _Ticket(query, x, future, is_gone, margin_us)
+        ticket = lane.tickets[query.id] = Ticket(query, x, future, is_gone, margin_us)
         lane.state.arrive(query)
+        self._default_deadline.begin(lane, query)
         if self._scheduled or not self.comes_alone():
             self._wake()
         else:
@@ -221,6 +182,16 @@ class Router:
         lag_us = now_us - arrival_us - answer.queue_us - answer.compute_us
         loop.call_soon(self.margin.saw, lag_us + ticket.overrun_us, now_us)
         return answer
+
+    def _no_worker(self) -> Refusal | None:
+        alive = self.alive()
+        return None if alive else refusals.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
+
+    def _require_worker(self, timeout_us: float) -> None:
+        """Raises ``Refusal`` for a request whose deadline comes before a worker is expected to be there."""
+        no_worker = self._no_worker()
+        if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
+            raise no_worker
 
     def _wake(self, turns: int = 0) -> None:
         if not self._scheduled:
@@ -241,8 +212,9 @@ class Router:
         for the loop has to read what arrives meanwhile."""
         self._scheduled = False
         began_us = now_us = self.now_us()
+        self._default_deadline.expire(now_us)
         while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
-            lane = min((lane for lane in self._lanes.values() if lane.state.queue), key=_urgency, default=None)
+            lane = min((lane for lane in self._lanes.values() if lane.state.queue), key=urgency, default=None)
             if lane is None:
                 break
             self._turn(lane, now_us)
@@ -254,7 +226,7 @@ class Router:
                 lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
             self._set_alarm()
 
-    def _turn(self, lane: _Lane, now_us: float) -> None:
+    def _turn(self, lane: Lane, now_us: float) -> None:
         while (query := lane.state.queue.peek()) is not None and lane.tickets[query.id].unwanted:
             lane.withdraw(query)
         batch, drops = lane.state.turn(now_us)
@@ -267,14 +239,14 @@ class Router:
                 ticket.refuse(refusals.client_gone())
         self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
 
-    def _note_switch(self, lane: _Lane, point: OperatingPoint) -> None:
+    def _note_switch(self, lane: Lane, point: OperatingPoint) -> None:
         before, lane.switched_to = lane.switched_to, point
         if before is not None and before != point:
             name = lane.served.name
             self.metrics.switched(name)
             self.events.tell("switch", f"{name}: {before} to {point}", model=name, before=before.key, point=point.key)
 
-    def _call(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket]) -> None:
+    def _call(self, lane: Lane, batch: Batch, wanted: Sequence[Ticket]) -> None:
         if batch.decision.switches:
             self._note_switch(lane, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else np.concatenate([ticket.x for ticket in wanted])
@@ -288,14 +260,14 @@ class Router:
         self._give(batch.beside, lane, plan.second, x, pair.second)
         self._give(batch.worker, lane, plan.first, x, pair.first)
 
-    def _give(self, worker: int, lane: _Lane, point: OperatingPoint, x: np.ndarray, tell: Told) -> None:
+    def _give(self, worker: int, lane: Lane, point: OperatingPoint, x: np.ndarray, tell: Told) -> None:
         """A call for one worker; ``tell`` is told its outcome when the worker is idle again or gone."""
 
         def done(outcome: Outcome) -> None:
             now_us = self.now_us()
             if isinstance(outcome, WorkerLost):
-                self.events.tell("worker-lost", str(outcome), worker=worker)
                 lane.state.lost(worker)
+                self.events.tell("worker-lost", str(outcome), worker=worker)
             else:
                 lane.state.ended(worker, now_us)
             tell(outcome, now_us)
@@ -306,14 +278,14 @@ class Router:
         except Exception as error:
             done(error)
 
-    def _call_off(self, worker: int, lane: _Lane) -> None:
+    def _call_off(self, worker: int, lane: Lane) -> None:
         self.metrics.called_off(lane.served.name)
         self.engine.call_off(worker)
 
-    def _settle(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], outcome: Outcome, done_us: float) -> None:
+    def _settle(self, lane: Lane, batch: Batch, wanted: Sequence[Ticket], outcome: Outcome, done_us: float) -> None:
         if isinstance(outcome, WorkerLost):
             lane.state.returned(batch)
-            self._again_or_never(lane, batch, outcome)
+            self._again_or_never(lane, batch, outcome, done_us)
             return
         lane.state.answered(batch, done_us)
         if isinstance(outcome, Scored):
@@ -321,7 +293,7 @@ class Router:
         else:
             self._take_apart(lane, batch, outcome)
 
-    def _finish(self, lane: _Lane, batch: Batch, wanted: Sequence[_Ticket], scored: Scored, done_us: float) -> None:
+    def _finish(self, lane: Lane, batch: Batch, wanted: Sequence[Ticket], scored: Scored, done_us: float) -> None:
         took_us, examples = done_us - batch.begun_us, len(scored.logits)
         lane.served.policy.observe(batch.decision.point, examples, took_us)
         self.metrics.computed(lane.served.name, examples)
@@ -341,7 +313,7 @@ class Router:
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + ticket.margin_us
                 ticket.future.set_result(Answer(part, batch.decision, *timing, examples, query.id))
 
-    def _again_or_never(self, lane: _Lane, batch: Batch, error: WorkerLost) -> None:
+    def _again_or_never(self, lane: Lane, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, but for those who have been in too many such calls."""
         for query in batch.queries:
             ticket = lane.tickets[query.id]
@@ -350,10 +322,12 @@ class Router:
                 lane.state.withdraw(query)
                 del lane.tickets[query.id]
                 ticket.refuse(refusals.failed(error))
+            elif self._default_deadline.has_passed(query, now_us):
+                lane.expire(query, now_us)
             else:
                 self.metrics.retried(lane.served.name)
 
-    def _take_apart(self, lane: _Lane, batch: Batch, error: Exception) -> None:
+    def _take_apart(self, lane: Lane, batch: Batch, error: Exception) -> None:
         """Of a batch that failed each request is tried by itself, so that one does not take the others with it."""
         for query in batch.queries:
             ticket = lane.tickets.pop(query.id)
@@ -370,35 +344,21 @@ class Router:
         if alive:
             self._workers.joins(self.now_us(), worker)
             self.metrics.worker_restarted()
-            self.events.tell("worker-replaced", f"worker {worker} is replaced", worker=worker)
             self._wake()
+            self.events.tell("worker-replaced", f"worker {worker} is replaced", worker=worker)
         else:
-            self.events.tell("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
             self._workers.free_us[worker] = math.inf
+            self.events.tell("worker-lost", f"worker {worker} ended while it was in no call", worker=worker)
 
     def _set_alarm(self) -> None:
         """All workers are busy: come back when the first deadline passes, so that nobody is left without a word."""
         if self._alarm is not None:
             self._alarm.cancel()
         soonest_us = min(lane.state.next_expiry_us for lane in self._lanes.values())
+        soonest_us = min(soonest_us, self._default_deadline.next_us)
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
-
-
-def _urgency(lane: _Lane) -> tuple[float, float, float]:
-    query = lane.state.queue.peek()
-    assert query is not None
-    return query.urgency
-
-
-def _refusal(drop: Drop, now_us: float, margin_us: float) -> Refusal:
-    if drop.fate is Fate.EXPIRED:
-        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
-        return refusals.too_near(waited_us, left_us) if left_us > 0 else refusals.expired(waited_us)
-    if drop.fate is Fate.FAILED:
-        return Refusal(500, "failed", drop.reason)
-    return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)
 
 
 def _expected(model: ElasticModel, x: np.ndarray) -> dict[OperatingPoint, float] | None:

@@ -6,24 +6,30 @@ import asyncio
 import errno
 import gc
 import ipaddress
+import logging
 import signal
 import socket
 import time
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
 from slotool.machine import allow_connections
-from slotool.serving.admission import RestingSelector
+from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http_protocol import LimitedHttp
+from slotool.serving.http import HttpProtocol
 
 KEEP_ALIVE_S = 75
+# After the drain's end, for those who could not be answered to be told so.
+FAREWELL_S = 1.0
+# Between two sentences about connections that cannot be accepted.
+COMPLAINT_S = 60.0
+_OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -82,16 +88,26 @@ def serve_until_told(
     on_ready: Callable[[], None],
     *,
     drain_s: float,
+    warn: Callable[[str], None],
     beside: Companion | None = None,
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds.
+    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; whoever is not
+    answered by then is refused with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
-    ``on_hangup``: called between two requests when SIGHUP comes.
+    ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: told if the limit of open files is too low.
     """
-    allow_connections(app.state.front.limits.connections)
-    server = Server(app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup)
+    wanted = app.state.front.limits.connections
+    allowed = allow_connections(wanted)
+    if allowed < wanted:
+        warn(
+            f"the limit of open files allows {allowed} connections, not {wanted}: whoever comes beyond them is refused"
+            f" with 503; raise it before the start, with: ulimit -n {2 * wanted}"
+        )
+    server = Server(
+        app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup, max_connections=min(allowed, wanted)
+    )
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
     gc.freeze()
@@ -113,20 +129,18 @@ class Server(uvicorn.Server):
         drain_s: float,
         beside: Companion | None = None,
         on_hangup: Callable[[], None] | None = None,
+        max_connections: int | None = None,
     ):
         front: FrontEnd = app.state.front
-        limits = front.limits
         config = uvicorn.Config(
             app,
-            http=partial(
-                LimitedHttp,
-                head_bytes=limits.head_bytes,
-                head_s=limits.head_s,
-                most_connections=limits.connections,
-                dropped=front.dropped,
-                admission=front.admission,
-                short_way=app.state.short_way,
-            ),  # type: ignore[arg-type]
+            http=partial(  # type: ignore[arg-type]
+                HttpProtocol,
+                front=front,
+                fast_path=app.state.fast_path,
+                keep_alive_s=KEEP_ALIVE_S,
+                max_connections=max_connections,
+            ),
             # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
             log_level="error",
             access_log=False,
@@ -136,26 +150,26 @@ class Server(uvicorn.Server):
             # Nobody looks at the addresses it would rewrite.
             proxy_headers=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain_s)),
         )
         super().__init__(config)
-        self._admission, self._router = front.admission, front.router
-        self._admission.watch(lambda: len(self.server_state.tasks))
+        logging.getLogger("uvicorn.error").addFilter(_says_something)
+        self._front, self._admission, self._router = front, front.admission, front.router
         self._on_ready = on_ready
         self._beside = beside
         self._drain_s = drain_s
         self._on_hangup = on_hangup
         self.ended_by = 0
+        self._next_complaint_s = 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        selector = RestingSelector()
-        self._admission.listen_to(lambda: selector.rested_s)
-        self._router.comes_alone = lambda: selector.ready <= 1 and self._admission.in_hand() <= 1
+        selector = IdleTrackingSelector()
+        self._admission.listen_to(lambda: selector.idle_s)
+        self._router.comes_alone = lambda: selector.ready <= 1 and self._admission.in_progress <= 1
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
             runner.run(self.serve(sockets=sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         await super().startup(sockets=sockets)
         if self._beside is not None and not self.should_exit:
             await self._beside.start()
@@ -165,17 +179,43 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
+        self._router.is_draining = True
+        ends_s = time.monotonic() + self._drain_s
+        # Whoever is not answered by then is told so, and has a moment to hear it.
+        telling = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)
+        for server in self.servers:
+            server.close()
         if self._beside is not None:
-            for server in self.servers:
-                server.close()
-            began_s = time.monotonic()
-            await self._beside.stop(self._drain_s)
-            left_s = self._drain_s - (time.monotonic() - began_s)
-            self.config.timeout_graceful_shutdown = max(1, round(left_s))
+            await self._beside.stop(self._drain_s + FAREWELL_S)
+        left_s = max(0.0, ends_s - time.monotonic())
+        self.config.timeout_graceful_shutdown = left_s + FAREWELL_S  # type: ignore[assignment]
         await super().shutdown(sockets=sockets)
+        telling.cancel()
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "socket" in context and isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
+            # asyncio says so for each of a thousand attempts, with a traceback, and tries again in a second.
+            if loop.time() >= self._next_complaint_s:
+                self._next_complaint_s = loop.time() + COMPLAINT_S
+                logging.getLogger("uvicorn.error").error(
+                    "connections wait to be accepted: %s; raise the limit with ulimit -n", error.strerror
+                )
+        elif "handle" in context and isinstance(error, OSError) and error.errno == errno.ENOTCONN:
+            pass  # A client has reset its connection, and asyncio ends it after the last answer was written.
+        elif self.should_exit and isinstance(error, ValueError) and "Invalid file descriptor" in str(error):
+            pass  # asyncio's next attempt to accept connections, after the end of that.
+        else:
+            loop.default_exception_handler(context)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # A second Ctrl-C means: now. uvicorn would raise the signal again after draining, which ends in another code.
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
         self.ended_by = self.ended_by or sig
+
+
+def _says_something(record: logging.LogRecord) -> bool:
+    """Not uvicorn's complaint that the drain was too short for nobody: only idle or half-sent connections were left,
+    and these have been told."""
+    return not record.getMessage().startswith("Cancel 0 running task(s)")

@@ -11,7 +11,7 @@ from typing import Any
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.machine import machine_id
+from slotool.machine import differences, machine_id
 from slotool.rules.ruleset import RuleSet
 from slotool.rules.switching import SwitchingPlan
 from slotool.scheduling import (
@@ -167,7 +167,8 @@ def _conditions(
     if threads not in set(rows["threads"]):
         warn(f"the latencies of {model.name} were measured with other threads than {threads}; the slowest count")
     if machine_id() not in set(rows["machine"]):
-        warn(f"the latencies of {model.name} were measured on another machine")
+        named = ", ".join(differences(latency.provenance.get("machine_facts", {})))
+        warn(f"the latencies of {model.name} were measured on another machine" + (f" ({named})" if named else ""))
     return {**alone, "threads": threads} if threads in set(rows["threads"]) else alone
 
 

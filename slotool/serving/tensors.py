@@ -6,25 +6,26 @@ then says how long the JSON is. Source: kserve.github.io, Open Inference Protoco
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import orjson
 
-from slotool.serving.refusals import bad_request
+from slotool import strict_json
+from slotool.serving import bounds
+from slotool.serving.refusals import bad_request, shown
 
 HEADER_LENGTH = "inference-header-content-length"
 INPUT = "input"
 OUTPUTS = ("logits", "label", "confidence")
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
-# Made once: the module-level functions make a new one per call when they are given options.
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 _REMEMBERED_BYTES = 1_024
-_LOWEST = float(np.finfo(np.float32).min)
+_LOWEST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,13 @@ class _Asked:
 
 
 def _read(head: bytes, input_shape: tuple[int, ...], max_batch: int) -> _Asked:
+    bounds.require_countable(head, input_shape, max_batch)
     document = json_object(head)
-    request_id = document.get("id", "")
+    request_id = document.get("id")
+    request_id = "" if request_id is None else request_id
     if not isinstance(request_id, str):
         raise bad_request("id: text is expected")
+    bounds.require_id(request_id)
     parameters = _parameters(document, "the request")
     tensor = only_input(document)
     shape = shape_of(tensor, input_shape, max_batch)
@@ -99,13 +103,14 @@ def format_response(
             raw.append(array.tobytes())
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            entry["data"] = [value if math.isfinite(value) else _LOWEST for value in array.ravel().tolist()]
+            flat = array.ravel()
+            entry["data"] = np.where(np.isfinite(flat), flat, _LOWEST) if flat.dtype.kind == "f" else flat
         outputs.append(entry)
     document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
         document["id"] = request.id
     document |= {"parameters": dict(parameters), "outputs": outputs}
-    head = _ENCODER.encode(document).encode()
+    head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
 
 
@@ -153,26 +158,20 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 def json_object(head: bytes) -> dict[str, Any]:
     """A JSON object, strictly. Raises ``Refusal`` (400) for anything else."""
     try:
-        document = _DECODER.decode(head.decode())
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())[:120]
-        raise bad_request(f"the request is not JSON: {reason}") from None
+        document = strict_json.decode(head)
+    except strict_json.JsonError as error:
+        raise bad_request(f"the request is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise bad_request("the request is not a JSON object")
     return document
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
 def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
-    parameters = owner.get("parameters", {})
+    parameters = owner.get("parameters")
+    parameters = {} if parameters is None else parameters
     if not isinstance(parameters, dict):
         raise bad_request(f"{what}: parameters is not a JSON object")
+    bounds.require_few(len(parameters), bounds.MAX_PARAMETERS, f"{what}: parameters")
     return parameters
 
 
@@ -188,9 +187,9 @@ def only_input(document: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad_request(f"inputs: a list of one tensor named {INPUT} is expected")
     if inputs[0].get("name") != INPUT:
-        raise bad_request(f"inputs: the tensor is called {_short(inputs[0].get('name'))}, expected {INPUT!r}")
+        raise bad_request(f"inputs: the tensor is called {shown(inputs[0].get('name'))}, expected {INPUT!r}")
     if inputs[0].get("datatype") != "FP32":
-        raise bad_request(f"input {INPUT}: datatype {_short(inputs[0].get('datatype'))}, expected 'FP32'")
+        raise bad_request(f"input {INPUT}: datatype {shown(inputs[0].get('datatype'))}, expected 'FP32'")
     return inputs[0]
 
 
@@ -199,9 +198,9 @@ def shape_of(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch:
     shape = tensor.get("shape")
     whole = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in shape)
     if not whole or not isinstance(shape, list) or tuple(shape[1:]) != input_shape or not shape or shape[0] < 1:
-        raise bad_request(f"input {INPUT}: shape {_short(shape)}, expected [batch, {', '.join(map(str, input_shape))}]")
+        raise bad_request(f"input {INPUT}: shape {shown(shape)}, expected [batch, {', '.join(map(str, input_shape))}]")
     if shape[0] > max_batch:
-        raise bad_request(f"input {INPUT}: a batch of {_short(shape[0])}, but at most {max_batch} are served at once")
+        raise bad_request(f"input {INPUT}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once")
     return tuple(shape)
 
 
@@ -222,7 +221,7 @@ def _tensor_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes) 
 def _binary_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes, size: Any) -> np.ndarray:
     expected = 4 * math.prod(shape)
     if not isinstance(size, int) or isinstance(size, bool) or size != expected:
-        raise bad_request(f"input {INPUT}: binary_data_size {_short(size)}, but this shape has {expected} bytes")
+        raise bad_request(f"input {INPUT}: binary_data_size {shown(size)}, but this shape has {expected} bytes")
     if len(raw) != expected:
         raise bad_request(f"input {INPUT}: {len(raw)} bytes follow the JSON, expected {expected}")
     if "data" in tensor:
@@ -231,16 +230,25 @@ def _binary_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes, 
 
 
 def _json_data(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        values = np.asarray(data)
-    except (ValueError, RecursionError, OverflowError):
-        raise bad_request(f"input {INPUT}: data is ragged") from None
-    if values.dtype.kind not in "fiu":
+    """``data``: a flat list of numbers, or lists nested as ``shape`` says. NumPy is given numbers only: of a list with
+    one long text in it it would make an array of texts as long."""
+    size = math.prod(shape)
+    values = data if list not in set(map(type, data)) else _flattened(data, shape)
+    if not set(map(type, values)) <= {int, float}:
         raise bad_request(f"input {INPUT}: data holds something that is not a number")
-    if values.shape not in (shape, (math.prod(shape),)):
-        raise bad_request(f"input {INPUT}: data has {values.size} values, but its shape has {math.prod(shape)}")
+    if len(values) != size:
+        raise bad_request(f"input {INPUT}: data has {len(values)} values, but its shape has {size}")
     with np.errstate(over="ignore"):
-        return values.reshape(shape).astype(np.float32)
+        return np.array(values, dtype=np.float64).astype(np.float32).reshape(shape)
+
+
+def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    level = data
+    for at, length in enumerate(shape[1:], start=1):
+        if len(level) != math.prod(shape[:at]) or set(map(type, level)) != {list} or set(map(len, level)) != {length}:
+            raise bad_request(f"input {INPUT}: data is ragged, or not nested as its shape {shown(list(shape))}")
+        level = list(chain.from_iterable(level))
+    return level
 
 
 def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
@@ -253,12 +261,13 @@ def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[s
         return dict.fromkeys(OUTPUTS, binary)
     if not isinstance(asked, list):
         raise bad_request("outputs: a list of tensors is expected")
+    bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
     return dict(_wanted_output(entry, binary) for entry in asked)
 
 
 def _wanted_output(entry: Any, binary: bool) -> tuple[str, bool]:
     if not isinstance(entry, dict) or entry.get("name") not in OUTPUTS:
-        name = _short(entry.get("name")) if isinstance(entry, dict) else _short(entry)
+        name = shown(entry.get("name")) if isinstance(entry, dict) else shown(entry)
         raise bad_request(f"outputs: no output is called {name}; there are {', '.join(OUTPUTS)}")
     parameters = _parameters(entry, f"output {entry['name']}")
     for unknown in ("classification", "shared_memory_region"):
@@ -268,11 +277,3 @@ def _wanted_output(entry: Any, binary: bool) -> tuple[str, bool]:
     if not isinstance(wanted, bool):
         raise bad_request(f"output {entry['name']}: binary_data is true or false")
     return entry["name"], wanted
-
-
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):
-        return "a monster"
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
+from slotool import strict_json
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ class Endpoint(ABC):
     def refusal(self, body: bytes) -> str:
         """The reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
         try:
-            document = json.loads(body)
-        except ValueError:
+            document = strict_json.decode(body)
+        except strict_json.JsonError:
             document = None
         text = document.get("error") if isinstance(document, dict) else None
         return str(text or body[:200].decode(errors="replace") or "no reason given")
@@ -124,9 +125,9 @@ def number_of(document: Mapping[str, Any], name: str, scale: float = 1.0) -> flo
 def object_of(raw: bytes) -> dict[str, Any]:
     """A JSON object. Raises ``ValueError``."""
     try:
-        document = json.loads(raw)
-    except ValueError as error:
-        raise ValueError("the response is not JSON") from error
+        document = strict_json.decode(raw)
+    except strict_json.JsonError as error:
+        raise ValueError(f"the response is not JSON ({error})") from error
     if not isinstance(document, dict):
         raise ValueError("the response is not a JSON object")
     return document

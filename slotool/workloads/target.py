@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import ssl
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from slotool import strict_json
 from slotool.errors import InputError, RunError
 
 ANSWER_WITHIN_S = 10.0
@@ -82,7 +82,7 @@ async def _document(session: aiohttp.ClientSession, method: str, address: str, p
     try:
         async with session.request(method, address + path, json=body, allow_redirects=False) as response:
             raw = await response.read()
-            return json.loads(raw) if response.ok else None
+            return strict_json.decode(raw) if response.ok else None
     except ValueError:
         return None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:

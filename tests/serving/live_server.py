@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.admission import Admission
+from slotool.serving.engines import Engine
 from slotool.serving.grpc_frontend import GrpcFrontEnd
 from slotool.serving.guard import Token
 from slotool.serving.live_page import Steering
@@ -86,6 +88,7 @@ class LiveServer:
     models: dict[str, ElasticModel]
     router: Router
     admission: Admission
+    server: Server
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -104,21 +107,24 @@ def live_server(
     limits: Limits | None = None,
     token: Token | None = None,
     steering: Callable[[Router], Steering] | None = None,
+    engine: Engine | None = None,
+    default_deadline_us: float = math.inf,
+    drain_s: float = 10.0,
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
-    router = Router(by_name)
+    router = Router(by_name, engine, default_deadline_us=default_deadline_us)
     app = create_app(router, limits=limits, token=token, steering=steering(router) if steering else None)
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
-        server = Server(app, ready.set, drain_s=10, beside=GrpcFrontEnd(app.state.front, grpc_address))
+        server = Server(app, ready.set, drain_s=drain_s, beside=GrpcFrontEnd(app.state.front, grpc_address))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert ready.wait(60)
         try:
             own = {name: entry.model for name, entry in by_name.items()}
-            yield LiveServer(url, grpc_address, own, router, app.state.front.admission, limits)
+            yield LiveServer(url, grpc_address, own, router, app.state.front.admission, server, limits)
         finally:
             server.should_exit = True
             thread.join(timeout=10)

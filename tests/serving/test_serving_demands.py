@@ -56,6 +56,11 @@ def test_a_value_that_cannot_be_meant_is_refused_by_name(name: str, value: Any) 
     assert caught.value.status == 400
 
 
+def test_infinity_is_refused_in_plain_words() -> None:
+    with pytest.raises(Refusal, match="parameter tolerance: inf is not a finite number from 0"):
+        from_parameters({"tolerance": math.inf})
+
+
 def test_tolerance_and_minimum_accuracy_together_are_refused() -> None:
     with pytest.raises(Refusal, match="contradict"):
         from_headers({"tolerance": "0.1", "min-accuracy": "0.9"})

@@ -284,6 +284,53 @@ def test_a_message_that_does_not_come_or_an_empty_stream_is_told() -> None:
         assert live.count("slotool_drops_total", model="", cause="too-slow") == 1
 
 
+def test_a_burst_beyond_what_grpc_lets_wait_is_answered_or_told_why() -> None:
+    """On one connection streams are held back; over many, our own limit speaks."""
+    asked = 1_500
+    with live_server([served(ThreeLinear())]) as live, grpc.insecure_channel(live.grpc_address) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        raw = request(model="three").SerializeToString()
+        calls = [infer.future(raw, timeout=120) for _ in range(asked)]
+        refused = [error for error in (call.exception() for call in calls) if error is not None]
+        for error in refused:
+            assert error.code() == grpc.StatusCode.UNAVAILABLE, error
+            assert "cause" in dict(error.trailing_metadata())
+        drops = live.router.metrics.registry.collect()
+        counted = sum(s.value for m in drops for s in m.samples if s.name == "slotool_drops_total")
+        assert counted == len(refused)
+
+
+def test_calls_beyond_the_limit_are_refused_over_all_connections() -> None:
+    with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.insecure_channel(live.grpc_address, options) for _ in range(2)]
+        waiting = threading.Event()
+        infers = [channel.stream_unary("/inference.GRPCInferenceService/ModelInfer") for channel in channels]
+        halves = [infer.future(iter(waiting.wait, True), timeout=60) for infer in infers]
+
+        def told() -> str:
+            try:
+                infers[0](iter([request(model="three").SerializeToString()]), timeout=60)
+            except grpc.RpcError as error:
+                return f"{error.code().name}: {error.details()}"
+            return ""
+
+        wait_until(lambda: told() == "UNAVAILABLE: 2 gRPC calls are open already; try again later")
+        assert told() == "UNAVAILABLE: 2 gRPC calls are open already; try again later"
+        for half in halves:
+            half.cancel()
+        wait_until(lambda: not told())
+        assert not told()
+        with grpc.insecure_channel(live.grpc_address, options) as third:
+            with pytest.raises(grpc.RpcError) as caught:
+                Stub(third).ServerLive(v2.ServerLiveRequest(), timeout=60)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        waiting.set()
+        for channel in channels:
+            channel.close()
+        assert live.count("slotool_drops_total", model="", cause="connections") >= 2
+
+
 def wait_until(reached: Any) -> None:
     for _ in range(500):
         if reached():
@@ -297,8 +344,9 @@ def test_the_documents_table_of_refusals_is_true() -> None:
     made = [refusals.bad_request(""), refusals.not_found(""), refusals.too_slow(""), refusals.too_large(""),
             refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1),
             refusals.overloaded(1, 1.0, 1.0), refusals.too_many_connections(1),
+                refusals.no_worker(1, 1, 1.0), refusals.stopping(), refusals.too_many_bytes(1),
             refusals.client_gone(), refusals.failed(ValueError()), Refusal(401, "unauthorized", ""),
             Refusal(403, "forbidden", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
-    assert servers_own == {cause for cause, *_ in rows[-7:]}
+    assert servers_own == {cause for cause, *_ in rows[-10:]}

@@ -84,6 +84,15 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     ]
 
 
+def test_health_is_told_in_json_as_the_rest_client_of_kserve_reads_it(http: httpx.Client) -> None:
+    # kserve.InferenceRESTClient returns response.json().get("live") and .get("ready").
+    assert http.get("/v2/health/live").json() == {"live": True}
+    assert http.get("/v2/health/ready").json() == {"ready": True}
+    for path in ("/v2/models/three/ready", "/v2/models/three/versions/1/ready"):
+        assert http.get(path).json() == {"name": "three", "ready": True}
+    assert http.get("/v2/models/four/ready").status_code == 404
+
+
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
 def test_tritonclient_infers_in_every_form(

@@ -58,6 +58,16 @@ def claims(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:
     return file.getvalue()
 
 
+def header(shape: str) -> bytes:
+    """A .npy header with these characters as its shape."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def test_an_axis_as_python_2_wrote_it_is_a_number() -> None:
+    np.testing.assert_array_equal(parse_example(header("(8L, 8L)") + b"\0" * 256, SHAPE), np.zeros((1, *SHAPE)))
+
+
 BAD = {
     "nothing": (b"", "0 bytes"),
     "text": (b"hello", "neither .npy, PNG nor JPEG"),
@@ -69,6 +79,8 @@ BAD = {
     "a cut array": (npy(PIXELS)[:-1], "cut short"),
     "a cut header": (npy(PIXELS)[:20], "cannot be read"),
     "an unknown npy version": (b"\x93NUMPY\x09\x00" + b"\0" * 100, "cannot be read"),
+    "a shape of truth values": (header("(True, 8, 8)") + b"\0" * 256, "cannot be read"),
+    "a negative axis": (header("(-8, -8)") + b"\0" * 256, "cannot be read"),
     "python objects": (npy(np.array([[None] * 8] * 8, dtype=object)), "holds object"),
     "integers": (npy(np.zeros((8, 8), np.int32)), "holds int32"),
     "an image of another size": (image(np.zeros((8, 9), np.uint8)), "9×8, expected 8×8"),

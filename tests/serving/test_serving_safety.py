@@ -126,7 +126,7 @@ HEADS = {
     "a bad path": (b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
     "a bad version": (b"GET / HTTP/9.9\r\n\r\n", b"400"),
     "a bad length": (b"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n", b"400"),
-    "two lengths": (b"POST /compute HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
+    "two lengths": (b"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", b"400"),
     "nothing more": (GET, b"408"),
 }
 

@@ -71,6 +71,11 @@ def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary:
     assert raw == b""
 
 
+def test_null_is_as_good_as_absent() -> None:
+    asked = parse_request(json_body(np.zeros((1, 2), np.float32), parameters=None, id=None), None, (2,), max_batch=1)
+    assert (asked.id, asked.parameters) == ("", {})
+
+
 def test_binary_data_output_is_the_default_of_outputs_that_say_nothing() -> None:
     x = np.zeros((1, *SHAPE), dtype=np.float32)
     all_binary = parse_request(json_body(x, parameters={"binary_data_output": True}), None, SHAPE, max_batch=1)
@@ -87,7 +92,7 @@ def test_a_class_that_was_not_computed_is_a_number_in_json_and_infinity_in_binar
     logits = np.array([[-np.inf, 1.0]], dtype=np.float32)
     plain = parse_request(json_body(x, outputs=[{"name": "logits"}]), None, SHAPE, max_batch=1)
     content, _ = format_response("m", "1", plain, {"logits": logits}, {})
-    assert json.loads(content)["outputs"][0]["data"] == [float(np.finfo(np.float32).min), 1.0]
+    assert json.loads(content)["outputs"][0]["data"] == [-3.4028235e38, 1.0]
     outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
     binary = parse_request(json_body(x, outputs=outputs), None, SHAPE, max_batch=1)
     content, length = format_response("m", "1", binary, {"logits": logits}, {})
@@ -105,7 +110,7 @@ def one(**changes: Any) -> bytes:
 BAD_JSON = {
     "not JSON": (b"{", "not JSON"),
     "not text": (b"\xff\xfe{", "not JSON"),
-    "nested without end": (b"[" * 100_000, "nested too deeply"),
+    "nested without end": (b"[" * 4_000, "nested more than 100 deep"),
     "a list": (b"[]", "not a JSON object"),
     "no inputs": (b"{}", "a list of one tensor"),
     "two inputs": (json.dumps({"inputs": [tensor(X, data=SIX)] * 2}).encode(), "a list of one tensor"),
@@ -118,12 +123,22 @@ BAD_JSON = {
     "a true shape": (one(shape=[True, 2, 3]), r"shape \[True"),
     "an empty shape": (one(shape=[]), r"shape \[\]"),
     "a large batch": (one(shape=[9, 2, 3], data=[0.0] * 54), "at most 8"),
-    "a monstrous batch": (one(shape=[10**400, 2, 3]), "at most 8"),
+    "a monstrous batch": (one(shape=[10**400, 2, 3]), "number is infinity"),
+    "a batch beyond 64 bits": (one(shape=[10**40, 2, 3]), r"shape \[1e\+40"),
+    "a long text among the data": (one(data=[1.0] * 5 + ["7" * 100]), "not a number"),
+    "a truth among the data": (one(data=[1.0] * 5 + [True]), "not a number"),
+    "a lone surrogate": (json_body(X, id="?").replace(b'"?"', b'"\\ud800"'), "not JSON"),
+    "a long id": (json_body(X, id="7" * 1_025), "1025 characters"),
+    "many outputs": (json_body(X, outputs=[{"name": "label"}] * 65), "outputs: there are 65"),
+    "many parameters": (json_body(X, parameters={str(i): 1 for i in range(65)}), "there are 65"),
+    "many values": (b'{"inputs": [' + b"0," * 5_000 + b"0]}", "more than 1072 values"),
+    "many lists": (b'{"inputs": [' + b"[]," * 2_000 + b"0]}", "more than"),
+    "many objects": (b'{"inputs": [' + b"{}," * 1_000 + b" " * 4_096 + b"0]}", "more than 512 objects"),
     "too few values": (one(data=SIX[1:]), "5 values"),
     "ragged data": (one(data=[[1.0], [1.0, 2.0]]), "ragged"),
     "text as data": (one(data=["0"] * 6), "not a number"),
     "null as data": (one(data=[None] * 6), "not a number"),
-    "huge integers": (one(data=[10**400] * 6), "not a number"),
+    "huge integers": (one(data=[10**400] * 6), "number is infinity"),
     "too large for float32": (one(data=[1e39] * 6), "NaN or infinity"),
     "no data": (json.dumps({"inputs": [tensor(X)]}).encode(), "neither"),
     "shared memory": (one(parameters={"shared_memory_region": "r"}), "shared memory"),
@@ -136,7 +151,7 @@ BAD_JSON = {
         "true",
     ),
     "id of another kind": (json_body(X, id=7), "id"),
-    "NaN": (json_body(X).replace(b"0.0", b"NaN", 1), "NaN is no JSON number"),
+    "NaN": (json_body(X).replace(b"0.0", b"NaN", 1), "not JSON"),
     "binary_data_size without data": (one(parameters={"binary_data_size": 24}), "0 bytes follow"),
 }
 

@@ -54,6 +54,17 @@ class Engine(ABC):
         with ``CalledOff``, or with what the model raised.
         """
 
+    def listen(self) -> None:
+        """From now on notice, in the running event loop, workers that are lost while they are idle.
+
+        ``begin`` does so too; a server does it before its first call. By default there is nothing to notice.
+        """
+        return
+
+    def ready_in_s(self) -> float:
+        """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
+        return 1.0
+
     def call_off(self, worker: int) -> None:
         """Have the call that ``worker`` is at end as soon as it can; its ``done`` is told when it has, with whatever
         came of it. By default it runs to its end."""

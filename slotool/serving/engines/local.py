@@ -52,6 +52,7 @@ class LocalEngine(Engine):
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._start_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         for name, served in models.items():
@@ -64,6 +65,7 @@ class LocalEngine(Engine):
         try:
             for process in self._processes:
                 process.wait_until_warm(max(0.0, deadline_s - time.monotonic()))
+                self._note_start(process)
         except RunError:
             self.close()
             raise
@@ -71,10 +73,18 @@ class LocalEngine(Engine):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def listen(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._listen_in(loop)
+
+    def ready_in_s(self) -> float:
+        """A replacement is expected to take as long to start as the last worker that did."""
+        now_s = time.monotonic()
+        return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in self._processes))
+
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        self.listen()
         process = self._processes[worker]
         try:
             process.begin(model, point, x, done)
@@ -124,7 +134,11 @@ class LocalEngine(Engine):
             process.finish(message)
         elif REPLY.unpack(message)[0] == READY:
             process.was_warm = True
+            self._note_start(process)
             self._on_change(worker, True)
+
+    def _note_start(self, process: _Process) -> None:
+        self._start_took_s = time.monotonic() - process.started_s
 
     def _lost(self, worker: int) -> None:
         """Replace the process; the call it was at is lost, and told so."""
@@ -135,6 +149,7 @@ class LocalEngine(Engine):
         call, process.call = process.call, None
         if call is None:
             self._on_change(worker, False)
+        process.starts_at_s = time.monotonic()
         if process.was_warm:
             loop.call_soon(self._replace, worker, 0)
         else:
@@ -144,7 +159,9 @@ class LocalEngine(Engine):
 
     def _replace_later(self, worker: int, pauses: int) -> None:
         assert self._loop is not None
-        self._loop.call_later(min(FIRST_PAUSE_S * 2**pauses, LONGEST_PAUSE_S), self._replace, worker, pauses + 1)
+        pause_s = min(FIRST_PAUSE_S * 2**pauses, LONGEST_PAUSE_S)
+        self._processes[worker].starts_at_s = time.monotonic() + pause_s
+        self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
         if self._closed or self._loop is None:
@@ -216,7 +233,8 @@ class _Process:
         finally:
             os.close(self._tensors.fd)  # the memory stays mapped
         self.socket.setblocking(False)
-        self.started_s = time.monotonic()
+        # ``starts_at_s``: when it began to start or, once it has ended, when the next one will.
+        self.started_s = self.starts_at_s = time.monotonic()
         self.call: _Call | None = None
         self.was_warm = False
         self.pauses = 0

@@ -125,11 +125,12 @@ class _Call:
 
 @dataclass(slots=True)
 class _Place:
-    """A worker as the router sees it; ``life`` counts how often it was lost."""
+    """A worker as the router sees it; ``life`` counts how often it was lost, ``lost_s`` is since when, if it is now."""
 
     actor: Any
     life: int = 0
     call: _Call | None = None
+    lost_s: float | None = None
 
 
 class RayEngine(Engine):
@@ -158,6 +159,7 @@ class RayEngine(Engine):
         self._watch: asyncio.TimerHandle | None = None
         self._connected = False
         self._closed = False
+        self._warm_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         for name, served in models.items():
@@ -170,7 +172,9 @@ class RayEngine(Engine):
         self._connected = connect(self._ray, self._address)
         self._places = [_Place(self._new_actor()) for _ in range(self.workers)]
         try:
+            began_s = time.monotonic()
             self._wait_until_warm()
+            self._warm_took_s = time.monotonic() - began_s
         except BaseException:
             self.close()
             raise
@@ -178,9 +182,17 @@ class RayEngine(Engine):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def listen(self) -> None:
         if self._loop is None:
             self._listen_in(asyncio.get_running_loop())
+
+    def ready_in_s(self) -> float:
+        """A lost actor is expected to take as long to be warm again as all took together at first."""
+        lost_s = [place.lost_s for place in self._places if place.lost_s is not None]
+        return max(0.0, min(lost_s) + self._warm_took_s - time.monotonic()) if lost_s else 0.0
+
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+        self.listen()
         place = self._places[worker]
         self._calls += 1
         call = place.call = _Call(self._calls, done, time.monotonic())
@@ -282,6 +294,7 @@ class RayEngine(Engine):
         if self._closed or place.life != life:
             return
         place.life += 1
+        place.lost_s = time.monotonic()
         call, place.call = place.call, None
         self._back(worker)
         if call is None:
@@ -306,6 +319,7 @@ class RayEngine(Engine):
         elif answer[0] == MISSING:
             self._back(worker, answer[1])
         else:
+            place.lost_s = None
             self._stay_with(worker)
             self._on_change(worker, True)
 

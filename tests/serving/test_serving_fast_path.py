@@ -6,99 +6,16 @@ import socket
 import time
 from collections.abc import Iterator
 
-import httptools
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import server
 from slotool.serving.guard import Token
-from slotool.serving.whole_request import WholeRequest
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 LARGE = POINTS[-1]
-LONGEST = 2_000
-NAMES = (
-    *("Host", "Content-Length", "CONTENT-LENGTH", "Accept", "Deadline-Ms", "Tolerance"),
-    *("Expect", "Transfer-Encoding", "Connection", "Upgrade", "X Y", ""),
-)
-VALUES = (
-    *("x", "", "3", " 3 ", "4", "03", "+3", "0x3", "a\tb", "é", "a\x00b", "a\nb"),
-    *("100-continue", "chunked", "close", "keep-alive"),
-)
-PATHS = ("/compute", "/v2/models/a/infer", "/v2/models/a.b/versions/1/infer", "/v2/models/a%20b/infer", "/compute?x=1",
-         "/v2/models//infer", "/metrics", "/v2/models/a/b/infer")  # fmt: skip
-
-
-class Parsed:
-    """What httptools makes of a request."""
-
-    def __init__(self, data: bytes):
-        self.headers: list[tuple[str, str]] = []
-        self.url, self.body, self.ends = b"", b"", 0
-        parser = httptools.HttpRequestParser(self)
-        parser.feed_data(data)
-        self.method, self.version, self.stays = (
-            parser.get_method(), parser.get_http_version(), parser.should_keep_alive())  # fmt: skip
-
-    def on_url(self, url: bytes) -> None:
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
-
-    def on_body(self, body: bytes) -> None:
-        self.body += body
-
-    def on_message_complete(self) -> None:
-        self.ends += 1
-
-
-@given(
-    method=st.sampled_from(["POST", "GET", "post"]),
-    path=st.sampled_from(PATHS),
-    version=st.sampled_from(["1.1", "1.0", "2"]),
-    headers=st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES)), max_size=4),
-    length=st.one_of(st.none(), st.just(3)),
-    line=st.sampled_from(["\r\n", "\n"]),
-    body=st.sampled_from([b"", b"abc", b"abcd", b"3\r\nabc\r\n0\r\n\r\n"]),
-)
-def test_what_is_read_at_once_is_what_the_parser_reads(
-    method: str, path: str, version: str, headers: list[tuple[str, str]], length: int | None, line: str, body: bytes
-) -> None:
-    lines = [f"{method} {path} HTTP/{version}", *(f"{name}: {value}" for name, value in headers)]
-    lines += [] if length is None else [f"Content-Length: {length}"]
-    data = line.join([*lines, "", ""]).encode("latin-1") + body
-    request = WholeRequest.of(data, head_bytes=LONGEST)
-    if request is None:
-        return
-    parsed = Parsed(data)
-    assert (parsed.method, parsed.version, parsed.ends, parsed.stays) == (b"POST", "1.1", 1, True)
-    assert request.body == parsed.body
-    assert dict(request.head.headers) == dict(parsed.headers)
-    assert len(request.head.headers) == len(parsed.headers)
-    version_part = f"/versions/{request.head.version}" if request.head.version else ""
-    model = request.head.model
-    assert parsed.url.decode() == (f"/v2/models/{model}{version_part}/infer" if model else "/compute")
-
-
-def test_usual_requests_are_read_at_once() -> None:
-    head = b"POST /v2/models/a/versions/1/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nAccept:\r\n\r\n"
-    request = WholeRequest.of(head + b"abc", head_bytes=LONGEST)
-    assert request is not None
-    assert (request.head.model, request.head.version, request.body) == ("a", "1", b"abc")
-    assert request.head.headers["accept"] == ""
-    assert WholeRequest.of(head + b"ab", head_bytes=LONGEST) is None
-    assert WholeRequest.of(head + b"abcd", head_bytes=LONGEST) is None
-    assert WholeRequest.of(head + b"abc", head_bytes=20) is None
-
-
-def test_thousands_of_blanks_before_a_bad_byte_are_read_as_fast_as_anything() -> None:
-    head = b"POST /compute HTTP/1.1\r\nContent-Length: 0\r\nX:%b\x00\r\n\r\n" % (b" " * 1_000_000)
-    assert WholeRequest.of(head, head_bytes=len(head)) is None
 
 
 @pytest.fixture(scope="module")

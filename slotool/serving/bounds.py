@@ -1,0 +1,90 @@
+"""How large a request may be, derived from what the model's input needs, and found out before the costly part.
+
+Bytes are bounded before a body is read or inflated, and the number of values, lists and strings before JSON is parsed,
+so that nobody can occupy the event loop with a body that no client of this model would send.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from slotool.serving import refusals
+from slotool.serving.refusals import Refusal, bad_request
+
+# Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
+OVERHEAD_BYTES = 64 * 2**10
+# A float64 in full has 24 characters; a comma, a blank and some indentation come on top.
+BYTES_PER_NUMBER = 32
+# An image may carry profiles, previews and text beside its pixels.
+IMAGE_OVERHEAD_BYTES = 2**20
+# What a compressed body may always become, for a large input per number of one example, and how many times its length.
+INFLATED_BYTES = 256 * 2**10
+INFLATED_BYTES_PER_NUMBER = 8
+INFLATED_RATIO = 8
+# JSON shorter than this is parsed without counting first: it costs less than 100 µs whatever it holds.
+UNCOUNTED_BYTES = 4 * 2**10
+# Commas, lists, objects and quotation marks of a request beyond those of its data.
+SPARE_COMMAS, SPARE_LISTS, MAX_OBJECTS, MAX_QUOTES = 1_024, 256, 512, 4_096
+
+MAX_OUTPUTS = 64
+MAX_PARAMETERS = 64
+MAX_ID_CHARACTERS = 1_024
+
+
+def tensor_body_bytes(input_shape: Sequence[int], max_batch: int, max_bytes: int) -> int:
+    """The longest body of an inference request: the largest batch as JSON, or ``max_bytes`` where that is less."""
+    return min(max_bytes, OVERHEAD_BYTES + BYTES_PER_NUMBER * max_batch * math.prod(input_shape))
+
+
+def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
+    """The longest body that holds one example, in any form that ``payloads`` reads."""
+    return min(max_bytes, IMAGE_OVERHEAD_BYTES + BYTES_PER_NUMBER * math.prod(input_shape))
+
+
+def inflated_anyway_bytes(input_shape: Sequence[int]) -> int:
+    """What a compressed body may become however short it is: one example of short numbers fits."""
+    return max(INFLATED_BYTES, OVERHEAD_BYTES + INFLATED_BYTES_PER_NUMBER * math.prod(input_shape))
+
+
+def inflated_bytes(compressed_bytes: int, max_bytes: int, anyway_bytes: int = INFLATED_BYTES) -> int:
+    """What so many compressed bytes may become, where a body may have ``max_bytes``."""
+    return min(max_bytes, max(anyway_bytes, INFLATED_RATIO * compressed_bytes))
+
+
+def require_countable(text: bytes, input_shape: Sequence[int], max_batch: int) -> None:
+    """Raises ``Refusal`` (400) for JSON with more parts than a request for such tensors can have, before it is parsed.
+
+    ``text``: the JSON part of a request.
+    """
+    if len(text) <= UNCOUNTED_BYTES:
+        return
+    values = max_batch * math.prod(input_shape)
+    # Data may be nested: a list per example, per row of it, and so on.
+    lists = sum(max_batch * math.prod(input_shape[:axis]) for axis in range(len(input_shape)))
+    for mark, most, what in (
+        (b",", values + SPARE_COMMAS, "values"),
+        (b"[", lists + SPARE_LISTS, "lists"),
+        (b"{", MAX_OBJECTS, "objects"),
+        (b'"', MAX_QUOTES, "quotation marks"),
+    ):
+        if text.count(mark) > most:
+            raise bad_request(f"the request holds more than {most} {what}, more than any for this model needs")
+
+
+def require_few(count: int, most: int, what: str) -> None:
+    """Raises ``Refusal`` (400) when there are more than ``most``."""
+    if count > most:
+        raise bad_request(f"{what}: there are {count}, at most {most} are read")
+
+
+def require_id(request_id: str) -> str:
+    """The id itself. Raises ``Refusal`` (400) when it is too long to be sent back."""
+    if len(request_id) > MAX_ID_CHARACTERS:
+        raise bad_request(f"id: it has {len(request_id)} characters, at most {MAX_ID_CHARACTERS} are sent back")
+    return request_id
+
+
+def too_large(max_bytes: int) -> Refusal:
+    """413, naming the limit."""
+    return refusals.too_large(f"the body is longer than {max_bytes} bytes, the most that a request here can need")

@@ -1,0 +1,159 @@
+"""The answering half of a connection over HTTP/1.1: one request after the other, in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
+
+from slotool.serving import refusals
+from slotool.serving.http.exchange import LOG, Exchange
+from slotool.serving.http.fast_path import Begun, FastPath, Head
+from slotool.serving.http.transport import CoalescingTransport
+from slotool.serving.reply import Reply
+
+
+class AnsweringProtocol(asyncio.Protocol):
+    """Requests for an inference are answered by the fast path, all others by the ASGI application.
+
+    What reads the connection queues requests (``_enqueue``, ``_advance``), and says what comes between two of them.
+    """
+
+    _transport: asyncio.Transport
+    _coalescing: CoalescingTransport
+    _flow: FlowControl
+
+    def __init__(
+        self, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop, fast_path: FastPath
+    ) -> None:
+        self._config, self._server_state, self._loop, self._fast_path = config, server_state, loop, fast_path
+        # The request that is being answered, those that wait for it, and the one whose body is arriving: it may be one
+        # of these. Bytes that came meanwhile are not fed yet.
+        self._exchange: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._incoming: Exchange | None = None
+        self._held = b""
+        self._lingers = False
+        self._stops = False
+
+    def _resume(self) -> None:
+        """Feed what has come while a request was being answered."""
+        raise NotImplementedError
+
+    def _watch(self) -> None:
+        """Set the deadline for what the client is to do next."""
+        raise NotImplementedError
+
+    def _linger(self) -> None:
+        """Say no more, and read until the client has closed its side too, but not for long."""
+        raise NotImplementedError
+
+    def _enqueue(self, exchange: Exchange) -> None:
+        exchange.is_queued = True
+        self._waiting.append(exchange)
+
+    def _advance(self) -> None:
+        """Begin with the next request, unless one is being answered or the client does not read what it was sent."""
+        if self._exchange is None and self._waiting and not self._flow.write_paused and not self._lingers:
+            self._begin(self._waiting.popleft())
+            if self._exchange is None:
+                return
+            if self._exchange is self._incoming and self._held:
+                # The rest of its body came while others were being answered.
+                self._loop.call_soon(self._resume)
+        self._watch()
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        if exchange.head is not None and exchange.reply is None:
+            # Others may have come while its body did.
+            exchange.reply = self._fast_path.rejection(exchange.head)
+        if exchange.reply is not None:
+            self._reply(exchange.reply)
+        elif exchange.head is not None:
+            self._begin_fast(exchange.head, exchange.take_body())
+        else:
+            self._begin_asgi(exchange)
+
+    def _begin_fast(self, head: Head, body: bytes) -> None:
+        answering = self._fast_path.answer(head, body, self._transport.is_closing)
+        try:
+            # Most are answered before they would wait for anything: a task would only cost a turn of the loop.
+            waits_for = answering.send(None)
+        except StopIteration as ended:
+            self._reply(ended.value)
+        except Exception as error:
+            self._broken(error)
+        else:
+            task = self._loop.create_task(Begun(answering, waits_for))
+            task.add_done_callback(self._fast_path_ended)
+            tasks: set[Any] = self._server_state.tasks
+            tasks.add(task)
+
+    def _fast_path_ended(self, task: asyncio.Task[Reply]) -> None:
+        tasks: set[Any] = self._server_state.tasks
+        tasks.discard(task)
+        if task.cancelled():
+            self._stops = True
+            if self._exchange is not None and self._exchange.head is not None:
+                self._reply(self._fast_path.refused(self._exchange.head, refusals.stopping()))
+        elif (error := task.exception()) is not None:
+            self._broken(error)
+        else:
+            self._reply(task.result())
+
+    def _begin_asgi(self, exchange: Exchange) -> None:
+        cycle = exchange.begin_cycle(
+            self._coalescing,
+            self._flow,
+            self._server_state.default_headers,
+            keep_alive=exchange.request.keep_alive and not (self._stops and not self._waiting),
+            on_response=self._asgi_answered,
+        )
+        task = self._loop.create_task(cycle.run_asgi(self._config.loaded_app))
+        tasks: set[Any] = self._server_state.tasks
+        task.add_done_callback(tasks.discard)
+        tasks.add(task)
+
+    def _asgi_answered(self) -> None:
+        self._coalescing.flush()
+        self._answered()
+
+    def _reply(self, reply: Reply) -> None:
+        """Answer the current request, as its last word if more of it is to come."""
+        exchange = self._exchange
+        if self._transport.is_closing() or self._lingers or exchange is None:
+            return
+        request = exchange.request
+        last = not (request.complete and request.keep_alive) or self._is_last()
+        self._transport.write(reply.http(close=last))
+        if last:
+            self._linger()
+        self._answered()
+
+    def _broken(self, error: BaseException) -> None:
+        LOG.error("Exception on the fast path", exc_info=error)
+        self._reply(Reply.broken(error))
+
+    def _answered(self) -> None:
+        self._server_state.total_requests += 1
+        if self._lingers or self._transport.is_closing():
+            return
+        self._exchange = None
+        if self._is_last():
+            self._linger()
+        elif self._waiting:
+            # One in a turn of the loop: a packet may hold thousands.
+            self._loop.call_soon(self._advance)
+        elif self._held:
+            self._loop.call_soon(self._resume)
+        else:
+            self._flow.resume_reading()
+        self._watch()
+
+    def _is_last(self) -> bool:
+        return self._stops and not self._waiting and self._incoming is None

@@ -1,0 +1,139 @@
+"""The fast path from a complete request to the bytes of its answer: past ASGI, its messages and its task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.serving import bounds
+from slotool.serving.compute import Compute
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.http.rejection import Rejections
+from slotool.serving.http.requests import Request
+from slotool.serving.oip import OpenInference
+from slotool.serving.refusals import Refusal
+from slotool.serving.reply import Reply
+from slotool.serving.served import ServedModel
+
+_NAME = rb"[\w.~-]+"
+_TARGET = re.compile(
+    rb"/(?:v2/models/(?P<model>%b)(?:/versions/(?P<version>%b))?/infer|compute)" % (_NAME, _NAME), re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What an inference request's head asks for. ``model``: empty on ``/compute``; ``version``: None where the path has
+    none; ``headers``: names in lower case; ``arrival_us``: when it was read, by the router's clock."""
+
+    model: str
+    version: str | None
+    headers: Mapping[str, str]
+    arrival_us: float
+
+
+class FastPath:
+    """Answers complete inference requests as the application's routes do. ``rejections``: while it must not."""
+
+    def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
+        self._front, self._inference, self._compute = front, inference, compute
+        self.rejections = Rejections(front)
+
+    def head_of(self, request: Request) -> Head | None:
+        """What is asked for, if the request can be answered here.
+
+        None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
+        a body that is compressed or wants a word before it is sent.
+        """
+        if request.method != "POST":
+            return None
+        asked = _TARGET.fullmatch(request.target)
+        if asked is None:
+            return None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        if len(headers) != len(request.headers) or "content-encoding" in headers or "expect" in headers:
+            return None
+        # What is wrong with such a head is told apart from here.
+        if (
+            request.version != "1.1"
+            or "host" not in headers
+            or headers.get("transfer-encoding", "chunked") != "chunked"
+        ):
+            return None
+        model, version = asked.group("model", "version")
+        return Head(
+            model.decode() if model else "", version.decode() if version else None, headers, self._front.router.now_us()
+        )
+
+    def rejection(self, head: Head) -> Reply | None:
+        """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
+        front = self._front
+        refusal = front.admission.refusal()
+        if refusal is not None:
+            front.dropped(head.model, refusal.cause)
+            return Reply.refusing(refusal)
+        if front.token is not None:
+            try:
+                front.token.check(head.headers.get("authorization"))
+            except Refusal as unauthorized:
+                return front.unauthorized(unauthorized)
+        return None
+
+    def too_large(self, head: Head, body_bytes: int) -> Reply | None:
+        """What a request is answered with whose body has so many bytes or more; None when it may. It is counted."""
+        front = self._front
+        if body_bytes <= min(bounds.OVERHEAD_BYTES, front.limits.body_bytes):
+            return None
+        try:
+            served = self._model(head)
+        except Refusal as refusal:
+            return self.refused(head, refusal)
+        most_bytes = front.tensor_bytes(served) if head.model else front.example_bytes(served)
+        return self.refused(head, bounds.too_large(most_bytes)) if body_bytes > most_bytes else None
+
+    def refused(self, head: Head, refusal: Refusal) -> Reply:
+        """Count a refusal of such a request, and tell it."""
+        return self._front.refused(refusal, head.model or head.headers.get("model"))
+
+    async def answer(self, head: Head, body: bytes, is_gone: Callable[[], bool]) -> Reply:
+        """Refusals are answers too; they are counted."""
+        try:
+            if not head.model:
+                return await self._compute.answer(head.headers, body, head.arrival_us, is_gone)
+            served = self._model(head)
+            return await self._inference.answer(served, head.headers, body, head.arrival_us, is_gone)
+        except Refusal as refusal:
+            return self.refused(head, refusal)
+
+    def _model(self, head: Head) -> ServedModel:
+        """Raises ``Refusal`` (404, or 400 where none of several is named)."""
+        if head.model:
+            return self._front.model(head.model, head.version)
+        return self._compute.model(head.headers.get("model"))
+
+
+class Begun(Coroutine[Any, Any, Reply]):
+    """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with.
+
+    Python 3.12 has this as ``asyncio.eager_task_factory``.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Reply], waits_for: Any):
+        self._coroutine, self._waits_for = coroutine, waits_for
+
+    def send(self, value: Any) -> Any:
+        if self._waits_for is None:
+            return self._coroutine.send(value)
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for
+
+    def throw(self, *error: Any) -> Any:
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, Reply]:
+        return (yield from self._coroutine.__await__())

@@ -1,0 +1,361 @@
+"""A connection over HTTP/1.1: requests are framed by llhttp, answered in order, and bounded in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr
+from uvicorn.server import ServerState
+
+from slotool.serving import refusals
+from slotool.serving.admission import REFUSAL
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.http.answering import AnsweringProtocol
+from slotool.serving.http.deadline import Deadline
+from slotool.serving.http.exchange import Exchange, scope_of
+from slotool.serving.http.fast_path import FastPath
+from slotool.serving.http.requests import Request, RequestReader
+from slotool.serving.http.transport import CoalescingTransport, Lingering
+from slotool.serving.refusals import Refusal
+from slotool.serving.reply import Reply
+
+# A request that is not for the fast path, or is refused, is answered once it is complete if its body is no longer. A
+# longer body is read by the application itself; a refusal of it goes out at once, and the connection closes.
+MAX_AWAITED_BYTES = HIGH_WATER_LIMIT
+# So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
+MAX_FED_BYTES = 8_192
+# Lengths of chunks and trailers: so many beyond eight a byte of body, which is what the smallest chunks need.
+MAX_FRAMING_BYTES = 65_536
+
+
+class HttpProtocol(AnsweringProtocol):
+    """The protocol that uvicorn's server makes for each connection.
+
+    All bytes go through one ``RequestReader``. Requests are answered one after the other, in the order in which they
+    came: those for an inference by the fast path as soon as they are complete, all others by the ASGI application. The
+    latter begins with a complete request too, unless the body is longer than 64 KiB or waits for a ``100 Continue``.
+
+    An answer given before the last byte of its request has arrived closes the connection. It lingers: what the client
+    still sends is read and thrown away, so that no reset overtakes the answer.
+
+    The time for a head counts from the connection, and later from its first byte. ``keep_alive_s``: how long a
+    connection may wait for its next request; ``max_connections``: where the system allows fewer than the limits do; all
+    other limits are those of ``front``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        front: FrontEnd,
+        fast_path: FastPath,
+        keep_alive_s: float,
+        max_connections: int | None = None,
+    ) -> None:
+        super().__init__(config, server_state, _loop or asyncio.get_running_loop(), fast_path)
+        self._app_state, self._front, self._limits = app_state, front, front.limits
+        self._rejections = fast_path.rejections
+        self._keep_alive_s = keep_alive_s
+        self._max_connections = front.limits.connections if max_connections is None else max_connections
+        self._reader = RequestReader(self)
+        self._deadline = Deadline(self._loop, self._late)
+        # At least as many bytes as the head that is being read has.
+        self._fed_bytes = 0
+        # Since when the head that is arriving is awaited, and the body of ``_incoming``.
+        self._head_began_s: float | None = self._loop.time()
+        self._body_began_s: float | None = None
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._coalescing = CoalescingTransport(transport, self._linger)
+        self._flow = FlowControl(transport)
+        self._lingering = Lingering(transport, self._deadline, self._loop.time)
+        addresses = {"server": get_local_addr(transport), "client": get_remote_addr(transport)}
+        self._addresses: dict[str, Any] = {**addresses, "scheme": "http"}
+        connections: set[Any] = self._server_state.connections
+        connections.add(self)
+        if len(connections) > self._max_connections:
+            self._refuse(refusals.too_many_connections(self._max_connections))
+        self._advance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        connections: set[Any] = self._server_state.connections
+        connections.discard(self)
+        self._deadline.cancel()
+        self._reader.close()
+        self._drop_incoming()
+        self._waiting.clear()
+        if self._exchange is not None and self._exchange.cycle is not None:
+            self._exchange.cycle.disconnect()
+        self._flow.resume_writing()
+
+    def pause_writing(self) -> None:
+        self._flow.pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        self._flow.resume_writing()
+        self._advance()
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingers or self._transport.is_closing():
+            return
+        if self._held or self._is_busy():
+            self._held += data
+            self._flow.pause_reading()
+        elif not self._rejects(data):
+            self._feed(data)
+
+    # What uvicorn's server calls.
+
+    def shutdown(self) -> None:
+        """Answer what has come, then close."""
+        self._stops = True
+        if self._exchange is not None and self._exchange.cycle is not None and not self._waiting:
+            self._exchange.cycle.keep_alive = False
+        if self._exchange is None and not self._waiting and self._incoming is None and not self._lingers:
+            self._transport.close()
+
+    # What the reader calls.
+
+    def head_received(self, request: Request) -> None:
+        self._head_began_s = self._body_began_s = None
+        self._incoming = self._new_exchange(request)
+
+    def body_received(self, request: Request, data: bytes) -> None:
+        exchange = self._incoming
+        if exchange is None or exchange.reply is not None:
+            return
+        if exchange.cycle is None:
+            exchange.add(data)
+            if exchange.body is not None:
+                exchange.body.grow(len(data))
+            return
+        exchange.cycle.body += data
+        if len(exchange.cycle.body) > HIGH_WATER_LIMIT:
+            self._flow.pause_reading()
+        exchange.cycle.message_event.set()
+
+    def request_complete(self, request: Request) -> None:
+        exchange, self._incoming = self._incoming, None
+        if exchange is None:
+            return
+        exchange.finish_body()
+        if exchange.cycle is not None:
+            exchange.cycle.more_body = False
+            exchange.cycle.message_event.set()
+        elif not exchange.is_queued:
+            self._enqueue(exchange)
+
+    # Reading.
+
+    def _new_exchange(self, request: Request) -> Exchange | None:
+        """None when the connection is refused altogether."""
+        # A head that is as long as that was not fed in one small packet.
+        if self._fed_bytes > self._limits.head_bytes and request.head_bytes > self._limits.head_bytes:
+            self._refuse(self._head_too_large())
+            return None
+        if request.method == "CONNECT":
+            self._refuse(Refusal(405, "bad-request", "CONNECT is not served here: this is no proxy"))
+            return None
+        head = self._fast_path.head_of(request)
+        if head is not None:
+            return Exchange(request, head=head)
+        if (fault := _fault(request)) is not None:
+            self._refuse(fault)
+            return None
+        try:
+            scope = scope_of(request, self._addresses, self._app_state)
+        except ValueError:
+            self._refuse(refusals.bad_request("the request's target is no path"))
+            return None
+        if (refusal := self._front.admission.refusal()) is not None:
+            scope["state"][REFUSAL] = refusal
+        return Exchange(request, scope=scope)
+
+    def _rejects(self, data: bytes) -> bool:
+        """Whether the event loop is overloaded, and ``data`` was answered without being read."""
+        if self._incoming is not None or self._stops or self._flow.write_paused or not self._reader.is_between_requests:
+            return False
+        answer = self._rejections.of(data)
+        if answer is None:
+            return False
+        self._transport.write(answer)
+        self._head_began_s = None
+        self._server_state.total_requests += 1
+        self._deadline.set(self._loop.time() + self._keep_alive_s)
+        return True
+
+    def _is_busy(self) -> bool:
+        """Whether requests are to be answered before another byte is looked at."""
+        return bool(self._waiting) or (self._exchange is not None and self._exchange is not self._incoming)
+
+    def _feed(self, data: bytes) -> None:
+        """Have a packet read, and what is behind requests that must be answered first held back."""
+        if len(data) <= MAX_FED_BYTES:
+            self._read(data)
+            return
+        at = 0
+        while at < len(data) and not (self._lingers or self._transport.is_closing()):
+            if self._is_busy():
+                self._held = data[at:] + self._held
+                self._flow.pause_reading()
+                return
+            request = self._incoming.request if self._incoming is not None else None
+            # What is known to be body may come at once.
+            expected = (request.content_length or 0) - request.body_bytes if request is not None else 0
+            end = at + max(MAX_FED_BYTES, expected)
+            self._read(data[at:end])
+            at = end
+
+    def _read(self, data: bytes) -> None:
+        self._fed_bytes = len(data) + (self._fed_bytes if self._reader.in_head else 0)
+        is_http = self._reader.feed(data)
+        if self._lingers or self._transport.is_closing():
+            return
+        if not is_http:
+            self._refuse(refusals.bad_request("this is not an HTTP/1.1 request"))
+        elif self._reader.in_head and self._reader.head_bytes > self._limits.head_bytes:
+            self._refuse(self._head_too_large())
+        elif self._incoming is not None:
+            self._weigh(self._incoming)
+        self._advance()
+
+    def _weigh(self, exchange: Exchange) -> None:
+        """What becomes of a request whose body is still arriving: read on, refuse it, or begin to answer it already."""
+        request = exchange.request
+        if self._reader.framing_bytes > MAX_FRAMING_BYTES + 8 * request.body_bytes:
+            self._refuse(refusals.too_large("the body's chunks are all framing"))
+            return
+        expected = max(request.content_length or 0, request.body_bytes)
+        if exchange.reply is None and exchange.head is not None:
+            reply = None if exchange.body is not None else self._fast_path.rejection(exchange.head)
+            reply = reply or self._fast_path.too_large(exchange.head, expected)
+            if reply is not None:
+                exchange.refuse(reply)
+        if exchange.reply is None and exchange.cycle is None and exchange.body is None:
+            self._take_in(exchange)
+        may_wait = exchange.head is not None and exchange.reply is None
+        if not may_wait and (request.expects_continue or expected > MAX_AWAITED_BYTES) and not exchange.is_queued:
+            self._enqueue(exchange)
+
+    def _take_in(self, exchange: Exchange) -> None:
+        """Have the memory counted that an unfinished body holds."""
+        try:
+            exchange.body = self._front.intake.begin(lambda refusal: self._give_up(exchange, refusal))
+        except Refusal as refusal:
+            self._give_up(exchange, refusal)
+        else:
+            exchange.body.grow(exchange.request.body_bytes)
+
+    def _give_up(self, exchange: Exchange, refusal: Refusal) -> None:
+        """Refuse a request before its body is complete."""
+        if exchange.head is None:
+            self._refuse(refusal)
+        else:
+            if exchange.reply is None:
+                exchange.refuse(self._fast_path.refused(exchange.head, refusal))
+            if not exchange.is_queued:
+                self._enqueue(exchange)
+        self._loop.call_soon(self._advance)
+
+    def _resume(self) -> None:
+        if self._exchange is self._incoming or self._exchange is None:
+            held, self._held = self._held, b""
+            self._flow.resume_reading()
+            if held and not self._transport.is_closing():
+                self._feed(held)
+
+    # Ending.
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer so when everything before it is answered, and read no further; the connection closes."""
+        self._front.dropped("", refusal.cause)
+        self._reader.stop()
+        incoming = self._drop_incoming()
+        # A request without an end, after whose answer the connection cannot go on.
+        last = Exchange(Request(), reply=Reply.refusing(refusal))
+        if incoming is not None and incoming.cycle is not None:
+            incoming.cycle.disconnect()
+            if incoming.cycle.response_started:
+                self._linger()
+                return
+            self._exchange = None
+        elif incoming is not None and incoming.is_queued:
+            self._waiting.remove(incoming)
+        self._enqueue(last)
+
+    def _linger(self) -> None:
+        if self._lingers:
+            return
+        self._lingers = True
+        self._reader.stop()
+        self._drop_incoming()
+        self._waiting.clear()
+        self._held = b""
+        self._flow.resume_reading()
+        self._lingering.begin()
+
+    def _drop_incoming(self) -> Exchange | None:
+        incoming, self._incoming = self._incoming, None
+        if incoming is not None:
+            incoming.finish_body()
+        return incoming
+
+    def _watch(self) -> None:
+        if self._lingers:
+            return
+        now_s, limits, incoming = self._loop.time(), self._limits, self._incoming
+        if self._flow.write_paused:
+            self._deadline.set(now_s + self._keep_alive_s)
+        elif self._exchange is not None or self._waiting or self._held:
+            self._deadline.set(math.inf)
+        elif incoming is not None:
+            if self._body_began_s is None:
+                self._body_began_s = now_s
+            self._deadline.set(self._body_began_s + limits.body_s)
+        elif self._reader.in_head or self._head_began_s is not None:
+            if self._head_began_s is None:
+                self._head_began_s = now_s
+            self._deadline.set(self._head_began_s + limits.head_s)
+        else:
+            self._deadline.set(now_s + self._keep_alive_s)
+
+    def _late(self) -> None:
+        incoming, limits = self._incoming, self._limits
+        if self._lingers:
+            self._lingering.late()
+        elif self._flow.write_paused:
+            self._transport.abort()
+        elif incoming is not None:
+            self._give_up(incoming, refusals.too_slow(f"the body did not arrive within {limits.body_s:g} s"))
+        elif self._reader.in_head:
+            self._refuse(refusals.too_slow(f"the request's head did not arrive within {limits.head_s:g} s"))
+            self._advance()
+        else:
+            self._transport.close()
+
+    def _head_too_large(self) -> Refusal:
+        return Refusal(431, "too-large", f"the request's head is longer than {self._limits.head_bytes} bytes")
+
+
+def _fault(request: Request) -> Refusal | None:
+    """What RFC 9112 has a server refuse and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
+    if request.version not in ("1.0", "1.1"):
+        return Refusal(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
+    hosts = sum(name == b"host" for name, _ in request.headers)
+    if hosts > 1 or (hosts == 0 and request.version == "1.1"):
+        return refusals.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
+    if request.encodings not in (b"", b"chunked"):
+        return Refusal(501, "bad-request", "of transfer encodings only chunked is known here")
+    return None

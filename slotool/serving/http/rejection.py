@@ -1,0 +1,98 @@
+"""Rejection of whole inference requests while the event loop is overloaded: framed by llhttp, otherwise unread."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from typing import Any
+
+import httptools
+
+from slotool.serving.frontend import FrontEnd
+from slotool.serving.refusals import Refusal
+from slotool.serving.reply import Reply
+
+_INFERENCE = re.compile(rb"/(?:v2/models/([\w.~-]+)(?:/versions/[\w.~-]+)?/infer|compute)", re.ASCII)
+
+
+class Rejections:
+    """Answers packets that hold inference requests and nothing else, for all connections.
+
+    At several times its capacity a server spends its time on those that it refuses. Most of what the fast path does for
+    a request (headers, an exchange, an answer of its own) is of no use to one that is rejected anyway; this does a
+    fifth of it. What it does not take is left to the connection's own reader, as if it had not been looked at.
+    """
+
+    def __init__(self, front: FrontEnd):
+        self._front = front
+        self._framing = _Framing()
+        self._refusal: Refusal | None = None
+        self._answer = b""
+        self._uncounted: Counter[tuple[str, str]] = Counter()
+
+    def of(self, data: bytes) -> bytes | None:
+        """The answer to ``data``, which begins where a request may. None unless it consists of whole inference requests
+        that keep the connection, and the event loop is overloaded."""
+        refusal = self._front.admission.refusal()
+        if refusal is None or not data.startswith(b"POST /"):
+            return None
+        models = self._framing.models_of(data)
+        if not models:
+            return None
+        if refusal is not self._refusal:
+            self._refusal, self._answer = refusal, Reply.refusing(refusal).http()
+        if not self._uncounted:
+            asyncio.get_running_loop().call_soon(self._count)
+        for model in models:
+            self._uncounted[model, refusal.cause] += 1
+        return self._answer * len(models)
+
+    def _count(self) -> None:
+        """Once in a turn of the loop, for all who were rejected in it."""
+        for (model, cause), count in self._uncounted.items():
+            self._front.dropped(model, cause, count)
+        self._uncounted.clear()
+
+
+class _Framing:
+    """Has llhttp find the ends of requests, without their headers."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._begun = self._complete = 0
+        self._models: list[str] = []
+
+    def models_of(self, data: bytes) -> list[str]:
+        """The model that each request names, empty on ``/compute``. None at all unless ``data`` is as ``Rejections``
+        wants it."""
+        self._begun = self._complete = 0
+        self._models = []
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._begun = -1
+        if self._begun == self._complete == len(self._models):
+            return self._models
+        # What it has seen of ``data`` must not meet what comes next.
+        self._parser = httptools.HttpRequestParser(self)
+        return []
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self._begun += 1
+
+    def on_url(self, url: bytes) -> None:
+        asked = _INFERENCE.fullmatch(url)
+        if asked is not None:
+            self._models.append((asked[1] or b"").decode())
+
+    def on_headers_complete(self) -> None:
+        parser: Any = self._parser
+        plain = parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
+        if not plain or not parser.should_keep_alive() or parser.should_upgrade():
+            self._begun = -1
+
+    def on_message_complete(self) -> None:
+        self._complete += 1

@@ -1,0 +1,206 @@
+"""Requests as llhttp frames them: one parser sees every byte, and nothing else decides where a request ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import httptools
+
+
+class Request:
+    """One request. Everything but ``body_bytes`` and ``complete`` is known once its head is.
+
+    ``target``: as sent; ``headers``: in order, names in lower case, without trailers; ``keep_alive``: whether the
+    connection may serve another one afterwards; ``body_bytes``: received so far, without the framing of chunks.
+    """
+
+    __slots__ = ("body_bytes", "complete", "headers", "keep_alive", "method", "target", "version")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.version = ""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.keep_alive = True
+        self.body_bytes = 0
+        self.complete = False
+
+    @property
+    def content_length(self) -> int | None:
+        """None where the body is chunked or absent."""
+        value = next((value for name, value in self.headers if name == b"content-length"), b"")
+        return int(value) if value.isdigit() else None
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits for ``100 Continue`` before it sends the body."""
+        # An HTTP/1.0 client would take the 100 for the answer (RFC 9110, section 10.1.1).
+        return self.version != "1.0" and any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
+        )
+
+    @property
+    def encodings(self) -> bytes:
+        """The transfer encodings, in lower case and without spaces; empty where there are none."""
+        values = (value for name, value in self.headers if name == b"transfer-encoding")
+        return b",".join(values).lower().replace(b" ", b"").replace(b"\t", b"")
+
+    @property
+    def head_bytes(self) -> int:
+        """About as long as the head was sent."""
+        return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+
+class Receiver(Protocol):
+    """What becomes of the requests of a connection. None of these may raise."""
+
+    def head_received(self, request: Request) -> None:
+        """Its head is complete."""
+
+    def body_received(self, request: Request, data: bytes) -> None:
+        """The next bytes of its body."""
+
+    def request_complete(self, request: Request) -> None:
+        """Its last byte has arrived."""
+
+
+class RequestReader:
+    """Feeds a connection's bytes to llhttp (by httptools), and reports what llhttp makes of them.
+
+    ``in_head``: the last byte fed lies within a head; ``head_bytes``: how many of that head were fed, those in a packet
+    that began with something else left out; ``framing_bytes``: fed within a body and not part of it, such as the
+    lengths of chunks and trailers, the packet in which the body began left out.
+    """
+
+    def __init__(self, receiver: Receiver):
+        self._receiver = receiver
+        self._request: Request | None = None
+        self._add_header: Callable[[tuple[bytes, bytes]], None] = _ignore
+        self._stopped = False
+        self._begun = 0
+        self.in_head = False
+        self.head_bytes = 0
+        self.framing_bytes = 0
+        self._parser: Any = self._new_parser()
+
+    def feed(self, data: bytes) -> bool:
+        """The next bytes of the connection. False when they are no HTTP/1.1: then nothing after them can be read."""
+        if self._stopped:
+            return True
+        was_in_head, was_in_body = self.in_head, not self.in_head and self._request is not None
+        before = self._request.body_bytes if was_in_body and self._request is not None else 0
+        self._begun = 0
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            if not self._stopped:
+                self.stop()
+                return False
+        if self.in_head:
+            alone = was_in_head if self._begun == 0 else self._begun == 1 and not was_in_head and not was_in_body
+            self.head_bytes = (self.head_bytes if was_in_head else 0) + len(data) if alone else 0
+        elif self._request is not None:
+            same = was_in_body and self._begun == 0
+            self.framing_bytes = self.framing_bytes + len(data) - (self._request.body_bytes - before) if same else 0
+        return True
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether the next byte begins a request."""
+        return self._request is None and not self.in_head and not self._stopped
+
+    def stop(self) -> None:
+        """Report nothing of what is still fed: no request that follows may be answered."""
+        self._stopped = True
+        self.in_head = False
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.stop()
+        self._request = self._parser = None
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # What follows a request that closes the connection is not looked at; without this it would be an error, which
+        # comes before the answer to that request.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Nothing here is upgraded to, so such a header is to be ignored (RFC 9110, section 7.8). httptools will
+            # not read the body of such a request: the same head without that header goes to a new parser. A packet
+            # may hold thousands of these, and is not to be copied as often.
+            rest = memoryview(data)[upgrade.args[0] :]
+        else:
+            return
+        while not self._stopped:
+            self._ignore_upgrade()
+            try:
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = rest[upgrade.args[0] :]
+
+    def _ignore_upgrade(self) -> None:
+        request = self._request
+        if request is None or self._stopped:
+            return
+        self._parser = self._new_parser()
+        line = b"%b %b HTTP/%b\r\n" % (request.method.encode("ascii"), request.target, request.version.encode("ascii"))
+        headers = (b"%b: %b\r\n" % header for header in request.headers if header[0] != b"upgrade")
+        self._begun -= 1
+        self._parser.feed_data(b"".join((line, *headers, b"\r\n")))
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self._request = request = Request()
+        self._add_header = request.headers.append
+        self.in_head = not self._stopped
+        self._begun += 1
+
+    def on_url(self, url: bytes) -> None:
+        if self._request is not None:
+            self._request.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._add_header((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        # What comes with the body is a trailer.
+        self._add_header = _ignore
+        if not self.in_head or request is None:
+            return
+        parser = self._parser
+        request.method = parser.get_method().decode("ascii")
+        request.version = parser.get_http_version()
+        if parser.should_upgrade() and request.method != "CONNECT":
+            return
+        request.keep_alive = request.version != "1.0" and parser.should_keep_alive() and request.method != "CONNECT"
+        self.in_head = False
+        self._receiver.head_received(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self._request
+        if not self._stopped and request is not None:
+            request.body_bytes += len(body)
+            self._receiver.body_received(request, body)
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if self._stopped or request is None or self.in_head:
+            return  # With in_head set, one that asks for an upgrade: it is read once more.
+        request.complete = True
+        self._request = None
+        if not request.keep_alive:
+            self.stop()
+        self._receiver.request_complete(request)
+
+
+def _ignore(header: tuple[bytes, bytes]) -> None:
+    pass

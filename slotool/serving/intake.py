@@ -1,0 +1,97 @@
+"""Bodies that are still being read: how many bytes they hold together, and for how long each may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from slotool.serving import refusals
+from slotool.serving.refusals import Refusal
+
+
+class Intake:
+    """Bounds the bodies that were begun and are not whole: ``max_bytes`` of all together, ``max_s`` seconds for each.
+
+    A half-sent body costs memory and nothing else, so it is no request in progress (``Admission``). Where all together
+    are too large, the largest is given up for the others.
+    """
+
+    def __init__(self, max_bytes: int, max_s: float):
+        self._max_bytes, self._max_s = max_bytes, max_s
+        self._bodies: set[Body] = set()
+        self._closed: Refusal | None = None
+        self.held_bytes = 0
+
+    def begin(self, on_end: Callable[[Refusal], None]) -> Body:
+        """A body whose first bytes are here. ``on_end`` is called at most once, when it is given up for others or the
+        server ends: it may not read further bytes. Raises that ``Refusal`` (503) if the server ends already."""
+        if self._closed is not None:
+            raise self._closed
+        body = Body(self, on_end)
+        self._bodies.add(body)
+        return body
+
+    @asynccontextmanager
+    async def body(self) -> AsyncIterator[Body]:
+        """For the time in which a body is read: tell what is returned how it grows. Raises ``Refusal``: 408 when it
+        takes too long, 503 when it is given up for others or the server ends."""
+        body = None
+        try:
+            async with asyncio.timeout(self._max_s) as limit:
+                body = self.begin(lambda refusal: _expire(limit))
+                yield body
+        except TimeoutError:
+            refusal = body.refusal if body is not None else None
+            raise refusal or refusals.too_slow(f"the body did not arrive within {self._max_s:g} s") from None
+        finally:
+            if body is not None:
+                body.finish()
+
+    def close(self, refusal: Refusal) -> None:
+        """Read no further, from anybody; ``refusal`` says why."""
+        self._closed = refusal
+        for body in list(self._bodies):
+            body.end(refusal)
+
+    def grown(self, count: int) -> None:
+        self.held_bytes += count
+        if self.held_bytes > self._max_bytes:
+            held = sum(body.size for body in self._bodies if body.refusal is None)
+            if held > self._max_bytes:
+                largest = max((body for body in self._bodies if body.refusal is None), key=lambda body: body.size)
+                largest.end(refusals.too_many_bytes(self._max_bytes))
+
+    def finished(self, body: Body) -> None:
+        if body in self._bodies:
+            self._bodies.discard(body)
+            self.held_bytes -= body.size
+
+
+class Body:
+    """One body on its way in; ``size``: bytes of it that are here; ``refusal``: why it is read no further."""
+
+    def __init__(self, intake: Intake, on_end: Callable[[Refusal], None]):
+        self.size = 0
+        self.refusal: Refusal | None = None
+        self._intake, self._on_end = intake, on_end
+
+    def grow(self, count: int) -> None:
+        """So many bytes more are here."""
+        self.size += count
+        self._intake.grown(count)
+
+    def end(self, refusal: Refusal) -> None:
+        """Read no further: whoever reads it is told this refusal instead."""
+        if self.refusal is None:
+            self.refusal = refusal
+            self._on_end(refusal)
+
+    def finish(self) -> None:
+        """It is whole, or nobody reads it any more."""
+        self._intake.finished(self)
+
+
+def _expire(limit: asyncio.Timeout) -> None:
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,156 @@
+"""What waits for each served model: its queue, the requests in it and at work, and what they get in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.scheduling import Decision, Dispatcher, Drop, Fate, Query, Workers
+from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
+from slotool.serving import refusals
+from slotool.serving.ensemble import Scored
+from slotool.serving.refusals import Refusal
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
+    answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
+    in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
+
+    scored: Scored
+    decision: Decision
+    queue_us: float
+    compute_us: float
+    slack_us: float
+    batch: int
+    request: str
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [n]: the class of the highest score."""
+        return self.scored.logits.argmax(axis=1).astype(np.int64)
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request on its way; ``attempts``: calls it has been in.
+
+    ``margin_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
+    """
+
+    query: Query
+    x: np.ndarray
+    future: asyncio.Future[Answer]
+    is_gone: Callable[[], bool]
+    margin_us: float = 0.0
+    attempts: int = 0
+    overrun_us: float = 0.0
+
+    @property
+    def unwanted(self) -> bool:
+        return self.future.cancelled() or self.is_gone()
+
+    def refuse(self, refusal: Refusal) -> None:
+        # A cancelled future has nobody behind it.
+        if not self.future.done():
+            self.future.set_exception(refusal)
+
+
+class Lane:
+    """A served model, the state of its queue, and the tickets of the queries in it or at work.
+
+    ``no_worker``: says why nobody could be served now, if that is so: the reason then for a deadline that passed.
+    """
+
+    def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Refusal | None]):
+        self.served = served
+        self._no_worker = no_worker
+        self.switched_to: OperatingPoint | None = None
+        self.state = Dispatcher(served.policy, workers)
+        self.tickets: dict[str, Ticket] = {}
+
+    def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
+        for drop in drops:
+            ticket = self.tickets.pop(drop.query.id)
+            no_worker = self._no_worker() if drop.fate is Fate.EXPIRED else None
+            ticket.refuse(no_worker or refusal_of(drop, now_us, ticket.margin_us))
+
+    def expire(self, query: Query, now_us: float) -> bool:
+        """Refuse a query without a deadline that has waited for too long; whether it still waited."""
+        if not self.state.withdraw(query, Fate.EXPIRED):
+            return False
+        refusal = self._no_worker() or refusals.waited_too_long(now_us - query.arrival_us)
+        self.tickets.pop(query.id).refuse(refusal)
+        return True
+
+    def end(self, refusal: Refusal) -> None:
+        """Refuse everybody who waits, and everybody whose call has not ended."""
+        for query in list(self.state.queue):
+            self.state.withdraw(query)
+            self.tickets.pop(query.id).refuse(refusal)
+        for ticket in self.tickets.values():
+            ticket.refuse(refusal)
+
+    def withdraw(self, query: Query) -> None:
+        self.state.withdraw(query)
+        self.tickets.pop(query.id).refuse(refusals.client_gone())
+
+
+def urgency(lane: Lane) -> tuple[float, float, float]:
+    query = lane.state.queue.peek()
+    assert query is not None
+    return query.urgency
+
+
+def refusal_of(drop: Drop, now_us: float, margin_us: float) -> Refusal:
+    if drop.fate is Fate.EXPIRED:
+        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
+        return refusals.too_near(waited_us, left_us) if left_us > 0 else refusals.expired(waited_us)
+    if drop.fate is Fate.FAILED:
+        return Refusal(500, "failed", drop.reason)
+    if drop.reason == ACCURACY_UNKNOWN:
+        return refusals.bad_request(f"{drop.reason}: ask without a minimum accuracy")
+    return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)
+
+
+class DefaultDeadline:
+    """How long requests without a deadline may wait for a worker: ``default_us``, infinite for as long as it takes.
+
+    It is no deadline as policies know them: whoever has none still gets the answer that nothing is saved on.
+    """
+
+    def __init__(self, default_us: float):
+        self._default_us = default_us
+        self._waiting: deque[tuple[float, Lane, str]] = deque()
+
+    def begin(self, lane: Lane, query: Query) -> None:
+        if math.isinf(query.deadline_us) and not math.isinf(self._default_us):
+            self._waiting.append((query.arrival_us + self._default_us, lane, query.id))
+
+    def has_passed(self, query: Query, now_us: float) -> bool:
+        return math.isinf(query.deadline_us) and now_us >= query.arrival_us + self._default_us
+
+    @property
+    def next_us(self) -> float:
+        """When ``expire`` should be called at the latest."""
+        self._forget()
+        return self._waiting[0][0] if self._waiting else math.inf
+
+    def expire(self, now_us: float) -> None:
+        """Refuse those that have waited for too long. One that is at work is given the time of its call."""
+        while self.next_us <= now_us:
+            _, lane, name = self._waiting.popleft()
+            lane.expire(lane.tickets[name].query, now_us)
+
+    def _forget(self) -> None:
+        """Those that were first in line and have ended."""
+        while self._waiting and self._waiting[0][2] not in self._waiting[0][1].tickets:
+            self._waiting.popleft()
