@@ -40,7 +40,9 @@ def test_it_predicts_straight_after_install(installed: Path, tmp_path: Path) -> 
     assert finished.returncode == 0, finished.stderr
     document = json.loads(finished.stdout)
     (prediction,) = document["predictions"]
-    assert 0 < prediction["low_s"] < prediction["latency_s"] < prediction["high_s"]
+    # On another machine than the predictor's there is no interval, and a sentence why.
+    assert (prediction["low_s"] is None) == (prediction["no_interval"] is not None)
+    assert prediction["latency_s"] > 0
     assert prediction["degradation_ratio"] > 1
     assert document["setting"]["machine"] in finished.stdout
 

@@ -61,17 +61,29 @@ def require_base(base: Path | None, samples: int | None) -> None:
 def _report(output: Output, run: AdaptationRun, out: Path) -> None:
     from slotool.cli.output import table
 
-    scores = run.scores()
-    rows = [[name, f"{each['mape']:.1%}", f"{each['mae_s']:.3g}"] for name, each in scores["predictors"].items()]
-    count = len(run.chosen)
-    how = "each left out in turn" if run.coverage is None else f"the {len(run.scored)} others"
-    title = f"Adapted to {count} labels, scored on {how}"
-    human: list[Any] = [table(title, ["predictor", "MAPE", "MAE s"], rows)]
-    human += [f"from {run.base.setting}", f"to {run.adapted.setting}"]
+    scores, count, scored = run.scores(), len(run.chosen), len(run.others)
+    rows = [
+        [name, f"{each['held_out_mape']:.1%}", *([f"{each['others_mape']:.1%}"] if scored else [])]
+        for name, each in scores["predictors"].items()
+    ]
+    titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
+    human: list[Any] = [table(f"Learnt from {count} labels", titles, rows)]
+    human += [f"kept {run.best}: {_why(run)}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
+    if scored:
+        human.append("learnt from " + ", ".join(_name(run, i) for i in run.chosen))
     if run.coverage is not None:
-        human.append("adapted to " + ", ".join(_name(run, i) for i in run.chosen))
-        human.append(f"its 90 % interval covers {run.coverage:.0%} of the others")
+        human.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
+    if run.adapted.calibration is None:
+        human.append("no interval: the labels are too unlike each other to tell how wrong it is; label more networks")
     output.result("adapt-predictor", {"artifact": str(out), **scores}, *human, f"wrote {out}")
+
+
+def _why(run: AdaptationRun) -> str:
+    from slotool.predictors.contenders import ENSEMBLE
+
+    if run.best == ENSEMBLE:
+        return "the mean of all, weighted by their held-out errors; none of them is clearly better"
+    return "its error on held-out labels is clearly the lowest"
 
 
 def _name(run: AdaptationRun, row: int) -> str:

@@ -32,7 +32,7 @@ from slotool.cli import (
     train_predictor,
     update_tables,
 )
-from slotool.cli.failures import report_failure
+from slotool.cli.failures import INTERRUPTED, report_failure
 
 app = typer.Typer(
     name="slotool",
@@ -90,8 +90,13 @@ def main() -> None:
     interrupts.install()
     try:
         app()
-    except SystemExit:
+    except SystemExit as ending:
+        # typer makes one of a KeyboardInterrupt; a command that answers a signal itself ends otherwise.
+        if ending.code == INTERRUPTED and interrupts.received():
+            sys.exit(interrupts.exit_code())
         raise
+    except KeyboardInterrupt as error:
+        sys.exit(interrupts.exit_code() if interrupts.received() else report_failure(error))
     except BrokenPipeError:
         # The reader of our stdout is gone (``slotool … | head``): nothing is left to say, and nobody to say it to.
         sys.stderr.close()

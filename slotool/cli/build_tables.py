@@ -71,6 +71,19 @@ def build_tables(
             help="Accuracy that --prune may cost on held-out examples, ± SE included; other examples may lose more.",
         ),
     ] = 0.003,
+    allowed_loss: Annotated[
+        float,
+        typer.Option(
+            "--allowed-loss",
+            min=0,
+            max=1,
+            help="Accuracy that may be lost against the full network (0.002: 0.2 points): what k is to use for it, and "
+            "which ranker and measure of confidence spare most at it.",
+        ),
+    ] = 0.002,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="With which a loss is promised: 0.9 is nine times in ten.")
+    ] = 0.9,
     version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,
     seed: Seed = 0,
@@ -95,8 +108,10 @@ def build_tables(
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
     if rows not in ("auto", "float32", "int8"):
         raise typer.BadParameter(f"{rows!r} is none of auto, float32, int8", param_hint="--rows")
+    if not 0 < confidence < 1:
+        raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
-    settings = Settings(shares, tables, bits, seed)
+    settings = Settings(shares, tables, bits, seed, allowed_loss)
     refuse_existing(out, force)
     source, dataset, parents = _network(network, version, data)
     output = Output(as_json=json)
@@ -109,9 +124,9 @@ def build_tables(
     text = f"learning tables on {dataset.name}"
     with output.progress(text, total=steps(subject, rankers, settings)) as progress:
         model, candidates = choose(out.name, subject.reporting(progress.advance), rankers, settings)
-        model = with_rows(model, dataset, rows)
+        model = with_rows(model.stating(confidence), dataset, rows, allowed_loss)
     _save(model, out, parents, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
-    _report(output, model, candidates, source, dataset.test, dataset.name, pruned, out)
+    _report(output, model, candidates, source, dataset.test, dataset.name, pruned, out, allowed_loss)
 
 
 def _network(path: Path, version: str | None, data: str | None) -> tuple[Version, Any, tuple[Artifact, ...]]:
@@ -185,6 +200,8 @@ def _save(
         "tables": first.tables,
         "buckets": first.buckets,
         "rows": "int8" if model.int8 else "float32",
+        "allowed_loss": settings.allowed_loss,
+        "confidence": model.calibration.stated,
         "k": list(model.shares),
         **({"pruned": pruned.document} if pruned else {}),
     }
@@ -200,11 +217,14 @@ def _report(
     data: str,
     pruned: Pruned | None,
     out: Path,
+    allowed_loss: float,
 ) -> None:
     from dataclasses import asdict
 
     from slotool.elastic.activators import assessment
+    from slotool.elastic.activators.promises import Promise
 
+    promise = Promise.of(model, allowed_loss)
     answers = assessment.Answers.of(model, test)
     latencies_us, torch_us = assessment.latencies_us(model, test.x, QUERIES), _torch_us(source, test.x)
     points = assessment.by_point(model, answers, latencies_us)
@@ -229,12 +249,13 @@ def _report(
         "table_share": model.table_share,
         "torch_us": torch_us,
         "pruned": pruned.document if pruned else None,
+        "promise": asdict(promise),
         "points": points,
         "accuracy_targets": sweep,
         "ideal_mean_k": assessment.ideal_k(model, answers.correct),
     }
     _warn(output, model, entropy)
-    output.result("build-tables", document, *_human(document))
+    output.result("build-tables", document, *_human(document, promise.sentences))
 
 
 def _plan(output: Output, plan: Plan, data: str) -> None:
@@ -286,7 +307,7 @@ def _warn(output: Output, model: SloNN, entropy: dict[str, float]) -> None:
             )
 
 
-def _human(document: dict[str, Any]) -> list[Any]:
+def _human(document: dict[str, Any], promise: list[str]) -> list[Any]:
     """What a person reads: why this ranker, the points, and the accuracy targets."""
     from slotool.cli.output import table
 
@@ -318,10 +339,21 @@ def _human(document: dict[str, Any]) -> list[Any]:
         ],
     )
     targets = table(
-        "Accuracy-constrained, latency-optimised: k chosen per input, beside the best k fixed beforehand",
-        ["target", "mean k", "accuracy reached", "vs full", "± SE", "fixed k", "its accuracy", "k as accurate"],
+        f"Loss allowed, with {100 * document['promise']['confidence']:g} % confidence: k chosen per input, and fixed k",
+        [
+            "allowed",
+            "target",
+            "mean k",
+            "accuracy reached",
+            "vs full",
+            "± SE",
+            "fixed k",
+            "its accuracy",
+            "k as accurate",
+        ],
         [
             [
+                f"{r['loss']:.3f}",
                 f"{r['target']:.4f}",
                 f"{r['mean_k']:.4g}",
                 f"{r['accuracy']:.4f}",
@@ -336,7 +368,7 @@ def _human(document: dict[str, Any]) -> list[Any]:
     )
     return [
         *([_of_pruning(document["pruned"])] if document["pruned"] else []),
-        f"ranker {document['ranker']}: {why} where no more validation accuracy is lost than allowed",
+        f"ranker {document['ranker']}: {why} where no more is lost than allowed, as estimated",
         *candidates,
         f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
         f"confidence by {document['measure']}, which spares most on validation data (mean k {measures})",
@@ -349,6 +381,7 @@ def _human(document: dict[str, Any]) -> list[Any]:
         targets,
         "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
+        *promise,
         f"wrote {document['artifact']}",
     ]
 

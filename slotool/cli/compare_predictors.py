@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli import interrupts
 from slotool.cli.options import Force, Json, Out, Seed
 from slotool.cli.predictor_options import (
     Depths,
@@ -147,6 +148,7 @@ def _run(
             return run_study(labelled, tasks, makers, journal, progress=finished)
     except KeyboardInterrupt:
         if journal.rows:
+            interrupts.explained()
             output.note(f"interrupted; what was finished is in {journal.path}, the same command again resumes")
         raise
 

@@ -88,7 +88,8 @@ def demo(
                 url = None
             command = step.command.replace("URL", url or "")
             progress.say(f"{number}/{len(steps)} {step.title}")
-            output.note(f"{number:>2}/{len(steps)} {step.title}\n      $ slotool {command}")
+            output.note(f"{number:>2}/{len(steps)} {step.title}")
+            output.note(f"      $ slotool {command}")
             began = time.perf_counter()
             document = _run(folder, command)
             taken_s[step.title] = time.perf_counter() - began
@@ -170,7 +171,7 @@ def _trained(document: Document) -> Figures:
 
 
 def _profiled(document: Document) -> Figures:
-    return {"networks": f"{document['measured']} in {document['seconds']:.0f} s"}
+    return {"networks": f"{document['ok_rows']} in {document['seconds']:.0f} s"}
 
 
 def _scored(document: Document) -> Figures:
@@ -185,8 +186,10 @@ def _predicted(document: Document) -> Figures:
     from slotool.cli.output import duration
 
     found = document["predictions"][0]
-    low, high = duration(found["low_s"]), duration(found["high_s"])
-    return {"784-1024-512-256-10": f"{duration(found['latency_s'])} (90 %: {low} to {high})"}
+    name, latency = "784-1024-512-256-10", duration(found["latency_s"])
+    if found["low_s"] is None:
+        return {name: f"{latency} (no interval: {found['no_interval']})"}
+    return {name: f"{latency} (90 %: {duration(found['low_s'])} to {duration(found['high_s'])})"}
 
 
 def _over_k(document: Document) -> Figures:

@@ -22,11 +22,14 @@ TARGETS = "0.8,0.9,0.95,0.97,0.99"
 
 @dataclass(frozen=True)
 class Extras:
-    """What else is asked of an SLO-NN's evaluation: ``compare``, other artifacts; ``plots``, a folder."""
+    """What else is asked of an SLO-NN's evaluation: ``compare``, other artifacts; ``plots``, a folder; what
+    loss to promise, with which confidence (None: the artifact's)."""
 
     metric: str
     compare: tuple[Path, ...]
     plots: Path | None
+    allowed_loss: float = 0.002
+    confidence: float | None = None
 
     def load(self, model: ElasticModel) -> list[ElasticModel]:
         """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
@@ -69,6 +72,16 @@ def evaluate(
         typer.Option("--compare", help="For an SLO-NN: others of the same data, by another ranker; repeatable."),
     ] = None,
     plots: Annotated[Path | None, typer.Option("--plots", help="For an SLO-NN: a folder for plots (PNG).")] = None,
+    allowed_loss: Annotated[
+        float,
+        typer.Option(
+            "--allowed-loss", min=0, max=1, help="For an SLO-NN: say which k loses no more (0.002: 0.2 points)."
+        ),
+    ] = 0.002,
+    confidence: Annotated[
+        float | None,
+        typer.Option("--confidence", help="With which that is promised.", show_default="as given to build-tables"),
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
     device: Annotated[str, typer.Option("--device", help="cpu; or for an SLO-NN cuda:0, by PyTorch.")] = "cpu",
     beside: Annotated[
@@ -114,6 +127,8 @@ def evaluate(
     """
     from slotool.artifacts import open_artifact
 
+    if confidence is not None and not 0 < confidence < 1:
+        raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
     opened = open_artifact(artifact)
     if opened.kind == "predictor":
         evaluate_predictor(opened, latency, graphs or [], out, force=force, json=json)
@@ -133,7 +148,7 @@ def evaluate(
         opened,
         out,
         parse_numbers(targets, "--targets"),
-        Extras(metric, tuple(compare or ()), plots),
+        Extras(metric, tuple(compare or ()), plots, allowed_loss, confidence),
         data=data,
         split=split,
         repeats=repeats,

@@ -29,10 +29,16 @@ def evaluate_rules(
         typer.Option("--folds", min=2, help="Cross-validate: make rules of the same settings from all folds but one."),
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Promised against actual degradation, as PNG.")] = None,
+    significance: Annotated[
+        float,
+        typer.Option(help="Exit 1 when a tier's violation is significant at this level, over all tiers and folds."),
+    ] = 0.05,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Replay every tier on fresh outcomes: degradation against tolerance, time and cost saved. Exit 1 on a violation.
+    """Replay every tier on fresh outcomes: degradation against tolerance, time and cost saved.
+
+    Exit 1 on a significant violation: a tier's mean may exceed its tolerance on a sample although the tolerance holds.
 
     Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
 
@@ -44,6 +50,8 @@ def evaluate_rules(
     from slotool.rules.verdict import cross_validate, verdicts
     from slotool.tables import OutcomeTable
 
+    if not 0 < significance < 1:
+        raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--significance")
     if plot is not None:
         refuse_existing(plot, force)
     output = Output(as_json=json)
@@ -57,7 +65,7 @@ def evaluate_rules(
             rounds = cross_validate(made, table, folds, progress.advance)
     if plot is not None:
         _draw(made, rounds, plot, str(outcomes))
-    violations = _report(output, made, rounds, len(table.examples), plot)
+    violations = _report(output, made, rounds, len(table.examples), significance, plot)
     if violations:
         raise typer.Exit(1)
 
@@ -69,18 +77,29 @@ def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: st
     save_png(promised_against_actual(made, rounds, source), plot)
 
 
-def _report(output: Any, made: RuleSet, rounds: list[list[TierVerdict]], examples: int, plot: Path | None) -> int:
+def _report(
+    output: Any,
+    made: RuleSet,
+    rounds: list[list[TierVerdict]],
+    examples: int,
+    significance: float,
+    plot: Path | None,
+) -> int:
     from slotool.cli.output import duration, table
+    from slotool.rules.verdict import adjusted_p_values
 
-    tiers = [_tier(list(same)) for same in zip(*rounds, strict=True)]
-    violations = sum(tier["violations"] for tier in tiers)
+    adjusted = adjusted_p_values(rounds)
+    same_tiers = zip(*rounds, strict=True)
+    tiers = [_tier(list(same), float(p), significance) for same, p in zip(same_tiers, adjusted, strict=True)]
+    violations, above = (sum(tier[name] for tier in tiers) for name in ("violated", "above_tolerance"))
     cells = [
         [
             tier["id"],
             _percent(tier["degradation"]),
             _percent(tier["worst_degradation"]),
-            tier["violations"],
+            tier["above_tolerance"],
             f"{tier['p_value']:.2g}",
+            "violated" if tier["violated"] else "–",
             duration(tier["response_time_s"]),
             f"{tier['response_time_saved']:.0%}",
             f"{tier['cost_saved']:.0%}",
@@ -89,24 +108,29 @@ def _report(output: Any, made: RuleSet, rounds: list[list[TierVerdict]], example
     ]
     how = f"on {examples:,} examples" if len(rounds) == 1 else f"over {len(rounds)} folds of {examples:,} examples"
     title = f"Tiers of {made.method} rules {how}: % {made.tolerance_kind} degradation from {made.best_version}"
-    columns = ["tier", "mean", "worst", "violations", "p", "response time", "saved", "cost saved"]
+    columns = ["tier", "mean", "worst", "above", "p", "verdict", "response time", "saved", "cost saved"]
     document = {
         "method": made.method,
         "tolerance_kind": made.tolerance_kind,
         "confidence": made.confidence,
         "examples": examples,
         "folds": len(rounds) if len(rounds) > 1 else None,
+        "significance": significance,
+        "above_tolerance": above,
         "violations": violations,
         "tiers": tiers,
     }
-    said = "no tolerance is violated" if not violations else f"{violations} of {len(tiers) * len(rounds)} violated"
+    said = (
+        f"{violations} of {len(tiers)} tiers violated at significance {significance:g}; "
+        f"the observed degradation is above the tolerance in {above} of {len(tiers) * len(rounds)} checks"
+    )
     drawn = [] if plot is None else [f"wrote {plot}"]
     output.result("evaluate-rules", document, table(title, columns, cells), said, *drawn)
     return violations
 
 
-def _tier(same: list[TierVerdict]) -> dict[str, Any]:
-    """One tier over the folds: means, but the worst degradation and the smallest p-value."""
+def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:
+    """One tier over the folds: means, but the worst degradation; ``p_value`` is adjusted for folds and tiers."""
     first = same[0].rule
     means = {
         name: sum(getattr(v, name) for v in same) / len(same)
@@ -117,8 +141,9 @@ def _tier(same: list[TierVerdict]) -> dict[str, Any]:
         "objective": first.objective,
         "tolerance": first.tolerance,
         "worst_degradation": max(v.degradation for v in same),
-        "violations": sum(v.violated for v in same),
-        "p_value": min(1.0, len(same) * min(v.p_value for v in same)),
+        "above_tolerance": sum(v.above_tolerance for v in same),
+        "p_value": p_value,
+        "violated": p_value <= significance,
         **means,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ def sweeps(
     targets: Sequence[float],
 ) -> Found:
     """The targets given, for any model that tells inputs apart; for an SLO-NN also the losses of its own sweep."""
+    from slotool.elastic.activators.promises import Promise
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.evaluation import METRICS, accuracy_by_target
 
@@ -41,10 +42,15 @@ def sweeps(
     told = accuracy_by_target(model, examples, targets, outcomes) if extras.metric == METRICS[0] else []
     if not told or not isinstance(model, SloNN):
         return Found({"accuracy_targets": told})
+    if extras.confidence is not None:
+        model = model.stating(extras.confidence)
+    promise = Promise.of(model, extras.allowed_loss)
     swept = [_swept(model, examples.x, 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s"))]
     swept += [_swept(other, examples.x, _correct(other, examples)) for other in others if isinstance(other, SloNN)]
     document: dict[str, Any] = {"accuracy_targets": told, "sweeps": [one.document() for one in swept]}
+    document["promise"] = asdict(promise)
     human: list[Any] = [_targets_table(model, told), *(_sweep_table(one) for one in swept), *map(_ideal, swept)]
+    human += promise.sentences
     if extras.plots:
         files = _plot(swept, outcomes, extras.plots)
         document["plots"] = [str(path) for path in files]
@@ -71,6 +77,7 @@ class _Swept:
                 zip((p.key for p in self.model.points), self.correct.mean(axis=0).tolist(), strict=True)
             ),
             "ideal_mean_k": self.ideal_k,
+            "confidence": self.model.calibration.stated,
             "losses": self.rows,
         }
 
@@ -128,7 +135,8 @@ def _sweep_table(one: _Swept) -> Any:
         for r in one.rows
     ]
     heads = ["allowed", "mean k", "accuracy", "vs full", "± SE", "latency", "fixed k", "its accuracy", "k as accurate"]
-    title = f"{one.model.name}, {one.model.ranker}: k chosen per input at an accuracy allowed to be lost"
+    sure = f"{100 * one.model.calibration.stated:g} % confidence"
+    title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"
     return table(title, heads, cells)
 
 

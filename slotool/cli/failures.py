@@ -16,6 +16,7 @@ from slotool.errors import (
     SlotoolError,
     TimedOut,
 )
+from slotool.printable import printable
 
 INTERRUPTED = 130
 DEBUG_VARIABLE = "SLOTOOL_DEBUG"
@@ -57,7 +58,7 @@ def report_failure(error: BaseException) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exception(error)
     sentence, failure = _explain(error)
-    print(f"slotool: {sentence}" + (f"; {failure.hint}" if failure.hint else ""), file=sys.stderr)
+    print(printable(f"slotool: {sentence}" + (f"; {failure.hint}" if failure.hint else "")), file=sys.stderr)
     return failure.exit_code
 
 

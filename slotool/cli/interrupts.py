@@ -1,19 +1,48 @@
-"""Ctrl-C that cannot get lost: a library that is busy importing itself may swallow ``KeyboardInterrupt``."""
+"""Ctrl-C, SIGTERM and a closed terminal (SIGHUP) end a command in order: what is half written goes, one sentence and
+the exit code tell why.
+
+All raise ``KeyboardInterrupt`` where the command is, so that every ``finally`` on the way out runs. A library that is
+busy importing itself may swallow that, hence ``check``; typer turns it into a silent exit, hence ``received``.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
+from dataclasses import dataclass
 from types import FrameType
 
+
+@dataclass
+class _State:
+    """Which signal came, 0 when none did, and whether a command has told of it."""
+
+    received: int = 0
+    explained: bool = False
+
+
 _asked = threading.Event()
+_state = _State()
+_WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
+# Those that a process forked later takes as any other does.
+_FOR_CHILDREN = (signal.SIGTERM, signal.SIGHUP)
 
 
 def install() -> None:
-    """From now on SIGINT raises ``KeyboardInterrupt`` and is remembered, should nobody let it through."""
-    _asked.clear()
+    """From now on the three signals raise ``KeyboardInterrupt`` and are remembered, should nobody let it through.
+
+    Processes forked later take SIGTERM and SIGHUP as any other process does. A SIGHUP that is ignored (``nohup``) stays
+    ignored.
+    """
+    forget()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt)
+        for number in _WORDS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, _interrupt)
+        # Blocked meanwhile: Python drops what a child receives before it is itself.
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_usual)
 
 
 def check() -> None:
@@ -23,11 +52,48 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def received() -> int:
+    """The signal that interrupted this command, 0 when none did."""
+    return _state.received
+
+
+def explained() -> None:
+    """A command has told what an interruption leaves behind, and how to go on."""
+    _state.explained = True
+
+
+def exit_code() -> int:
+    """Say that the command was interrupted, unless it has said more already, and return its exit code."""
+    if not _state.explained:
+        print(f"slotool: {_WORDS[signal.Signals(_state.received)]}", file=sys.stderr)
+    return 128 + _state.received
+
+
 def forget() -> None:
     """One that was answered is over: nobody who runs commands later in this process is to be stopped by it."""
     _asked.clear()
+    _state.received, _state.explained = 0, False
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    _state.received = number
     _asked.set()
     raise KeyboardInterrupt
+
+
+def _hold() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ours())
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ours())
+
+
+def _as_usual() -> None:
+    for number in (ours := _ours()):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ours)
+
+
+def _ours() -> set[signal.Signals]:
+    return {number for number in _FOR_CHILDREN if signal.getsignal(number) is _interrupt}

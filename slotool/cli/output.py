@@ -12,8 +12,10 @@ from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from slotool.cli import interrupts
+from slotool.printable import printable
 
 DOCUMENT_VERSION = 1
 PIPE_COLUMNS = 120
@@ -43,15 +45,15 @@ class Output:
             print(json.dumps(_plain(body), allow_nan=False))
         else:
             for part in human:
-                self._stdout.print(part, markup=False) if isinstance(part, str) else self._stdout.print(part)
+                self._stdout.print(printable(part, lines=True) if isinstance(part, str) else part)
 
     def note(self, text: str) -> None:
-        """A remark on stderr."""
-        self._stderr.print(text, markup=False, style="dim")
+        """A remark on stderr, one line: a name with a line end in it must not look like a line of its own."""
+        self._stderr.print(printable(text), style="dim")
 
     def warn(self, text: str) -> None:
         """A remark that should not be missed, on stderr."""
-        self._stderr.print(f"warning: {text}", markup=False, style="yellow")
+        self._stderr.print(printable(f"warning: {text}"), style="yellow")
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
@@ -63,20 +65,22 @@ class Output:
         from rich import progress as bars
 
         columns = (
-            bars.TextColumn("{task.description}"),
+            bars.TextColumn("{task.description}", markup=False),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
             bars.TimeElapsedColumn(),
-            bars.TextColumn("left"),
+            bars.TextColumn("left", markup=False),
             bars.TimeRemainingColumn(),
         )
         with bars.Progress(*columns, console=self._stderr, transient=True) as live:
-            yield _Bar(live, live.add_task(text, total=total))
+            yield _Bar(live, live.add_task(printable(text), total=total))
 
 
 def _console(stream: TextIO) -> Console:
-    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one."""
-    return Console(file=stream, width=None if stream.isatty() else PIPE_COLUMNS, highlight=False, soft_wrap=True)
+    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one. Nothing that is printed
+    is markup: names come from files, and ``[/red]`` or ``:net:`` may be one."""
+    width = None if stream.isatty() else PIPE_COLUMNS
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class _Silent:
@@ -96,18 +100,18 @@ class _Bar:
         self._live.advance(self._task, steps)
 
     def say(self, text: str) -> None:
-        self._live.update(self._task, description=text)
+        self._live.update(self._task, description=printable(text))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A rich table; a column is right-aligned when every cell of it begins like a number."""
-    texts = [[number(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
-    built = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    texts = [[printable(number(cell) if isinstance(cell, float) else str(cell)) for cell in row] for row in rows]
+    built = Table(title=Text(printable(title), style="bold"), title_justify="left", header_style="bold")
     for i, name in enumerate(columns):
         numeric = bool(texts) and all(_NUMBER.match(row[i]) for row in texts)
-        built.add_column(name, justify="right" if numeric else "left")
+        built.add_column(Text(printable(name)), justify="right" if numeric else "left")
     for row in texts:
-        built.add_row(*row)
+        built.add_row(*map(Text, row))
     return built
 
 

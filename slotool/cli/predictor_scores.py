@@ -25,7 +25,7 @@ def relative(score: Mapping[str, Any]) -> list[str]:
         for key in ("mae_over_mean", "mape")
     ]
     within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
-    return [*errors, *within, _or_dash(score["spearman"], ".3f"), f"{score['interval_coverage']:.0%}"]
+    return [*errors, *within, _or_dash(score["spearman"], ".3f"), covers(score)]
 
 
 def floor_relative(score: Mapping[str, Any]) -> list[str]:
@@ -34,6 +34,13 @@ def floor_relative(score: Mapping[str, Any]) -> list[str]:
     errors = [_or_dash(floor[key], ".1%") for key in ("mae_over_mean", "mape")]
     within = [_or_dash(floor[key], ".0%") for key in ("within_5_percent", "within_10_percent")]
     return [*errors, *within, "–", "–"]
+
+
+def covers(score: Mapping[str, Any]) -> str:
+    """The share of labels inside the interval, and of how many where not all have one."""
+    covered = _or_dash(score["interval_coverage"], ".0%")
+    given = score.get("interval_given", 1.0)
+    return covered if given == 1.0 else f"{covered} of {given:.0%}"
 
 
 def _or_dash(value: float | None, form: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotool.cli import interrupts
 from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given, parse_duration, parse_numbers
 from slotool.cli.profile_engine import Address, EngineName, chosen_engine
 from slotool.cli.profile_for import For, Proposal, Samples, Until, note_outcome, proposal, report_proposal
@@ -39,12 +40,19 @@ Batch = Annotated[str, typer.Option("--batch", help="Batch sizes: 1,8 or 1:8:1."
 Runs = Annotated[int, typer.Option("--runs", min=1, help="Fewest samples per row.")]
 Precision = Annotated[
     float,
-    typer.Option("--precision", min=1e-4, max=1.0, help="A median is stable when its interval is within this of it."),
+    typer.Option(
+        "--precision",
+        min=1e-4,
+        max=1.0,
+        help="A row is stable when its samples and each of its rounds give its median to within this.",
+    ),
 ]
 Visits = Annotated[
     int,
     typer.Option(
-        "--visits", min=1, help="Spread each row's samples over so many rounds, against drift and neighbours."
+        "--visits",
+        min=1,
+        help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
     ),
 ]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds after which an item has hung.")]
@@ -86,7 +94,15 @@ def profile_solo(
     batch: Batch = "1",
     runs: Runs = 20,
     precision: Precision = 0.01,
-    visits: Visits = 1,
+    visits: Annotated[
+        int | None,
+        typer.Option(
+            "--visits",
+            min=1,
+            help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
+            show_default="2, with --for 1",
+        ),
+    ] = None,
     cache: Cache = "warm",
     limit: Limit = None,
     predictor: For = None,
@@ -128,7 +144,8 @@ def profile_solo(
         rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds),
         timeout_s=timeout,
         seed=seed,
-        visits=visits,
+        # Whoever pays for single labels of a few networks wants the next one rather than a second round.
+        visits=visits or (1 if predictor else 2),
         cold=_is_cold(cache),
     )
     chosen = proposal(predictor, inputs, keras, limit, samples, until, settings)
@@ -164,7 +181,7 @@ def profile_colocated(
     batch: Batch = "1",
     runs: Runs = 20,
     precision: Precision = 0.05,
-    visits: Visits = 1,
+    visits: Visits = 2,
     timeout: Timeout = 120.0,
     max_seconds: MaxSeconds = 30.0,
     budget: Budget = None,
@@ -231,6 +248,7 @@ def profile_points(
     batch: Batch = "1",
     runs: Runs = 200,
     precision: Precision = 0.05,
+    visits: Visits = 2,
     timeout: Timeout = 120.0,
     max_seconds: MaxSeconds = 10.0,
     budget: Budget = None,
@@ -260,6 +278,7 @@ def profile_points(
         rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=True),
         timeout_s=timeout,
         seed=seed,
+        visits=visits,
         policy=_policy(policy),
     )
     counts = sorted({int(number) for number in parse_numbers(copies, "--beside")})
@@ -329,6 +348,7 @@ def _measured(output: Output, campaign: Campaign, settings: Settings, out: Path)
         with output.progress(f"profiling on {threads}", total=todo) as progress:
             return campaign.run(progress.advance)
     except KeyboardInterrupt:
+        interrupts.explained()
         output.note(f"interrupted; finished rows are in {out}.journal, the same command again resumes")
         raise
 

@@ -31,8 +31,8 @@ Until = Annotated[
     str | None,
     typer.Option(
         "--until",
-        help="With --for: stop when the adapted predictor's 90 % interval is within this of its prediction, such as "
-        "10%, for half of the networks not measured.",
+        help="With --for: stop when the adapted predictor's own estimate of its error (90 %) is within this, such as "
+        "10%, for half of the networks not measured. The interval that train-predictor gives is wider.",
     ),
 ]
 DEFAULT_SAMPLES = 10
@@ -106,7 +106,7 @@ def report_proposal(output: Output, found: Proposal, document: dict[str, Any], s
         [i, graph.name or graph.id, graph.kind, duration(latency_s)]
         for i, (graph, latency_s) in enumerate(zip(found.graphs, found.predictions.latency_s, strict=True), 1)
     ]
-    most = "" if found.until is None else f"; ends as soon as the interval is within ± {found.until:.0%}"
+    most = "" if found.until is None else f"; ends as soon as it puts its error within ± {found.until:.0%}"
     output.result(
         "profile-solo-proposal",
         {**document, **found.document(), "predicted_seconds": seconds},
@@ -121,7 +121,8 @@ def note_outcome(output: Output, found: Proposal, out: Path) -> None:
     """Say how sure the adapted predictor is now, and what makes it."""
     if found.enough.half_width is not None:
         output.note(
-            f"the adapted predictor's 90 % interval is now ± {found.enough.half_width:.0%} (half of the others)"
+            f"the adapted predictor puts its error at ± {found.enough.half_width:.0%} (90 %, for half of the others); "
+            "the interval that train-predictor gives, from labels held out, is wider"
         )
     output.note(f"next: slotool train-predictor {out} --graphs … --base {found.path} -o adapted")
 

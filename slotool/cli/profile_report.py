@@ -165,10 +165,14 @@ def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
     elif found["disturbed"]:
         remarks.append(f"advice: {found['disturbed']} rows hold samples that other processes disturbed")
     if found["unstable"]:
-        remarks.append(
-            f"advice: {found['unstable']} medians are not yet sure to ± {100 * settings.rule.precision:g}%; "
-            "the same command with --budget 5m goes back to them, on a quieter machine the better"
-        )
+        within = f"± {100 * settings.rule.precision:g}%"
+        if settings.visits == 1:
+            remarks.append(f"advice: one round cannot show that medians repeat to {within}; use --visits 2 or more")
+        else:
+            remarks.append(
+                f"advice: in {found['unstable']} rows the samples or the rounds differ by more than {within}; "
+                "the same command with --budget 5m goes back to them, on a quieter machine the better"
+            )
     if found["left"]:
         remarks.append("the budget is spent; the same command goes on with what is left over")
     return remarks

@@ -87,6 +87,12 @@ def serve(
     max_queue: Annotated[
         int, typer.Option("--max-queue", min=1, help="Waiting requests before refusing more.")
     ] = 1_000,
+    default_deadline_ms: Annotated[
+        float,
+        typer.Option(
+            "--default-deadline-ms", min=0, help="How long requests without a deadline wait at most; 0: for ever."
+        ),
+    ] = 10_000.0,
     drain: Annotated[float, typer.Option("--drain", min=1, help="Seconds to finish requests when told to end.")] = 10.0,
     token_file: Annotated[
         Path | None,
@@ -136,6 +142,7 @@ def serve(
             sources.load(output.warn),
             _engine(engine, replicas, threads, max_batch, hang, address),
             max_queue=max_queue,
+            default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
         )
         steering = SourcesSteering(sources, router, output.warn)
@@ -144,9 +151,11 @@ def serve(
             who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
             output.warn(f"listening on {host}: {who} can use the server")
         beside, grpc_address = _grpc_front(app, grpc_listener)
-        ready = partial(_ready, output, url_of(listener), grpc_address, router.models)
+        ready = partial(_ready, output, url_of(listener), grpc_address, router.models, default_deadline_ms)
         reload = partial(_reload, output, steering)
-        ended_by = serve_until_told(app, listener, ready, drain_s=drain, beside=beside, on_hangup=reload)
+        ended_by = serve_until_told(
+            app, listener, ready, drain_s=drain, warn=output.warn, beside=beside, on_hangup=reload
+        )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
 
@@ -154,15 +163,21 @@ def serve(
 @contextmanager
 def _log(path: Path | None) -> Iterator[Events]:
     """Events that are written to the file, if there is one."""
-    from slotool.serving.events import Events, log_to
+    from slotool.serving.events import Events, log_to, warn
 
     events = Events()
     if path is None:
         yield events
         return
-    with path.open("a") as file:
+    file = path.open("a")
+    try:
         events.listen(log_to(file))
         yield events
+    finally:
+        try:
+            file.close()
+        except OSError as error:  # a full disk: what is buffered is lost, and the server has ended well all the same
+            warn(f"{path} lacks the last events: {error}")
 
 
 def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: float, address: str | None) -> Engine:
@@ -224,12 +239,21 @@ def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Compani
     return GrpcFrontEnd(app.state.front, address), address
 
 
-def _ready(output: Output, url: str, grpc_address: str | None, models: Mapping[str, ServedModel]) -> None:
+def _ready(
+    output: Output, url: str, grpc_address: str | None, models: Mapping[str, ServedModel], default_deadline_ms: float
+) -> None:
     import sys
     from urllib.parse import urlsplit
 
     points = {served.name: [point.key for point in served.model.points] for served in models.values()}
-    document = {"url": url, "port": urlsplit(url).port, "grpc": grpc_address, "models": points}
+    document = {
+        "url": url,
+        "port": urlsplit(url).port,
+        "grpc": grpc_address,
+        "models": points,
+        "default_deadline_ms": default_deadline_ms or None,
+    }
     and_grpc = f" and, over gRPC, at {grpc_address}" if grpc_address else ""
-    output.result("serve", document, f"serving {', '.join(models)} at {url}{and_grpc}")
+    wait = f"; requests without a deadline wait up to {default_deadline_ms * 1e-3:g} s" if default_deadline_ms else ""
+    output.result("serve", document, f"serving {', '.join(models)} at {url}{and_grpc}{wait}")
     sys.stdout.flush()

@@ -45,8 +45,8 @@ def train_predictor(
         str,
         typer.Option(
             "--model",
-            help="The one to keep, such as linear or dnn; auto keeps the lowest dev MAE. Of several with commas only "
-            "those are trained, and the best of them is kept.",
+            help="The one to keep, such as graph or dnn; of several with commas, or auto, the one of lowest dev MAE. "
+            "The simple ones, linear and three-term, are trained beside whatever is asked for.",
         ),
     ] = "auto",
     depths: Depths = "1:20",
@@ -82,7 +82,9 @@ def train_predictor(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train every predictor on measured networks, score all on the same held-out ones, keep one.
+    """Train predictors on measured networks, score all on the same held-out ones, keep one.
+
+    Its interval for networks unlike these is from kinds of networks held out in turn.
 
     From a co-located table (`profile colocated`) it learns how networks slow each other down, for `predict --with`.
 
@@ -148,7 +150,8 @@ def _train_alone(
     warn_unmatched(output, labelled)
     split = paper_split(labelled.kinds, seed)
     text = f"training on {len(split.train)} networks"
-    with output.progress(text, total=sum(candidate.fit_steps for candidate in candidates)) as progress:
+    # The last step holds out kinds of networks for the interval of the one that is kept.
+    with output.progress(text, total=1 + sum(candidate.fit_steps for candidate in candidates)) as progress:
 
         def finished(what: str) -> None:
             progress.say(f"{text}; {what}")
@@ -158,20 +161,18 @@ def _train_alone(
     inputs = {"latency": [str(path) for path in latency], "graphs": [str(path) for path in graphs]}
     config = {**inputs, "model": choice.model, "depths": choice.depths, **picked}
     run.save(out, config=config, seed=seed, force=force)
-    _report(output, run.scores(), model, out)
+    _report(output, run.scores(), choice.model, out)
 
 
-def _candidates(choice: Choice) -> tuple[list[Predictor], str]:
-    """One new predictor of every kind, so that the baseline is always beside the others, or of each kind listed; and
-    which of them to keep."""
-    from slotool.predictors.registry import PREDICTORS
+def _candidates(choice: Choice) -> tuple[list[Predictor], str | list[str]]:
+    """New predictors of those asked for, the simple rivals beside them; and which may be kept."""
+    from slotool.predictors.registry import PREDICTORS, SIMPLE_RIVALS
     from slotool.predictors.training import AUTO
 
     listed = chosen_names(choice.model, (AUTO, *PREDICTORS), "--model")
-    several = len(listed) > 1 and AUTO not in listed
-    names = listed if several else list(PREDICTORS)
+    names = [name for name in PREDICTORS if AUTO in listed or name in (*listed, *SIMPLE_RIVALS)]
     makers = predictor_makers(names, parse_depths(choice.depths), choice.search)
-    return [make() for make in makers.values()], listed[0] if len(listed) == 1 else AUTO
+    return [make() for make in makers.values()], AUTO if AUTO in listed else listed
 
 
 def _report(output: Output, scores: dict[str, Any], model: str, out: Path) -> None:
@@ -190,7 +191,7 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path) -> No
     chosen, predictors, rows = scores["chosen"], scores["predictors"], scores["rows"]
     kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[chosen]["by_kind"].items())
     title = f"On {rows['test']} held-out networks ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
-    why = "it has the lowest MAE on the dev set" if model == "auto" else "as asked"
+    why = "it has the lowest MAE on the dev set" if model == "auto" or "," in model else "as asked"
     seconds = [[name, *in_seconds(each), f"{each['dev_mae_s']:.3g}"] for name, each in predictors.items()]
     shares = [[name, *relative(each)] for name, each in predictors.items()]
     shares.append([FLOOR, *floor_relative(predictors[chosen])])

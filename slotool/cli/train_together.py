@@ -124,6 +124,8 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path, solo:
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
     """Rows of ``RELATIVE``, and the noise floor that all of a table share."""
+    from slotool.cli.predictor_scores import covers
+
     shown = []
     for name, each in scores.items():
         if each is None:
@@ -136,7 +138,8 @@ def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
                 f"{each['mape']:.1%}",
                 f"{each['mae_s']:.3g}",
                 f"{each['degradation_mean_s']:.3g}",
-                *(f"{each[key]:.0%}" for key in ("within_5_percent", "within_10_percent", "interval_coverage")),
+                *(f"{each[key]:.0%}" for key in ("within_5_percent", "within_10_percent")),
+                covers(each),
             ]
         )
     floor = [each["floor"] for each in scores.values() if each is not None][-1:]

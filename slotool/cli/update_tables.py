@@ -26,7 +26,8 @@ def update_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Go through the training split in its order as served inputs, and update lists, confidences and calibration.
+    """Go through the training split in its order as served inputs, and let the lists follow it; count confidences,
+    calibration and promises on the validation split, which moves no list.
 
     The weights, the rankers and the bytes of the tables stay. Accuracy before and after is of the test split.
 
@@ -52,12 +53,17 @@ def update_tables(
         )
     output, train = Output(as_json=json), dataset.train
     updates = TableUpdates(model, half_life)
-    batches = range(0, len(train), BATCH)
-    with output.progress(f"following {dataset.name}", total=len(batches)) as progress:
-        for start in batches:
-            updates.observe(*_batch(train, start))
+    ranked, counted = (range(0, len(split), BATCH) for split in (train, dataset.validation))
+    with output.progress(f"following {dataset.name}", total=len(ranked) + len(counted)) as progress:
+        for start in ranked:
+            updates.rank(_batch(train, start)[0])
+            progress.advance()
+        for start in counted:
+            updates.count(*_batch(dataset.validation, start))
             progress.advance()
     now = updates.updated()
+    evidence = now.calibration.evidence_by_point
+    examples = evidence.examples if evidence else 0
     config = {**opened.manifest["config"], "data": getattr(dataset, "source", dataset.name), "half_life": half_life}
     now.save(out, config=config, seed=opened.manifest.get("seed") or 0, parents=(opened,), force=force)
     before, after = (assessment.Answers.of(m, dataset.test).correct.mean(axis=0).tolist() for m in (model, now))
@@ -66,16 +72,18 @@ def update_tables(
         for point, was, is_now in zip(model.points, before, after, strict=True)
     ]
     document = {"artifact": str(out), "data": dataset.name, "examples": len(dataset.test), "observed": len(train)}
+    promised = f"promises are counted on {examples:,} validation examples, none of which moved a list"
     shown = table(
         f"{model.name} after {len(train):,} inputs: accuracy on {len(dataset.test):,} test examples of {dataset.name}",
         ["point", "before", "after"],
         [[row["point"], f"{row['before']:.4f}", f"{row['after']:.4f}"] for row in rows],
     )
-    output.result("update-tables", {**document, "points": rows}, shown, f"wrote {out}")
+    document |= {"promised_by": examples, "points": rows}
+    output.result("update-tables", document, shown, promised, f"wrote {out}")
 
 
-def _batch(train: Any, start: int) -> tuple[Any, Any]:
+def _batch(split: Any, start: int) -> tuple[Any, Any]:
     import numpy as np
 
-    part = train.take(np.arange(start, min(start + BATCH, len(train))))
+    part = split.take(np.arange(start, min(start + BATCH, len(split))))
     return part.x, part.y

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slotool import strict_json
 from slotool.artifacts import Artifact, open_artifact
 from slotool.artifacts.bundle import is_artifact
 from slotool.errors import InputError
@@ -133,8 +133,8 @@ def _csv_schema(path: Path) -> str | None:
 
 def _take_json(path: Path, found: Found) -> bool:
     try:
-        document: Any = json.loads(path.read_text())
-    except ValueError as error:
+        document: Any = strict_json.read(path)
+    except OSError as error:
         raise InputError(f"{path}: not a JSON file") from error
     if not isinstance(document, dict) or document.get("schema") != RULES_SCHEMA:
         return False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from slotool.printable import printable
 from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit, Rows
 from slotool.reports.style import CSS
 
@@ -124,12 +125,12 @@ def _curve(curve: Curve, figure: Figure) -> go.Scatter:
     return go.Scatter(
         x=curve.x.tolist(),
         y=curve.y.tolist(),
-        name=curve.name,
+        name=_plain(curve.name),
         mode=mode,
-        text=list(curve.labels) if labelled else None,
+        text=[_plain(label) for label in curve.labels] if labelled else None,
         textposition="top right" if curve.labels_above else "bottom right",
         textfont={"size": 12, "color": INK},
-        customdata=list(curve.hover) if curve.hover else None,
+        customdata=[_plain(text) for text in curve.hover] if curve.hover else None,
         hovertemplate="%{customdata}<extra></extra>" if curve.hover else None,
         hoverinfo="skip" if curve.style == "dashes" else None,
         line={
@@ -152,7 +153,7 @@ def _curve(curve: Curve, figure: Figure) -> go.Scatter:
 
 def _band(band: Band) -> list[go.Scatter]:
     edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    fill = {"fill": "tonexty", "fillcolor": FAINT, "name": band.name, "showlegend": True}
+    fill = {"fill": "tonexty", "fillcolor": FAINT, "name": _plain(band.name), "showlegend": True}
     return [
         go.Scatter(x=band.x.tolist(), y=band.low.tolist(), showlegend=False, **edge),
         go.Scatter(x=band.x.tolist(), y=band.high.tolist(), **edge, **fill),
@@ -165,7 +166,7 @@ def _add_limit(built: go.Figure, limit: Limit, axis: Axis) -> None:
         x=math.log10(limit.x) if axis.log else limit.x,
         y=1,
         yref="paper",
-        text=limit.text,
+        text=_plain(limit.text),
         textangle=-90,
         showarrow=False,
         xanchor="right",
@@ -177,7 +178,7 @@ def _add_limit(built: go.Figure, limit: Limit, axis: Axis) -> None:
 def _axis(axis: Axis) -> dict[str, Any]:
     bounds = [math.log10(axis.low), math.log10(axis.high)] if axis.log else [axis.low, axis.high]
     return {
-        "title": {"text": axis.title, "standoff": 10, "font": {"size": 14}},
+        "title": {"text": _plain(axis.title), "standoff": 10, "font": {"size": 14}},
         "type": "log" if axis.log else "linear",
         "range": bounds,
         "tickmode": "array",
@@ -230,6 +231,16 @@ def _table(table: Rows) -> str:
 
 def _cell(tag: str, text: str, number: bool) -> str:
     return f'<{tag} class="number">{escape(text)}</{tag}>' if number else f"<{tag}>{escape(text)}</{tag}>"
+
+
+def escape(text: str, *, quote: bool = True) -> str:
+    """``text`` for HTML, what turns writing around or is not shown by its code."""
+    return html.escape(printable(text), quote=quote)
+
+
+def _plain(text: str) -> str:
+    """``text`` as plotly shows it and does not take it for markup, of which only line ends are ours."""
+    return "<br>".join(escape(line, quote=False) for line in text.split("<br>"))
 
 
 def _script_json(document: Mapping[str, Any]) -> str:

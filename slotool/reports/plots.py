@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure,
 
 DOTS_PER_INCH = 160
 _STYLE: Any = {
+    # Names come from files: a dollar sign in one is no formula.
+    "text.parse_math": False,
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": INK,
@@ -52,7 +55,10 @@ def save_png(figure: Figure, path: Path) -> None:
             place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
             axes.legend(frameon=False, fontsize=9, ncols=6, handlelength=1.6, columnspacing=1.4, **place)
         canvas.supxlabel("\n".join(textwrap.wrap(figure.caption, 98)), fontsize=9, color="#4a5561", x=0.02, ha="left")
-        canvas.savefig(path, format="png")
+        with warnings.catch_warnings():
+            # A character that the font lacks is drawn as a box; the remark would print it on the terminal as it is.
+            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+            canvas.savefig(path, format="png")
 
 
 def _draw_curve(axes: Axes, curve: Curve) -> None:

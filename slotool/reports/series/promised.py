@@ -17,7 +17,7 @@ def promised_against_actual(rules: RuleSet, rounds: Sequence[Sequence[TierVerdic
     """One dot per tier and fold; ``rounds``: the verdicts of each fold, or of the one table."""
     every = [verdict for verdicts in rounds for verdict in verdicts]
     promised, actual = _columns(every)
-    violated = sum(verdict.violated for verdict in every)
+    violated = sum(verdict.above_tolerance for verdict in every)
     diagonal = np.array([0.0, promised.max()])
     curves = [Curve("violation boundary", diagonal, diagonal, "dashes", colour=4)]
     for colour, objective in enumerate(dict.fromkeys(v.rule.objective for v in every)):
@@ -37,7 +37,12 @@ def promised_against_actual(rules: RuleSet, rounds: Sequence[Sequence[TierVerdic
         table=Rows(
             ("tier", "promised", "actual", "violated"),
             tuple(
-                (v.rule.id, percent(v.rule.tolerance, 2), percent(v.degradation, 2), "yes" if v.violated else "no")
+                (
+                    v.rule.id,
+                    percent(v.rule.tolerance, 2),
+                    percent(v.degradation, 2),
+                    "yes" if v.above_tolerance else "no",
+                )
                 for v in every
             ),
         ),

@@ -1,0 +1,60 @@
+"""Signals that end a command: real ones, sent to real commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slotool.cli import interrupts
+
+PATIENCE_S = 240.0
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "the terminal was closed"),
+    ],
+)
+def test_generate_ends_in_a_sentence_and_leaves_no_partial_file(
+    tmp_path: Path, number: int, code: int, word: str
+) -> None:
+    command = [sys.executable, "-m", "slotool", "generate", "mlp", "--count", "5000000", "-o", "big.parquet"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [path.name for path in tmp_path.iterdir()] == [f".big.parquet.partial-{process.pid}"]
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, stdout) == (code, "")
+    assert stderr.splitlines()[-1] == f"slotool: {word}"
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_process_takes_sigterm_as_any_other() -> None:
+    """A worker that is terminated ends at once, and says nothing of an interruption."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    interrupts.install()
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                time.sleep(20)
+            finally:
+                os._exit(0)
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        interrupts.forget()
