@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test check format bench bench-peers clean
+.PHONY: demo test hostile check format bench bench-peers clean
 
 demo: $(VENV)/.installed
 	$(BIN)/slotool demo --out demo-run --force
@@ -17,6 +17,12 @@ ALONE := tests/cli tests/profiling tests/serving tests/workloads
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
 	$(BIN)/python -m pytest $(ALONE)
+
+# Attacks for an hour; `make test` runs the same ones for seconds. Tests behind real proxies are skipped where no haproxy
+# or nginx is on PATH: installing them (apt-get install haproxy nginx-light) needs root and is left to you.
+HOSTILE_SECONDS ?= 3600
+hostile: $(VENV)/.installed-test
+	SLOTOOL_HOSTILE_SECONDS=$(HOSTILE_SECONDS) $(BIN)/python -m pytest tests/hostile
 
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check .

@@ -1,0 +1,55 @@
+"""The cache of compiled code: what one file's functions were compiled from is looked at in every file of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CALLER = """
+import sys
+from slotool.compilation import njit
+import slotool.compilation
+slotool.compilation._PACKAGE = "probe"
+from probe.constants import WIDTH
+from probe.called import double
+
+@njit(cache=True)
+def call(x):
+    return double(x) + WIDTH
+
+print(call(1), sum(call.stats.cache_hits.values()))
+"""
+CALLED = """
+from slotool.compilation import njit
+
+@njit(cache=True)
+def double(x):
+    return {factor} * x
+"""
+
+
+def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path) -> None:
+    package = tmp_path / "probe"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "caller.py").write_text(CALLER)
+
+    def run(factor: int, width: int) -> list[int]:
+        (package / "called.py").write_text(CALLED.format(factor=factor))
+        (package / "constants.py").write_text(f"WIDTH = {width}\n")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        }
+        command = [sys.executable, "-m", "probe.caller"]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+        return [int(word) for word in ended.stdout.split()]
+
+    assert run(2, 10) == [12, 0]
+    assert run(2, 10) == [12, 1], "what has not changed comes from the cache"
+    assert run(3, 10) == [13, 0]
+    assert run(3, 20) == [23, 0]
