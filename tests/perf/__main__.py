@@ -16,6 +16,8 @@ BENCHMARKS = (
     "serving",
     "overload",
     "slo_nn",
+    "promises",
+    "kernel_checks",
     "scheduling",
     "traces",
     "switching",

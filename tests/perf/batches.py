@@ -23,7 +23,7 @@ from torch.nn import functional
 from slotool.elastic.activators.activator import layer_input
 from slotool.elastic.activators.build import Settings, Subject, build, flat
 from slotool.elastic.activators.rows import with_rows
-from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, _load
+from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, load_set
 
 SETS = (FASHION, "tate-16k", "tibkat-35k")
 BATCHES = (1, 16, 64, 256)
@@ -37,7 +37,7 @@ def main() -> None:
     print(f"a large matrix product: {rate / 1e9:.0f} G multiply-adds a second")
     results = {}
     for name in os.environ.get("SLOTOOL_BENCH_SETS", ",".join(SETS)).split(","):
-        subject = _load(name)
+        subject = load_set(name)
         if subject is not None:
             results[name] = _one_set(name, *subject, rate)
     print(json.dumps({"benchmark": "batches", "gmacs": rate / 1e9, "sets": results}))

@@ -112,7 +112,7 @@ def _augmented(bench: Bench) -> np.ndarray | None:
 
 
 def add_hnsw(bench: Bench) -> None:
-    """FAISS HNSW over augmented rows, behind our sparse first layer."""
+    """FAISS HNSW over augmented rows, behind our compiled first layer."""
     rows = _augmented(bench)
     if rows is None:
         return
@@ -125,7 +125,7 @@ def add_hnsw(bench: Bench) -> None:
 
 
 def add_ivf(bench: Bench) -> None:
-    """FAISS inverted lists over augmented rows, behind our sparse first layer."""
+    """FAISS inverted lists over augmented rows, behind our compiled first layer."""
     rows = _augmented(bench)
     if rows is None:
         return

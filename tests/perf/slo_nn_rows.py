@@ -1,18 +1,27 @@
-"""Rows of the ``slo_nn`` benchmark: each a call per query; timed in turns, so that drift hits all alike."""
+"""Rows of the ``slo_nn`` benchmark: each a call per query; timed in turns of random order, as drift hits all alike.
+
+Every statistic is of all samples, and peers and ours are compared by the same one.
+"""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slotool.elastic.activators import kernels
+
 # In every round each row answers a block of so many queries, after a few that are not timed: they bring its weights
-# back into caches that the row before has filled with its own.
-ROUNDS, TIMED, TIMED_DENSE, WARM_UP = 15, 200, 14, 4
+# back into caches that the row before has filled with its own. Rounds × block: 675 samples and more, enough for p99.
+ROUNDS, TIMED, TIMED_DENSE, WARM_UP = 15, 200, 45, 4
+# Calls after a walk over so many bytes, which leaves nothing of the row's in any cache.
+COLD_CALLS, COLD_BYTES = 40, 96 << 20
 # So many answers of a slow exact row are compared with the full network's.
 CHECKED_DENSE = 300
 
@@ -35,6 +44,8 @@ class Bench:
 
     def __init__(self, source: Any, data: Any):
         from slotool.elastic.activators.build import flat, right
+        from slotool.elastic.activators.compiled import Compiled
+        from slotool.elastic.activators.mlp import MLP
         from slotool.elastic.precision import top_labels
 
         self.source, self.data, self.mlp = source, data, source.mlp
@@ -42,23 +53,24 @@ class Bench:
         self.sparse = not isinstance(self.x, np.ndarray)
         first = self.mlp.layers[0]
         self.queries: list[tuple[np.ndarray, ...]] = [(row,) for row in self.x] if not self.sparse else _pairs(self.x)
-        self.columns = np.ascontiguousarray(first.weights.T) if self.sparse else None
+        self._before = Compiled(MLP(self.mlp.input_shape, self.mlp.layers[:-1], partial=True), {}, ())
+        self._hidden = np.empty((1, self.mlp.layers[-1].inputs), dtype=np.float32)
         self.full = self._truth(top_labels(self.mlp, self.x, 1)[:, 0])
         active = self.x.nnz / len(self.queries) if self.sparse else first.inputs
         self.first_bytes = active * 4 * first.units
         self.later_bytes = sum(layer.weights.nbytes for layer in self.mlp.layers[1:])
         self.rows: list[Row] = []
+        self._held: list[Any] = []
 
     def hidden(self, *query: np.ndarray) -> np.ndarray:
-        """What the output layer receives, in NumPy: float32 [inputs of the output layer]."""
-        first, *others = self.mlp.layers[:-1]
-        if self.columns is None:
-            values = first.pre_activations(query[0])
+        """What the output layer receives, by our compiled call: float32 [its inputs], overwritten by the next."""
+        state = self._before.state
+        if self.sparse:
+            ends = np.array([0, len(query[0])])
+            kernels.logits_sparse(ends, *query, self._hidden, 0, *state)
         else:
-            values = query[1] @ self.columns[query[0]] + first.bias
-        for layer in others:
-            values = layer.pre_activations(np.maximum(values, 0))
-        return np.maximum(values, 0)
+            kernels.logits_dense(query[0][None], self._hidden, 0, *state)
+        return np.maximum(self._hidden[0], 0, out=self._hidden[0])
 
     def add_answerer(self, what: str, model: Any, answerer: Any, dense: bool = False) -> None:
         """``dense``: it computes all nodes, and is timed less often."""
@@ -74,23 +86,28 @@ class Bench:
         read = part * self.later_bytes if self.sparse else share * (self.later_bytes + self.first_bytes)
         self.add(what, lambda *query: int(call(*query)[0]), read, dense=dense, nodes=nodes, call=call)
 
-    def add_plain(self, what: str) -> None:
-        """The network in one compiled call with no activator laid out: what k = 100 % is held against."""
-        from slotool.elastic.activators import kernels
+    def add_plain(self, what: str, mlp: Any = None, names: np.ndarray | None = None) -> None:
+        """The network in one compiled call with no activator laid out: what k = 100 % is held against.
+
+        ``mlp``: another in its place, such as one with some labels only, whose numbers are ``names``.
+        """
         from slotool.elastic.activators.compiled import Compiled
 
-        compiled = Compiled(self.mlp, {}, ())
+        compiled = Compiled(mlp or self.mlp, {}, ())
         labels, scores = np.empty(1, np.int32), np.empty(1, np.float32)
         handle = compiled.handle(labels, scores, 0)
         # Held: the handle knows no more than addresses.
-        self._held = (compiled, labels, scores)
+        self._held.append((compiled, labels, scores))
         kernel = kernels.top_sparse if self.sparse else kernels.top_dense
 
         def answer(*query: np.ndarray) -> int:
             kernel(*query, handle, 0.0)
-            return int(labels[0])
+            return int(labels[0] if names is None else names[labels[0]])
 
-        self.add(what, answer, self.exact_bytes, dense=True, call=lambda *query: kernel(*query, handle, 0.0))
+        read = self.exact_bytes if names is None else float(mlp.layers[-1].weights.nbytes)
+        nodes = None if names is None else float(len(names))
+        call = lambda *query: kernel(*query, handle, 0.0)  # noqa: E731
+        self.add(what, answer, read, dense=names is None, call=call, nodes=nodes)
 
     def add_rounded(self, what: str, model: Any) -> None:
         """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""
@@ -127,9 +144,9 @@ class Bench:
 
     def report(self) -> list[dict[str, Any]]:
         """Time all rows, print them, and return them."""
-        taken_us = _in_turns(self.rows)
+        taken_us, cold_us = _in_turns(self.rows), _cold(self.rows)
         found = []
-        for row, taken in zip(self.rows, taken_us, strict=True):
+        for row, taken, cold in zip(self.rows, taken_us, cold_us, strict=True):
             lost = self.full[: len(row.correct)].astype(float) - row.correct
             read = row.read_bytes + (self.first_bytes if self.sparse else 0.0)
             median = float(np.median(taken))
@@ -141,7 +158,10 @@ class Bench:
                     "examples": len(lost),
                     "nodes": row.nodes,
                     "median_us": median,
-                    "mean_us": float(np.mean(np.sort(taken)[: max(1, int(0.99 * len(taken)))])),
+                    "mean_us": float(np.mean(taken)),
+                    "p99_us": float(np.quantile(taken, 0.99)),
+                    "samples": len(taken),
+                    "cold_us": float(np.median(cold)),
                     "over_bound": median / (read / _bandwidth(read) * 1e6) if row.read_bytes else None,
                 }
             )
@@ -158,32 +178,32 @@ def _pairs(x: Any) -> list[tuple[np.ndarray, ...]]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    # The median of the peer over the mean of each row: what stalls the machine for a moment stalls the peer longer.
     peers = {"torch": "PyTorch", "dense": "our fused dense", "ORT int8": "ONNX Runtime int8"}
-    medians = {
-        head: next((row["median_us"] for row in rows if row["what"].startswith(start)), None)
-        for head, start in peers.items()
-    }
-    heads = ("lost", "± SE", "nodes", "median", "mean µs", "÷ bound", *(f"× {head}" for head in peers))
-    print(" " * 40 + " ".join(f"{head:>10}" for head in heads))
+    heads = ("lost", "± SE", "nodes", "median", "mean", "p99", "cold", "÷ bound", *(f"× {head}" for head in peers))
+    print("µs, all samples; × and cold: medians" + " " * 9 + " ".join(f"{head:>9}" for head in heads))
     for row in rows:
-        row["speedup"] = {head: median / row["mean_us"] if median else None for head, median in medians.items()}
+        for what in ("median_us", "mean_us", "p99_us"):
+            row[f"speedup_by_{what.removesuffix('_us')}"] = {
+                head: next((peer[what] / row[what] for peer in rows if peer["what"].startswith(start)), None)
+                for head, start in peers.items()
+            }
         bound = f"{row['over_bound']:.1f}" if row["over_bound"] else ""
+        times = " ".join(f"{row[what]:9.2f}" for what in ("median_us", "mean_us", "p99_us", "cold_us"))
         print(
-            f"{row['what']:40}{100 * row['lost']:10.2f} {100 * row['standard_error']:10.2f} {row['nodes']:10.0f} "
-            f"{row['median_us']:10.2f} {row['mean_us']:10.2f} {bound:>10} "
-            + " ".join(f"{ratio:10.2f}" if ratio else " " * 10 for ratio in row["speedup"].values())
+            f"{row['what']:44}{100 * row['lost']:9.2f} {100 * row['standard_error']:9.2f} {row['nodes']:9.0f} "
+            f"{times} {bound:>9} "
+            + " ".join(f"{ratio:9.2f}" if ratio else " " * 9 for ratio in row["speedup_by_median"].values())
         )
 
 
 def _in_turns(rows: Sequence[Row]) -> list[np.ndarray]:
-    """µs of every timed call, per row; rows take turns in blocks of queries."""
+    """µs of every timed call, per row; rows take turns, in another order each round, in blocks of queries."""
     taken: list[list[float]] = [[] for _ in rows]
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    rng = np.random.default_rng(0)
+    with _no_collector():
         for turn in range(ROUNDS):
-            for row, times in zip(rows, taken, strict=True):
+            for which in rng.permutation(len(rows)):
+                row, times = rows[which], taken[which]
                 block = TIMED_DENSE if row.dense else TIMED
                 start = turn * block
                 for at in range(start - WARM_UP, start + block):
@@ -193,10 +213,43 @@ def _in_turns(rows: Sequence[Row]) -> list[np.ndarray]:
                     took = time.perf_counter() - started
                     if at >= start:
                         times.append(took * 1e6)
+    return [np.array(times) for times in taken]
+
+
+def _cold(rows: Sequence[Row]) -> list[np.ndarray]:
+    """µs of calls before each of which everything else was read."""
+    taken, other, rng = np.empty((len(rows), COLD_CALLS)), np.ones(COLD_BYTES // 8), np.random.default_rng(1)
+    with _no_collector():
+        for at in range(COLD_CALLS):
+            for which in rng.permutation(len(rows)):
+                row = rows[which]
+                query = row.queries[at % len(row.queries)]
+                other.sum()
+                started = time.perf_counter()
+                row.call(*query)
+                taken[which, at] = (time.perf_counter() - started) * 1e6
+    return list(taken)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if was_on:
             gc.enable()
-    return [np.array(times) for times in taken]
+
+
+def caches() -> str:
+    """Sizes of the first core's caches, as Linux tells them."""
+    found = []
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            found.append(f"L{level} {size}")
+    return ", ".join(found) or "caches unknown"
 
 
 _MEASURED: dict[int, float] = {}

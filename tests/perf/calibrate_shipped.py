@@ -1,0 +1,122 @@
+"""Calibrate the shipped predictors anew, their weights untouched, and say what their intervals cover.
+
+``models/predictor-torch``: kinds of random networks are held out in turn, and the graph network trained without each,
+for 30 epochs and once. ``models/predictor``: adapted to the Keras applications in TensorFlow, its errors are on each of
+them left out. Nothing is chosen by the coverage that is printed. ``--write`` puts the artifacts back; takes some 20
+minutes of a core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.artifacts import create_artifact, open_artifact
+from slotool.graphs.store import read_graphs
+from slotool.predictors.adaptation import adapt_and_score
+from slotool.predictors.calibration import Calibration, hold_out_kinds
+from slotool.predictors.colocation import SOLO_LATENCIES, TOGETHER_PREDICTIONS, PredictorArtifact
+from slotool.predictors.graph_network import GraphNetworkPredictor
+from slotool.predictors.labels import LabelledGraphs, join_labels
+from slotool.predictors.scoring import PredictionsTable
+from slotool.predictors.splits import Split, paper_split
+from slotool.predictors.trained import KIND, PREDICTIONS, SCORES, TOGETHER, TrainedPredictor, domain_of
+from slotool.tables import LatencyTable
+
+ROOT = Path(__file__).parents[2]
+DATASETS, MODELS = ROOT / "datasets", ROOT / "models"
+
+
+def random_networks() -> LabelledGraphs:
+    """The 7,700 that predictor-torch learnt from."""
+    names = ("mlps", "cnns", "blocks")
+    graphs = [g for name in names for g in read_graphs(DATASETS / f"random-networks-{name}.parquet")]
+    tables = [DATASETS / f"random-networks-{name}latency.parquet" for name in ("", "blocks-")]
+    return join_labels(LatencyTable.load_all(tables), graphs)
+
+
+def applications(backend: str) -> LabelledGraphs:
+    """The 40 Keras applications, run by torch or by Keras."""
+    infix = "torch-" if backend == "torch" else ""
+    table = LatencyTable.load(DATASETS / f"keras-applications-{infix}latency.parquet")
+    return join_labels(table, read_graphs(DATASETS / "keras-applications-graphs.parquet"))
+
+
+def calibrated(trained: TrainedPredictor, labelled: LabelledGraphs, split: Split) -> TrainedPredictor:
+    """With what it was trained on, and the errors on kinds held out."""
+    rows = np.concatenate([split.train, split.dev])
+    graphs, latency_s = labelled.take(rows)
+    held_out = hold_out_kinds(
+        lambda: GraphNetworkPredictor(members=1, epochs=30),
+        graphs,
+        latency_s,
+        progress=lambda text: print(text, flush=True),
+    )
+    domain, like = domain_of(labelled.take(split.train)[0], labelled.take(split.dev[1::2])[0])
+    calibration = Calibration.of(held_out, "graph, one network, 30 epochs")
+    return replace(trained, domain=domain, like=like, calibration=calibration, old=False)
+
+
+def tell(what: str, trained: TrainedPredictor, labelled: LabelledGraphs, rows: np.ndarray) -> None:
+    """What its intervals cover of these rows, and how wide they are."""
+    scores = trained.held_out(labelled, rows).scores()
+    near = int(np.sum(~trained.predict(labelled.take(rows)[0]).far))
+    print(
+        f"{what}: MAPE {scores['mape']:.1%}; interval for {scores['interval_given']:.0%} of {scores['n']}, "
+        f"{near} of them like training; covers {scores['interval_coverage']:.0%}, "
+        f"high ÷ low {scores['interval_width']:.2f} (median)",
+        flush=True,
+    )
+
+
+def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: PredictionsTable | None = None) -> None:
+    """Put the artifact back with this predictor of networks alone, its scores and held-out predictions; all else in it
+    stays."""
+    path = MODELS / name
+    old, opened = open_artifact(path), PredictorArtifact.load(str(path))
+    files = [file for file in old.manifest["files"] if file.startswith(TOGETHER) and file.endswith("-scores.json")]
+    with create_artifact(path, KIND, config=old.manifest["config"], seed=old.manifest["seed"], force=True) as to:
+        trained.write(to)
+        to.write_json(SCORES, scores)
+        if table is not None:
+            to.write_table(PREDICTIONS, table)
+        if opened.together is not None:
+            replace(opened.together, facts=trained.facts).write(to, TOGETHER)
+            to.write_json(SOLO_LATENCIES, dict(opened.solo_s))
+            to.write_table(TOGETHER_PREDICTIONS, PredictionsTable.load(old.file(TOGETHER_PREDICTIONS)))
+        for file in files:
+            to.write_json(file, old.json(file))
+    print(f"wrote {path}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    wanted = parser.parse_args()
+    labelled = random_networks()
+    split = paper_split(labelled.kinds, 0)
+    old = TrainedPredictor.load(str(MODELS / "predictor-torch"))
+    facts = old.facts or open_artifact(MODELS / "predictor-torch").manifest["machine"]
+    torch = calibrated(replace(old, facts=facts), labelled, split)
+    tell("predictor-torch, random networks held out", torch, labelled, split.test)
+    there = applications("torch")
+    tell("predictor-torch, Keras applications in torch", torch, there, np.arange(len(there)))
+    if wanted.write:
+        table = torch.held_out(labelled, split.test)
+        scores = open_artifact(MODELS / "predictor-torch").json(SCORES)
+        own = scores["predictors"][torch.predictor.name]
+        own |= {**table.scores(), "by_kind": table.scores_by_kind()}
+        write("predictor-torch", torch, scores, table)
+    here = applications("keras")
+    run = adapt_and_score(torch, here)
+    print({name: f"{run.held_out.mape(name):.1%}" for name in run.held_out.log_errors}, "kept", run.best)
+    if wanted.write:
+        write("predictor", replace(run.adapted, facts=facts), run.scores())
+
+
+if __name__ == "__main__":
+    main()
