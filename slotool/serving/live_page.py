@@ -88,6 +88,8 @@ class LivePage:
             raise bad_request(f"there are the dials policy and tolerance, none is called {min(strangers)[:40]!r}")
         if "tolerance" in asked:
             tolerance = _tolerance(asked["tolerance"])
+            if tolerance is not None and not self._tiers():
+                raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
         if "policy" in asked:
             await self._use(asked["policy"])
         if "tolerance" in asked and tolerance != front.dials.tolerance:
@@ -109,9 +111,12 @@ class LivePage:
             raise bad_request(f"policy {policy}: {error}") from None
         self._front.router.events.tell("dial", f"policy {policy}")
 
+    def _tiers(self) -> set[float]:
+        models = self._front.models.values()
+        return {rule.tolerance for served in models if served.rules for rule in served.rules.rules}
+
     def _document(self, number: int) -> dict[str, Any]:
         front, steering = self._front, self._steering
-        tiers = {rule.tolerance for served in front.models.values() if served.rules for rule in served.rules.rules}
         return {
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
@@ -120,7 +125,7 @@ class LivePage:
             "policy": steering.policy if steering else None,
             "policies": list(steering.policies) if steering else [],
             "tolerance": front.dials.tolerance,
-            "tiers": sorted(tiers),
+            "tiers": sorted(self._tiers()),
             "seconds": front.live.since(number),
         }
 

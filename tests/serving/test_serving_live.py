@@ -232,6 +232,14 @@ def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, dials: Any,
     assert compute(live)["operating_point"] == LARGE.key
 
 
+def test_a_tolerance_that_no_rules_follow_is_refused() -> None:
+    with live_server([served(ThreeLinear(), by_demand(space(), None))], steering=ByName) as live:
+        response = turn(live, {"tolerance": 0.1})
+        assert response.status_code == 400
+        assert "serve --rules" in response.json()["error"]
+        assert turn(live, {"tolerance": None}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "headers",
     [
