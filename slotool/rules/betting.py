@@ -91,16 +91,33 @@ def degradation_bound(
     return shown
 
 
-def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = True) -> np.ndarray:
-    """Wealth after each request of a gambler who doubts that the mean of ``excess`` is ≤ 0: float64 like ``excess``.
+class Evidence:
+    """Wealth of a gambler who doubts that the mean of what comes in is ≤ 0, carried on from part to part: its memory
+    does not grow.
 
-    ``excess``: float64 [requests], at most 1 and at least −``largest``, in the order of arrival.
-    ``restarts``: a new gambler joins at every request, for a certificate that held at first; without them all is
-    staked from the beginning.
+    ``largest``: every excess is at least −``largest``. ``restarts``: a new gambler joins at every request, for a
+    certificate that held at first; without them all is staked from the beginning.
     """
-    from slotool.rules.kernels import doubting_wealth
 
-    return np.asarray(doubting_wealth(excess, np.array(STAKES) / max(1.0, largest), restarts))
+    def __init__(self, largest: float, *, restarts: bool = True):
+        self._stakes = np.array(STAKES) / max(1.0, largest)
+        self._restarts = restarts
+        self._wealth = np.zeros(len(STAKES)) if restarts else np.ones(len(STAKES))
+        self.seen = 0
+
+    def after(self, excess: np.ndarray) -> np.ndarray:
+        """Wealth after each of these requests: float64 like ``excess``, which is float64 [requests], at most 1, in the
+        order of arrival, after those seen before."""
+        from slotool.rules.kernels import doubting_wealth
+
+        wealth = doubting_wealth(excess, self._stakes, self._restarts, self._wealth, self.seen)
+        self.seen += len(excess)
+        return np.asarray(wealth)
+
+
+def evidence_against(excess: np.ndarray, largest: float, *, restarts: bool = True) -> np.ndarray:
+    """``Evidence`` of all requests at once: float64 like ``excess``."""
+    return Evidence(largest, restarts=restarts).after(excess)
 
 
 def examples_to_show(margin: np.ndarray, second_moment: np.ndarray, alpha: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.rules.betting import evidence_against, excess_of
+from slotool.rules.betting import Evidence, excess_of
 from slotool.rules.policies import OSFA, from_point
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
@@ -36,8 +36,30 @@ class Watched:
     alarm_at: int | None
 
 
+class _Standing:
+    """One ensemble as it stands after the labels seen: sums and the gamblers' wealth, however many came."""
+
+    def __init__(self, point: OperatingPoint, tolerance: float, largest: float):
+        self.point, self.tolerance = point, tolerance
+        self._evidence = Evidence(largest)
+        self._excess_sum, self._greatest = 0.0, 0.0
+        self.alarm_at: int | None = None
+
+    def see(self, excess: np.ndarray, wanted: float) -> None:
+        before, wealth = self._evidence.seen, self._evidence.after(excess)
+        beyond = np.flatnonzero(wealth >= wanted)
+        if self.alarm_at is None and len(beyond):
+            self.alarm_at = before + int(beyond[0]) + 1
+        self._greatest = max(self._greatest, float(wealth.max(initial=0.0)))
+        self._excess_sum += float(excess.sum())
+
+    def watched(self) -> Watched:
+        mean = self._excess_sum / max(1, self._evidence.seen)
+        return Watched(self.point, self.tolerance, mean, self._greatest, self.alarm_at)
+
+
 class Watcher:
-    """Watches every ensemble of ``rules``, label after label.
+    """Watches every ensemble of ``rules``, label after label; it keeps no label.
 
     With probability ≥ ``confidence`` none of them is ever refuted while all certificates hold.
     """
@@ -45,25 +67,20 @@ class Watcher:
     def __init__(self, rules: RuleSet, confidence: float):
         self.rules = rules
         self._confidence = confidence
-        self._seen: dict[OperatingPoint, tuple[float, float, list[np.ndarray]]] = {}
+        self._standings: dict[OperatingPoint, _Standing] = {}
 
     def see(self, feedback: OutcomeTable) -> None:
         """Labelled requests in the order of arrival, after those seen before. Raises ``InputError`` when they lack a
         version that the rules consult."""
-        for point, tolerance, excess, largest in _excesses(self.rules, feedback):
-            self._seen.setdefault(point, (tolerance, largest, []))[2].append(excess)
+        found = list(_excesses(self.rules, feedback))
+        wanted = len(found) / (1.0 - self._confidence)
+        for point, tolerance, excess, largest in found:
+            standing = self._standings.setdefault(point, _Standing(point, tolerance, largest))
+            standing.see(excess, wanted)
 
     def watched(self) -> list[Watched]:
         """How each ensemble stands by what has been seen."""
-        wanted = len(self._seen) / (1.0 - self._confidence)
-        found = []
-        for point, (tolerance, largest, parts) in self._seen.items():
-            excess = np.concatenate(parts)
-            evidence = evidence_against(excess, largest)
-            beyond = np.flatnonzero(evidence >= wanted)
-            alarm_at = int(beyond[0]) + 1 if len(beyond) else None
-            found.append(Watched(point, tolerance, float(excess.mean()), float(evidence.max()), alarm_at))
-        return found
+        return [standing.watched() for standing in self._standings.values()]
 
 
 def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:

@@ -62,16 +62,18 @@ def greatest_wealth(
 
 
 @njit(cache=True, nogil=True)
-def doubting_wealth(excess: np.ndarray, stakes: np.ndarray, restarts: bool) -> np.ndarray:
+def doubting_wealth(
+    excess: np.ndarray, stakes: np.ndarray, restarts: bool, wealth: np.ndarray, seen: int
+) -> np.ndarray:
     """Mean wealth after each of ``excess`` (float64 [examples]) of gamblers who bet that it is positive on average.
 
-    One gambler per stake, and with ``restarts`` a new one of each at every example; see ``evidence_against``.
+    One gambler per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth``
+    (float64 [stakes], changed in place): of each after the ``seen`` examples before these.
     """
-    wealth = np.zeros(len(stakes)) if restarts else np.ones(len(stakes))
     mean = np.empty(len(excess))
     for at in range(len(excess)):
-        joining = 1.0 / ((at + 1.0) * (at + 2.0)) if restarts else 0.0
-        mean[at] = 1.0 / (at + 2.0) if restarts else 0.0
+        joining = 1.0 / ((seen + at + 1.0) * (seen + at + 2.0)) if restarts else 0.0
+        mean[at] = 1.0 / (seen + at + 2.0) if restarts else 0.0
         for own in range(len(stakes)):
             wealth[own] = min((wealth[own] + joining) * (1.0 + stakes[own] * excess[at]), 1e300)
             mean[at] += wealth[own] / len(stakes)

@@ -7,8 +7,8 @@ import pytest
 
 from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
-from slotool.rules.betting import evidence_against
-from slotool.rules.drift import watch
+from slotool.rules.betting import Evidence, evidence_against
+from slotool.rules.drift import Watcher, watch
 from slotool.rules.verdict import TierVerdict, adjusted_p_values, cross_validate, verdicts
 from slotool.tables import OutcomeTable
 from slotool.testing.rules import family_outcomes
@@ -101,6 +101,25 @@ def test_the_evidence_is_an_average_of_plain_wealths() -> None:
     ]
     waiting = 1.0 / (np.arange(12) + 2)
     np.testing.assert_allclose(evidence_against(excess, 1.5), np.reshape(plain, (12, 7)).mean(axis=1) + waiting)
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_evidence_in_parts_is_that_of_the_whole(restarts: bool) -> None:
+    excess = np.random.default_rng(1).uniform(-1, 1, 500)
+    evidence = Evidence(1.5, restarts=restarts)
+    parts = [evidence.after(part) for part in np.split(excess, [3, 3, 200])]
+    np.testing.assert_array_equal(np.concatenate(parts), evidence_against(excess, 1.5, restarts=restarts))
+
+
+def test_a_watcher_that_is_told_in_parts_says_the_same() -> None:
+    rules, feedback = _rules(0.08), _shifted(1000, 500)
+    (whole,) = watch(rules, feedback, 0.99)
+    watcher = Watcher(rules, 0.99)
+    for part in np.array_split(np.arange(1500), 7):
+        watcher.see(feedback.examples_at(part))
+    (parts,) = watcher.watched()
+    assert (parts.alarm_at, parts.evidence) == (whole.alarm_at, whole.evidence)
+    assert parts.mean_excess == pytest.approx(whole.mean_excess)
 
 
 def test_false_alarms_are_no_more_frequent_than_promised() -> None:
