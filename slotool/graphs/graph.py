@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,9 @@ from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, 
 
 # What a graph is of unless it says otherwise.
 FLOAT32 = "float32"
+_ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
+_GRAPH_KEYS = ("kind", "name", "element_type", "compiled", "counted_flops", "examples_interact", "id", "operators")
+_OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
 MATRIX_OPERATORS = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 
@@ -262,6 +266,7 @@ class OperatorGraph:
         entries = document.get("operators") if isinstance(document, Mapping) else None
         if not isinstance(entries, list):
             raise GraphError("not an operator graph: expected an object with a list of operators")
+        _refuse_unknown_keys("the graph", document, _GRAPH_KEYS)
         kind, name = document.get("kind", "graph"), document.get("name", "")
         if not isinstance(kind, str) or not isinstance(name, str):
             raise GraphError("the graph's kind or name is not text")
@@ -330,6 +335,7 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
     inputs, attributes = entry.get("inputs", []), entry.get("attributes", {})
     if not isinstance(name, str):
         raise GraphError(f"operator {position}: its name is not text")
+    _refuse_unknown_keys(f"operator {name!r}", entry, _OPERATOR_KEYS)
     if not isinstance(inputs, list) or not all(isinstance(source, str) for source in inputs):
         raise GraphError(f"operator {name!r}: inputs is not a list of names")
     if not isinstance(attributes, Mapping):
@@ -338,12 +344,19 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
     builder.append(name, entry["op"], tuple(inputs), attributes, stated)
 
 
+def _refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises ``GraphError`` for a key that would be ignored: most are misspelt."""
+    unknown = [key for key in entry if key not in known]
+    if unknown:
+        raise GraphError(f"{what} has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
+
+
 def _stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
     """Element type, whether it is compiled, and counted FLOPs, as a document states them."""
     element_type, compiled = document.get("element_type", FLOAT32), document.get("compiled", False)
     counted = document.get("counted_flops")
-    if not isinstance(element_type, str) or not element_type:
-        raise GraphError(f"the graph's element_type is no text such as {FLOAT32!r}")
+    if not isinstance(element_type, str) or not _ELEMENT_TYPE.fullmatch(element_type):
+        raise GraphError(f"the graph's element_type is neither a type such as {FLOAT32!r} nor several joined by '+'")
     if not isinstance(compiled, bool):
         raise GraphError("the graph's compiled is neither true nor false")
     if counted is not None and (type(counted) is not int or counted < 0):

@@ -57,8 +57,11 @@ def test_shares_of_what_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("stated", "sentence"),
     [
-        ({"element_type": 16}, "element_type is no text"),
-        ({"element_type": ""}, "element_type is no text"),
+        ({"element_type": 16}, "element_type is neither"),
+        ({"element_type": ""}, "element_type is neither"),
+        ({"element_type": "float16+"}, "element_type is neither"),
+        ({"element_type": "half a float"}, "element_type is neither"),
+        ({"elment_type": "float16"}, "unknown key 'elment_type'"),
         ({"compiled": "yes"}, "compiled is neither true nor false"),
         ({"examples_interact": 1}, "examples_interact is neither true nor false"),
         ({"counted_flops": -1}, "counted_flops is no whole number"),
