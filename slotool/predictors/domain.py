@@ -37,7 +37,7 @@ class Distance:
     what they count beyond these. ``examples_interact``: as its graph says. ``form``: element type, and
     whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
     are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
-    ``TOTALS``, named in ``total``.
+    ``TOTALS``, named in ``total``; ``below``: smaller than any of them.
     """
 
     unseen: float
@@ -48,6 +48,7 @@ class Distance:
     unseen_operators: int = 0
     operators: int = 0
     total: str = ""
+    below: bool = False
     uncounted: float = 0.0
     overcounted: float = 0.0
     examples_interact: bool = False
@@ -102,7 +103,8 @@ class Distance:
 
     def _beyond(self) -> str:
         if self.totals_beyond >= self.operators_beyond:
-            return f"{math.exp(self.totals_beyond):.3g} times beyond the training range in {self.total}"
+            side = "smaller" if self.below else "larger"
+            return f"{math.exp(self.totals_beyond):.3g} times {side} than any training network in {self.total}"
         return f"its operators {math.exp(self.operators_beyond):.3g} times larger than any of their type in training"
 
     def document(self) -> dict[str, Any]:
@@ -174,6 +176,7 @@ class Domain:
         beyond = np.maximum(_sizes(graph.operators) - self.largest[rows], 0.0).max(axis=1)
         totals = _totals(graph)
         past = np.maximum(np.maximum(totals - self.totals[1], self.totals[0] - totals), 0.0)
+        worst = int(past.argmax())
         # The share that no prototype has in common with it; what lies in types never seen is in ``unseen``.
         common = float(np.minimum(self.shares, shares).sum(axis=1).max())
         strange = float(weight[unseen].sum())
@@ -185,7 +188,8 @@ class Domain:
             unseen_types=tuple(sorted({o.op for o, new in zip(graph.operators, unseen, strict=True) if new})),
             unseen_operators=int(unseen.sum()),
             operators=len(graph.operators),
-            total=TOTALS[int(past.argmax())],
+            total=TOTALS[worst],
+            below=bool(totals[worst] < self.totals[0, worst]),
             uncounted=graph.uncounted_flops_share,
             overcounted=max(0.0, graph.flops_mismatch),
             examples_interact=graph.examples_interact,
