@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Load tests that finding a point's rate takes, about, and seconds until a server is warm.
 TESTS_PER_POINT, START_S = 7, 8.0
 # Where the search for a point's rate begins: half of what it can do at its best batch, or what any front end can do.
-FIRST_SHARE, FIRST_MOST_PER_S = 0.5, 500.0
+FIRST_SHARE, FIRST_MAX_PER_S = 0.5, 500.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _plan(
     rates: dict[str, float] = {}
     loads: list[Load] = []
     for row, point in enumerate(grid.points):
-        first_per_s = min(FIRST_SHARE * replicas * float(grid.best_rate_per_s[row]), FIRST_MOST_PER_S)
+        first_per_s = min(FIRST_SHARE * replicas * float(grid.best_rate_per_s[row]), FIRST_MAX_PER_S)
         with _served(asked, point, replicas, threads, split, advance) as measure:
             rates[point.key], seen = greatest_rate(measure, first_per_s, asked.deadline_s)
         loads += seen

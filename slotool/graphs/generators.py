@@ -20,7 +20,7 @@ from slotool.graphs.graph import GraphBuilder, OperatorGraph
 CLASSES = 10
 GREATEST_EXPONENT = 30
 # So many in a row over the memory limit, and the search for one below it ends.
-MOST_SKIPPED_IN_A_ROW = 20_000
+MAX_SKIPPED_IN_A_ROW = 20_000
 
 
 # How a CNN's layer may halve the picture.
@@ -168,7 +168,7 @@ class RandomGraphs(Iterator[OperatorGraph]):
     def __next__(self) -> OperatorGraph:
         if self.drawn == self.count:
             raise StopIteration
-        for _ in range(MOST_SKIPPED_IN_A_ROW):
+        for _ in range(MAX_SKIPPED_IN_A_ROW):
             if not self._left:
                 break
             graph = self._graph(self._unseen())

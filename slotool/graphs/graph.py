@@ -25,7 +25,7 @@ MATRIX_OPERATORS = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
-MOST_KEPT = 16_384
+MAX_CACHED = 16_384
 # Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
 MAX_OPERATOR_SIZE = 2**50
 _MADE: dict[tuple[Any, ...], Operator] = {}
@@ -97,7 +97,7 @@ def make_operator(
         # repr, unlike equality, tells 1 from True and 1.0.
         key = (name, op, inputs, tuple(shapes), repr(attributes))
         if key not in _MADE:
-            if len(_MADE) >= MOST_KEPT:
+            if len(_MADE) >= MAX_CACHED:
                 _MADE.clear()
             _MADE[key] = _countable(_known_operator(name, op, inputs, shapes, attributes))
         return _MADE[key]

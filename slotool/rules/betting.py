@@ -22,12 +22,12 @@ from scipy.stats import binom
 
 from slotool.rules.base import ToleranceKind
 
-MOST_AT_STAKE = 0.99
+MAX_STAKE = 0.99
 STAKES = tuple(0.5 / 2**power for power in range(7))  # of one who doubts a certificate
 RATIO = 0.995
-LEAST = 1e-6
+MIN_TOLERANCE = 1e-6
 # Beyond these nothing is claimed: an error can be no more than 1 point, and 100 times the best version's, worse.
-LARGEST = {"absolute": 1.0, "relative": 100.0}
+MAX_TOLERANCE = {"absolute": 1.0, "relative": 100.0}
 
 
 def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> np.ndarray:
@@ -53,7 +53,7 @@ def betting_p_value(
     from slotool.rules.kernels import greatest_wealth
 
     excess = excess_of(error, best_error, tolerance, kind)
-    return float(1.0 / greatest_wealth(excess, alpha, second_moment, weight, MOST_AT_STAKE))
+    return float(1.0 / greatest_wealth(excess, alpha, second_moment, weight, MAX_STAKE))
 
 
 def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> float:
@@ -83,8 +83,8 @@ def degradation_bound(
     Tolerances are tried from the widest down, each ``RATIO`` times the one before, and the first that is not shown ends
     the search: fixed-sequence testing, so that the bound holds with probability 1 − ``alpha``.
     """
-    tolerance, shown = LARGEST[kind], float("inf")
-    while tolerance > LEAST and (
+    tolerance, shown = MAX_TOLERANCE[kind], float("inf")
+    while tolerance > MIN_TOLERANCE and (
         betting_p_value(error, best_error, tolerance, kind, alpha, second_moment, weight) <= alpha
     ):
         tolerance, shown = tolerance * RATIO, tolerance

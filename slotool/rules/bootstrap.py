@@ -2,10 +2,10 @@
 
 Its listing cannot run. What was repaired, and how:
 
-- ``any`` over no trials is False, so none would ever run: at least ``FEWEST_TRIALS`` are made.
+- ``any`` over no trials is False, so none would ever run: at least ``MIN_TRIALS`` are made.
 - ``scipy.stats.ppf`` is read as the normal distribution's quantile, ``choice(k=…)`` as drawing with replacement.
 - A constant metric has no z-scores, so the loop would never end: it counts as confident. A metric whose range never
-  exceeds twice the quantile in standard deviations would not end it either: ``MOST_TRIALS`` is the cap.
+  exceeds twice the quantile in standard deviations would not end it either: ``MAX_TRIALS`` is the cap.
 - Of the two conditions of ``confident`` the first implies the second, so only the second is tested.
 - ``generate`` ignores ``tol``: here the worst-case degradation must not exceed it.
 - The degradation of a trial in which the best version makes no error is taken relative to its error on the table.
@@ -25,8 +25,8 @@ from scipy.stats import norm
 from slotool.rules.base import Assessment, Problem, RuleGenerator
 from slotool.rules.candidates import Candidates
 
-FEWEST_TRIALS = 30
-MOST_TRIALS = 2000
+MIN_TRIALS = 30
+MAX_TRIALS = 2000
 SUBSET_SHARE = 0.1
 AT_ONCE = 10  # trials between two looks at who is confident
 
@@ -35,7 +35,7 @@ class Bootstrap(RuleGenerator):
     """Worst degradation, response time and cost over the trials of each candidate."""
 
     name: ClassVar[str] = "bootstrap"
-    passes: ClassVar[float] = MOST_TRIALS * SUBSET_SHARE
+    passes: ClassVar[float] = MAX_TRIALS * SUBSET_SHARE
 
     def assess(self, problem: Problem) -> Assessment:
         candidates = problem.candidates()
@@ -44,8 +44,8 @@ class Bootstrap(RuleGenerator):
         size = max(1, int(examples * SUBSET_SHARE))
         trials = _Trials(len(candidates), 2.0 * float(norm.ppf(problem.confidence)))
         path_of = candidates.path_numbers
-        while trials.made < MOST_TRIALS and trials.unsure.any():
-            rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MOST_TRIALS - trials.made))])
+        while trials.made < MAX_TRIALS and trials.unsure.any():
+            rows = np.stack([draw.integers(0, examples, size) for _ in range(min(AT_ONCE, MAX_TRIALS - trials.made))])
             paths = trials.unsure_paths(path_of, len(candidates.paths))
             for metrics in simulate(problem, candidates, rows, paths):
                 trials.add(metrics)
@@ -100,7 +100,7 @@ class _Trials:
             step = values - self._mean[:, at]
             self._mean[:, at] += step / self.made
             self._squares[:, at] += step * (values - self._mean[:, at])
-            if self.made >= FEWEST_TRIALS:
+            if self.made >= MIN_TRIALS:
                 self.unsure[np.flatnonzero(at)[self._confident(at)]] = False
 
     def _confident(self, at: np.ndarray) -> np.ndarray:

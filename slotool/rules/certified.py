@@ -33,7 +33,7 @@ from slotool.rules.policies import Replayed
 from slotool.rules.sequences import holm_over_sequences
 
 LEARN_SHARE = 0.2
-MOST_FINALISTS = 24
+MAX_FINALISTS = 24
 TARGETS = 6
 ONE_SIDED = 3  # so many errors of the finalist alone, and none of the best version alone, call for counting
 # Finalists are chosen as if their bound lay this many expected widths above the degradation learnt.
@@ -55,7 +55,7 @@ class Certified(RuleGenerator):
         best_errors = problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
         spread = self._second_moment(problem, candidates, best_errors, learn)
         budget = (1.0 - problem.confidence) / len(problem.outcomes.versions)
-        finalists = _finalists(problem, candidates, spread, learn, len(test), budget / MOST_FINALISTS)
+        finalists = _finalists(problem, candidates, spread, learn, len(test), budget / MAX_FINALISTS)
         bound = np.full(len(candidates), np.inf)
         bound[candidates.best] = 0.0
         tests = [
@@ -125,7 +125,7 @@ class _Sequence(Sequence[float]):
 def _finalists(
     problem: Problem, candidates: Candidates, spread: np.ndarray, learn: np.ndarray, tested: int, alpha: float
 ) -> list[int]:
-    """Indices of what is worth testing, from the learning examples alone: at most ``MOST_FINALISTS``.
+    """Indices of what is worth testing, from the learning examples alone: at most ``MAX_FINALISTS``.
 
     The cheapest that may keep some tolerance, and every version alone: few examples flatter the cheapest, and a
     version that hardly differs from the best one is the safe choice then.
@@ -134,7 +134,7 @@ def _finalists(
     best_error = float(means.error[candidates.best])
     width = expected_width(spread, alpha, tested) * problem.max_error
     alone = [index for index in range(len(candidates.alone)) if index != candidates.best]
-    picks: dict[int, None] = dict.fromkeys(alone[: MOST_FINALISTS // 2])
+    picks: dict[int, None] = dict.fromkeys(alone[: MAX_FINALISTS // 2])
     for target in _targets(problem.tolerances):
         allowed = best_error + target * (best_error if problem.tolerance_kind == "relative" else 1.0)
         for caution in CAUTION:
@@ -153,9 +153,9 @@ def _targets(tolerances: Sequence[float]) -> list[float]:
 
 
 def _thinned(indices: list[int]) -> list[int]:
-    if len(indices) <= MOST_FINALISTS:
+    if len(indices) <= MAX_FINALISTS:
         return indices
-    return [indices[round(rank)] for rank in np.linspace(0, len(indices) - 1, MOST_FINALISTS)]
+    return [indices[round(rank)] for rank in np.linspace(0, len(indices) - 1, MAX_FINALISTS)]
 
 
 def _examples_needed(

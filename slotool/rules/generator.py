@@ -16,7 +16,7 @@ from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
 METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
-FEWEST_EXAMPLES = 20
+MIN_EXAMPLES = 20
 
 
 def generate_rules(
@@ -173,8 +173,8 @@ def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: floa
     if len(outcomes.versions) < 2:
         raise TableError(f"the outcome table has only version {outcomes.versions[0]!r}; rules choose between several")
     examples = len(outcomes.examples)
-    if examples < FEWEST_EXAMPLES:
-        raise TableError(f"the outcome table has {examples} examples; rules need at least {FEWEST_EXAMPLES}")
+    if examples < MIN_EXAMPLES:
+        raise TableError(f"the outcome table has {examples} examples; rules need at least {MIN_EXAMPLES}")
     above = outcomes.rows[outcomes.rows["error"] > max_error]
     if len(above):
         row = above.iloc[0]

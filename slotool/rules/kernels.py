@@ -39,9 +39,7 @@ def step_means(bins: np.ndarray, answers: np.ndarray, rows: np.ndarray, steps: i
 
 
 @njit(cache=True, nogil=True)
-def greatest_wealth(
-    excess: np.ndarray, alpha: float, second_moment: float, weight: float, most_at_stake: float
-) -> float:
+def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weight: float, max_stake: float) -> float:
     """The greatest wealth of a gambler who bets that ``excess`` (float64 [examples]) is negative on average.
 
     The stake is chosen anew at each example, so that the wealth left to gain until 1/``alpha`` is gained at the last
@@ -52,7 +50,7 @@ def greatest_wealth(
     for seen in range(len(excess)):
         left = (len(excess) - seen) * squares / (weight + seen)
         # x is the best stake while small; kept below 1, so that one bad example never costs the whole wealth.
-        stake = min(np.tanh(np.sqrt(2.0 * (goal - wealth) / left)), most_at_stake)
+        stake = min(np.tanh(np.sqrt(2.0 * (goal - wealth) / left)), max_stake)
         wealth += np.log1p(-stake * excess[seen])
         greatest = max(greatest, wealth)
         if wealth >= goal:

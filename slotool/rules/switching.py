@@ -17,7 +17,7 @@ PLAN_VERSION = 1
 # Two rates this close are one, as far as a load test of some seconds can tell.
 RESOLUTION = 1.15
 # The search ends when it is so many times above or below its first guess.
-MOST_GROWTH = 64
+MAX_GROWTH = 64
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def greatest_rate(measure: Callable[[float], Load], first_per_s: float, deadline
 
     good, bad = 0.0, 0.0
     rate = first_per_s
-    while not (good and bad) and first_per_s / MOST_GROWTH <= rate <= first_per_s * MOST_GROWTH:
+    while not (good and bad) and first_per_s / MAX_GROWTH <= rate <= first_per_s * MAX_GROWTH:
         if kept(rate):
             good, rate = rate, rate * 2
         else:
@@ -146,9 +146,9 @@ def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
     return max(plans, key=lambda plan: _mean_accuracy(plan, most))
 
 
-def _mean_accuracy(plan: SwitchingPlan, most_per_s: float) -> float:
+def _mean_accuracy(plan: SwitchingPlan, max_per_s: float) -> float:
     total, before = 0.0, 0.0
     for rate, point in plan.stairs:
         total += (rate - before) * plan.accuracy[point]
         before = rate
-    return total / most_per_s
+    return total / max_per_s

@@ -9,7 +9,7 @@ import numpy as np
 
 # Fewest samples for a tail quantile whose one-sided 99 % bound still lies inside the sample, with one sample to
 # spare above it: the MLPerf early-stopping counts for p90 and p99.
-FEWEST_SAMPLES = {0.90: 64, 0.99: 662}
+MIN_SAMPLES = {0.90: 64, 0.99: 662}
 
 
 def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
@@ -42,6 +42,6 @@ def _median_rank(n: int, confidence: float) -> int:
 
 def tail_quantile(samples: np.ndarray, quantile: float) -> float:
     """The sample quantile, or NaN when there are too few samples to speak of that tail at all."""
-    if len(samples) < FEWEST_SAMPLES.get(quantile, 1):
+    if len(samples) < MIN_SAMPLES.get(quantile, 1):
         return math.nan
     return float(np.quantile(samples, quantile))

@@ -24,7 +24,7 @@ from slotool.reports.figure import Curve, Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
 from slotool.reports.series.interfered import interference_figures
 from slotool.reports.series.predicted import predicted_against_measured
-from slotool.reports.series.served import MOST_POINTS, served_latency
+from slotool.reports.series.served import MAX_POINTS, served_latency
 from slotool.reports.series.switching import effective_accuracy_against_deadline, tail_against_load
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.rules.switching import Load, SwitchingPlan
@@ -132,7 +132,7 @@ def test_a_log_without_answers_cannot_be_drawn() -> None:
 def test_thinning_keeps_the_tail() -> None:
     log = request_log(20_000)
     line = curve(served_latency("m", log, "r"), "m")
-    assert len(line.x) <= MOST_POINTS + 1
+    assert len(line.x) <= MAX_POINTS + 1
     assert line.y[-1] == pytest.approx(1 / 20_000)
     assert line.y[-20:] == pytest.approx(np.arange(20, 0, -1) / 20_000), "each of the slowest is there"
 

@@ -19,7 +19,7 @@ from slotool.rules import (
 )
 from slotool.rules.analysis import category_shares, version_facts
 from slotool.rules.betting import betting_p_value, binomial_p_value, degradation_bound, examples_to_show
-from slotool.rules.bootstrap import FEWEST_TRIALS, MOST_TRIALS, Bootstrap, simulate
+from slotool.rules.bootstrap import MAX_TRIALS, MIN_TRIALS, Bootstrap, simulate
 from slotool.rules.certified import Certified
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.sequences import holm_over_sequences
@@ -92,10 +92,10 @@ def test_the_bootstrap_keeps_the_worst_of_the_trials_the_listing_would_make() ->
     problem = Problem(family_outcomes(400), TIERS, confidence=0.9, thresholds=4, seed=3)
     found = Bootstrap().assess(problem)
     candidates, draw, wanted = problem.candidates(), np.random.default_rng(3), 2 * norm.ppf(0.9)
-    trials = simulate(problem, candidates, np.stack([draw.integers(0, 400, 40) for _ in range(MOST_TRIALS)]))
+    trials = simulate(problem, candidates, np.stack([draw.integers(0, 400, 40) for _ in range(MAX_TRIALS)]))
     for i in range(len(candidates)):
-        made = FEWEST_TRIALS
-        while made < MOST_TRIALS and not _confident(trials[:made, :, i], wanted):
+        made = MIN_TRIALS
+        while made < MAX_TRIALS and not _confident(trials[:made, :, i], wanted):
             made += 1
         worst = trials[:made, :, i].max(axis=0)
         np.testing.assert_allclose([found.bound[i], found.response_time_s[i], found.cost[i]], worst)
@@ -122,7 +122,7 @@ def test_the_bootstrap_ends_on_every_table(error, latency_s, confidence, example
     rules = generate_rules(
         OutcomeTable(rows), [0.0, 0.1], confidence=confidence, method="bootstrap", tolerance_kind=kind, thresholds=3
     )
-    assert 0 < rules.config["trials"] <= MOST_TRIALS
+    assert 0 < rules.config["trials"] <= MAX_TRIALS
 
 
 # The certified one

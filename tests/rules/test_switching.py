@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.rules.switching import (
-    MOST_GROWTH,
+    MAX_GROWTH,
     RESOLUTION,
     Load,
     SwitchingPlan,
@@ -34,7 +34,7 @@ PLAN = SwitchingPlan(
 )
 
 
-@given(st.floats(1.0, 1e5), st.floats(1 / MOST_GROWTH, MOST_GROWTH))
+@given(st.floats(1.0, 1e5), st.floats(1 / MAX_GROWTH, MAX_GROWTH))
 def test_the_greatest_rate_is_found_to_within_the_resolution(capacity: float, guess: float) -> None:
     """A server whose P99 grows without bound as the rate nears its capacity."""
 

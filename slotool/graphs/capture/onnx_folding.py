@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import onnx
 
 # Constants this small may say how a layer works (sizes, axes, paddings, bounds); larger ones are weights.
-MOST_VALUES = 64
+MAX_VALUES = 64
 COMPUTED = {
     *("Add", "Ceil", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Neg", "ReduceProd", "Sub", "Where"),
     *("Cast", "Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"),
@@ -51,7 +51,7 @@ def _fold(model: onnx.ModelProto) -> bool:
     graph, opsets = model.graph, model.opset_import
     values: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
-        if math.prod(tensor.dims) <= MOST_VALUES and _has_integers(tensor):
+        if math.prod(tensor.dims) <= MAX_VALUES and _has_integers(tensor):
             values[tensor.name] = onnx.numpy_helper.to_array(tensor)
     shapes, left, folded = dict(known_shapes(graph)), [], False
     for node in graph.node:
@@ -88,14 +88,14 @@ def _computed(node: Any, values: dict[str, np.ndarray], shapes: dict[str, Shape]
         return None
     else:
         feeds = {name: values[name] for name in inputs}
-    if node.op_type == "ConstantOfShape" and math.prod(feeds[inputs[0]].tolist()) > MOST_VALUES:
+    if node.op_type == "ConstantOfShape" and math.prod(feeds[inputs[0]].tolist()) > MAX_VALUES:
         return None
     try:
         made = np.asarray(_run(node, feeds, opsets))
     except Exception:
         # A node that contradicts itself makes nothing that we could use; shape inference says what is wrong with it.
         return None
-    return made if made.size <= MOST_VALUES and made.dtype.kind in "ib" else None
+    return made if made.size <= MAX_VALUES and made.dtype.kind in "ib" else None
 
 
 def _run(node: onnx.NodeProto, feeds: dict[str, Any], opsets: Sequence[onnx.OperatorSetIdProto]) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError, RunError
-from slotool.graphs.capture.onnx_folding import MOST_VALUES, known_shapes, with_shapes
+from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import Shape
 
@@ -108,7 +108,7 @@ def constant_of(node: Node, name: str) -> Constant | None:
         return _constant(value, name)
     if isinstance(value, int | float):
         return Constant((), 0, (value,))
-    if isinstance(value, list) and len(value) <= MOST_VALUES:
+    if isinstance(value, list) and len(value) <= MAX_VALUES:
         return Constant((len(value),), 0, tuple(value))
     return None
 
@@ -153,7 +153,7 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         getattr(light.graph, part).extend(getattr(model.graph, part))
     light.graph.name = model.graph.name
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) <= MOST_VALUES:
+        if math.prod(tensor.dims) <= MAX_VALUES:
             light.graph.initializer.append(tensor)
         else:
             light.graph.initializer.add(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
@@ -246,7 +246,7 @@ def _constant(tensor: onnx.TensorProto, name: str) -> Constant:
     kinds = onnx.TensorProto
     count = math.prod(shape)
     weights = 0 if tensor.data_type in (kinds.INT64, kinds.INT32, kinds.BOOL, kinds.STRING) else count
-    if count > MOST_VALUES or tensor.data_type == kinds.STRING or tensor.data_location == kinds.EXTERNAL:
+    if count > MAX_VALUES or tensor.data_type == kinds.STRING or tensor.data_location == kinds.EXTERNAL:
         return Constant(shape, weights)
     try:
         values = onnx.numpy_helper.to_array(tensor).reshape(-1).tolist()

@@ -13,7 +13,7 @@ from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, Answ
 
 # Palette slots: alone and in company, as in the paper's Fig. 6; the full network; the cheapest point.
 COLOURS = (0, 1, 2, 3, 4)
-FULL_COLOUR, LEAST_COLOUR = 5, 7
+FULL_COLOUR, MIN_COLOUR = 5, 7
 
 
 def interference_figures(name: str, table: InterferenceTable, source: str) -> Iterator[Figure]:
@@ -82,7 +82,7 @@ def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
         answers, colour = table.answers(LCAO, beside), COLOURS[beside % len(COLOURS)]
         met = np.array([a.met_share(a.target) for a in answers])
         curves.append(Curve(f"LCAO {company(beside)}", x, met, "dots and line", colour))
-    for strategy, what, colour in ((FULL_NETWORK, "full network", FULL_COLOUR), (LEAST, "least k", LEAST_COLOUR)):
+    for strategy, what, colour in ((FULL_NETWORK, "full network", FULL_COLOUR), (LEAST, "least k", MIN_COLOUR)):
         fixed = table.answers(strategy, most)[0]
         kept = np.array([fixed.met_share(deadline_s) for deadline_s in deadlines_s])
         curves.append(Curve(f"{what} {company(most)}", x, kept, "dashes" if strategy == LEAST else "line", colour))

@@ -10,7 +10,7 @@ from slotool.reports.figure import Band, Curve, Figure, Rows
 from slotool.reports.text import duration, percent
 
 BAND = 0.10
-MOST_DOTS = 3_000
+MAX_DOTS = 3_000
 
 
 def predicted_against_measured(name: str, table: PredictionsTable, source: str) -> Figure:
@@ -52,7 +52,7 @@ def predicted_against_measured(name: str, table: PredictionsTable, source: str) 
 def _dots(table: PredictionsTable, kind: str, unit: Unit, colour: int) -> Curve:
     rows = table.rows[table.rows["kind"] == kind]
     # Evenly spaced rows stand for all of a table that no eye, and no phone, could take in.
-    rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_DOTS)).astype(int))]
+    rows = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_DOTS)).astype(int))]
     measured_s, predicted_s = (rows[c].to_numpy(dtype=np.float64) for c in ("measured_s", "predicted_s"))
     hover = tuple(
         f"{graph}<br>measured {duration(m)}, predicted {duration(p)} ({p / m - 1:+.1%})"

@@ -10,7 +10,7 @@ from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
 from slotool.workloads.requests import RequestLog
 
-MOST_POINTS = 1_500
+MAX_POINTS = 1_500
 
 
 def served_latency(name: str, log: RequestLog, source: str) -> Figure:
@@ -95,7 +95,7 @@ def _table(log: RequestLog) -> Rows:
 
 def _thinned(waiting: np.ndarray) -> np.ndarray:
     """Indices evenly spread over the logarithm of the share that waits, so that the tail is kept whole."""
-    if len(waiting) <= MOST_POINTS:
+    if len(waiting) <= MAX_POINTS:
         return np.arange(len(waiting))
-    levels = np.geomspace(waiting[0], waiting[-1], MOST_POINTS)
+    levels = np.geomspace(waiting[0], waiting[-1], MAX_POINTS)
     return np.unique(np.append(np.searchsorted(-waiting, -levels), len(waiting) - 1))
