@@ -101,7 +101,7 @@ def build_tables(
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import Settings, Subject
     from slotool.elastic.activators.choosing import choose, plan, steps
-    from slotool.elastic.activators.registry import CANDIDATES, RANKERS
+    from slotool.elastic.activators.rankers.registry import CANDIDATES, RANKERS
     from slotool.elastic.activators.rows import with_rows
 
     if ranker not in (*RANKERS, "auto"):
@@ -132,7 +132,7 @@ def build_tables(
 def _network(path: Path, version: str | None, data: str | None) -> tuple[Version, Any, tuple[Artifact, ...]]:
     """The network, its data set, and the artifact it comes from, if it comes from one."""
     from slotool.artifacts import open_artifact
-    from slotool.elastic.activators.chain import in_shape
+    from slotool.elastic.activators.importers.chain import in_shape
     from slotool.elastic.activators.mlp import MLP
     from slotool.elastic.family import Family, Version
     from slotool.graphs.capture.loading import load_keras, load_torch

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker, bucket_entropy
+from slotool.elastic.activators.rankers.ranker import Ranker, bucket_entropy
 from slotool.errors import InputError
 
 UNITS, INPUTS, GROUPS, BITS = 64, 24, 8, 4

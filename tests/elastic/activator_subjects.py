@@ -12,7 +12,7 @@ from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
 from slotool.elastic.training import mlp as mlp_graph

@@ -14,11 +14,11 @@ from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import Answers, by_point
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
-from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import bucket_entropy
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
+from slotool.elastic.activators.rankers.ranker import bucket_entropy
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint

@@ -8,7 +8,7 @@ from activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, 
 
 from slotool.elastic.activators.build import Settings, Subject, build, learn
 from slotool.elastic.activators.choosing import CLOSE, Candidate, choose, plan, steps
-from slotool.elastic.activators.registry import CANDIDATES
+from slotool.elastic.activators.rankers.registry import CANDIDATES
 
 
 def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.compiled import Compiled
 from slotool.elastic.activators.convolution import ConvLayer
+from slotool.elastic.activators.kernels.compiled import Compiled
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.pruning import prune
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.rows import with_rows
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from slotool.elastic.activators.chain import in_shape
+from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family import Version
 from slotool.errors import InputError

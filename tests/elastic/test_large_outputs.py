@@ -19,7 +19,7 @@ from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import LEAST_PROBABILITY, MEASURES, closeness
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import try_all
 from slotool.errors import InputError

@@ -9,9 +9,9 @@ import numba
 import numpy as np
 import pytest
 
-from slotool.elastic.activators import byte_kernels
-from slotool.elastic.activators.byte_kernels import FAST, LINE_BYTES
-from slotool.elastic.activators.layout import HEADER, INPUT_AT, QUERY_AT, QUERY_STEPS_AT, SUMS
+from slotool.elastic.activators.kernels import int8
+from slotool.elastic.activators.kernels.int8 import FAST, LINE_BYTES
+from slotool.elastic.activators.kernels.layout import HEADER, INPUT_AT, QUERY_AT, QUERY_STEPS_AT, SUMS
 from slotool.elastic.activators.quantisation import rounded_inputs
 
 COUNT = 12
@@ -24,7 +24,7 @@ def asked_first_by_a_fast_caller() -> Any:
         numba.njit(**{name: value for name, value in function.targetoptions.items() if name != "nopython"})(
             function.py_func
         )
-        for function in (byte_kernels.round_query, byte_kernels.nearest)
+        for function in (int8.round_query, int8.nearest)
     ]
     round_query, nearest = made
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiny_slo_nns import FEATURES, dense_model, examples, network, sparse_model
 
 from slotool.elastic.activators.on_device import DeviceSloNN
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance

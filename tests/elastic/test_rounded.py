@@ -19,7 +19,7 @@ from numba import njit
 from slotool.artifacts import open_artifact
 from slotool.data import load_dataset
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.integer_dots import (
+from slotool.elastic.activators.kernels.integer_dots import (
     LANES,
     LINE_BYTES,
     ROWS,
@@ -28,8 +28,8 @@ from slotool.elastic.activators.integer_dots import (
     row_dots,
     row_dots_plain,
 )
+from slotool.elastic.activators.kernels.quantized import RoundedMLP, top_rounded
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.rounded import RoundedMLP, top_rounded
 from slotool.elastic.activators.rows import with_rows
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Family, Version

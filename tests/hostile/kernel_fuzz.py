@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators import compiled as compiling
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
-from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.importance import NodeLists
+from slotool.elastic.activators.kernels import compiled as compiling
 from slotool.elastic.activators.mlp import MLP, DenseLayer, Layer
-from slotool.elastic.activators.mongoose import Mongoose
-from slotool.elastic.activators.random_order import RandomOrder
-from slotool.elastic.activators.ranker import Ranker
+from slotool.elastic.activators.rankers.clusters import Clusters
+from slotool.elastic.activators.rankers.freehash import FreeHash
+from slotool.elastic.activators.rankers.mongoose import Mongoose
+from slotool.elastic.activators.rankers.random_order import RandomOrder
+from slotool.elastic.activators.rankers.ranker import Ranker
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 

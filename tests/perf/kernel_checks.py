@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators import kernels
 from slotool.elastic.activators.answering import DENSE, SPARSE, only
+from slotool.elastic.activators.kernels import single
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "elastic"))
 ROUNDS, CALLS = 400, 200
 
 
-@njit(cache=True, fastmath=kernels.FAST)
+@njit(cache=True, fastmath=single.FAST)
 def unchecked_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    numbers, ints, ids, bytes_ = kernels._arrays(handle)
-    return kernels._top(kernels._load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
+    numbers, ints, ids, bytes_ = single._arrays(handle)
+    return single._top(single._load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
 
 
-@njit(cache=True, fastmath=kernels.FAST)
+@njit(cache=True, fastmath=single.FAST)
 def unchecked_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    numbers, ints, ids, bytes_ = kernels._arrays(handle)
-    active = kernels.load_sparse(indices, values, numbers, ints)
-    point = kernels._top(active, handle, threshold, numbers, ints, ids, bytes_)
-    kernels.unload_sparse(indices, numbers, ints)
+    numbers, ints, ids, bytes_ = single._arrays(handle)
+    active = single.load_sparse(indices, values, numbers, ints)
+    point = single._top(active, handle, threshold, numbers, ints, ids, bytes_)
+    single.unload_sparse(indices, numbers, ints)
     return point
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     sparse.sparse(row.indices, row.data)
     plain_dense, plain_sparse = only(unchecked_dense, DENSE), only(unchecked_sparse, SPARSE)
     own, its = (dense._handle, dense._threshold), (sparse._handle, sparse._threshold)
-    entry, sparse_entry, indices, values = kernels.top_dense, kernels.top_sparse, row.indices, row.data
+    entry, sparse_entry, indices, values = single.top_dense, single.top_sparse, row.indices, row.data
     model = sparse_model()
     calls: dict[str, Callable[[], Any]] = {
         "dense, unchecked": lambda: plain_dense(x, *own),

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators.layer_kernels import FAST, confidence, find_buckets, hash_nodes, pick
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, hash_nodes, pick
+from slotool.elastic.activators.kernels.layout import (
     COUNTS_AT,
     FIELDS,
     HASHED,
@@ -178,7 +178,7 @@ def _popular_model(model: Any, overall: np.ndarray, count: int) -> Any:
     from slotool.elastic.activators.activator import Activator
     from slotool.elastic.activators.confidence import ConfidenceTables
     from slotool.elastic.activators.importance import NodeLists
-    from slotool.elastic.activators.random_order import RandomOrder
+    from slotool.elastic.activators.rankers.random_order import RandomOrder
     from slotool.elastic.activators.slo_nn import SloNN
 
     lists = NodeLists(np.zeros((1, 1), dtype=np.uint16), overall[None, :count], overall)

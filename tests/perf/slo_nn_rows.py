@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels
+from slotool.elastic.activators.kernels import single
 
 # In every round each row answers a block of so many queries, after a few that are not timed: they bring its weights
 # back into caches that the row before has filled with its own. Rounds × block: 675 samples and more, enough for p99.
@@ -44,7 +44,7 @@ class Bench:
 
     def __init__(self, source: Any, data: Any):
         from slotool.elastic.activators.build import flat, right
-        from slotool.elastic.activators.compiled import Compiled
+        from slotool.elastic.activators.kernels.compiled import Compiled
         from slotool.elastic.activators.mlp import MLP
         from slotool.elastic.precision import top_labels
 
@@ -67,9 +67,9 @@ class Bench:
         state = self._before.state
         if self.sparse:
             ends = np.array([0, len(query[0])])
-            kernels.logits_sparse(ends, *query, self._hidden, 0, *state)
+            single.logits_sparse(ends, *query, self._hidden, 0, *state)
         else:
-            kernels.logits_dense(query[0][None], self._hidden, 0, *state)
+            single.logits_dense(query[0][None], self._hidden, 0, *state)
         return np.maximum(self._hidden[0], 0, out=self._hidden[0])
 
     def add_answerer(self, what: str, model: Any, answerer: Any, dense: bool = False) -> None:
@@ -91,14 +91,14 @@ class Bench:
 
         ``mlp``: another in its place, such as one with some labels only, whose numbers are ``names``.
         """
-        from slotool.elastic.activators.compiled import Compiled
+        from slotool.elastic.activators.kernels.compiled import Compiled
 
         compiled = Compiled(mlp or self.mlp, {}, ())
         labels, scores = np.empty(1, np.int32), np.empty(1, np.float32)
         handle = compiled.handle(labels, scores, 0)
         # Held: the handle knows no more than addresses.
         self._held.append((compiled, labels, scores))
-        kernel = kernels.top_sparse if self.sparse else kernels.top_dense
+        kernel = single.top_sparse if self.sparse else single.top_dense
 
         def answer(*query: np.ndarray) -> int:
             kernel(*query, handle, 0.0)

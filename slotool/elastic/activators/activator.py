@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, Layer
-from slotool.elastic.activators.ranker import Ranker
+from slotool.elastic.activators.rankers.ranker import Ranker
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numba import types
 from numba.core.errors import NumbaError
 
-from slotool.elastic.activators import batch_kernels, full_batch, kernels, layout, rounded
+from slotool.elastic.activators.kernels import batched, full_batch, layout, quantized, single
 from slotool.elastic.activators.slo_nn import LEAST_FOR_PRODUCTS
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
@@ -137,15 +137,15 @@ class Answerer:
         return self._labels
 
     def _first_dense(self, *query: Any) -> Any:
-        self._top_dense = only(kernels.top_dense, DENSE)
+        self._top_dense = only(single.top_dense, DENSE)
         return self._top_dense(*query)
 
     def _first_sparse(self, *query: Any) -> Any:
-        self._top_sparse = only(kernels.top_sparse, SPARSE)
+        self._top_sparse = only(single.top_sparse, SPARSE)
         return self._top_sparse(*query)
 
     def _first_rounded(self, *query: Any) -> Any:
-        self._top_rounded = only(rounded.top_rounded, ROUNDED)
+        self._top_rounded = only(quantized.top_rounded, ROUNDED)
         return self._top_rounded(*query)
 
     def __reduce__(self) -> Any:
@@ -203,7 +203,7 @@ class Answerer:
         if not isinstance(x, np.ndarray):
             indptr = x.indptr.astype(np.int64)
             try:
-                bad = batch_kernels.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
+                bad = batched.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
             except ValueError as error:
                 raise InputError(f"{self.model.name} was given a CSR matrix that is none: {error}") from error
             if bad >= 0:
@@ -211,9 +211,9 @@ class Answerer:
                 raise self._refusal(int(found.taken[bad]), x.data[part], x.indices[part])
             return
         if self._rounded is None:
-            bad = batch_kernels.rows_dense(x, *found, self._handle, self._threshold)
+            bad = batched.rows_dense(x, *found, self._handle, self._threshold)
         else:
-            bad = batch_kernels.rows_rounded(x, *found, self._rounded, self._handle, self._threshold, self._at)
+            bad = batched.rows_rounded(x, *found, self._rounded, self._handle, self._threshold, self._at)
         if bad >= 0:
             raise self._refusal(int(found.taken[bad]), x[bad])
 

@@ -17,8 +17,8 @@ from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.judging import judge
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, bucket_entropy
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.ranker import MOST_LISTS, Ranker, bucket_entropy
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import in_chunks, only_output, try_all
 from slotool.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from slotool.elastic.activators.ranker import require_indices
+from slotool.elastic.activators.rankers.ranker import require_indices
 from slotool.errors import InputError
 
 # A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.

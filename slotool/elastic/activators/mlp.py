@@ -186,7 +186,7 @@ class MLP:
         Dropout, flattening, batch normalisation and a last softmax may stand in the chain; they are dropped or folded.
         Raises ``InputError`` naming the call that breaks it, or when torch.export cannot trace the module.
         """
-        from slotool.elastic.activators.from_torch import mlp_of_module
+        from slotool.elastic.activators.importers.from_torch import mlp_of_module
 
         return mlp_of_module(module, input_shape)
 
@@ -196,7 +196,7 @@ class MLP:
 
         As ``from_torch``. Raises ``InputError`` naming the layer that breaks the chain.
         """
-        from slotool.elastic.activators.from_keras import mlp_of_model
+        from slotool.elastic.activators.importers.from_keras import mlp_of_model
 
         return mlp_of_model(model)
 
@@ -207,7 +207,7 @@ class MLP:
         As ``from_torch``. Raises ``InputError`` naming the node that breaks the chain, ``GraphError`` for a file that
         is no ONNX model, ``RunError`` when the package onnx is not installed.
         """
-        from slotool.elastic.activators.from_onnx import mlp_of_onnx
+        from slotool.elastic.activators.importers.from_onnx import mlp_of_onnx
 
         return mlp_of_onnx(path)
 

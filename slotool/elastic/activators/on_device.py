@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.clusters import Clusters
-from slotool.elastic.activators.freehash import FreeHash
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
+from slotool.elastic.activators.rankers.clusters import Clusters
+from slotool.elastic.activators.rankers.freehash import FreeHash
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError

@@ -35,7 +35,7 @@ def rounded_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] whole numbers from 0 to 255, and twice [n, 1].
 
     ``x``: float32 [n, inputs], an array or CSR. ``least`` is 0 where no value is negative. The very same numbers as
-    ``byte_kernels.round_query``.
+    ``kernels.int8.round_query``.
     """
     x = x if isinstance(x, np.ndarray) else x.toarray()
     least, most = (extreme(x, axis=1, keepdims=True, initial=np.float32(0)) for extreme in (np.min, np.max))

@@ -26,8 +26,8 @@ from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.answering import Answerer
-    from slotool.elastic.activators.compiled import Compiled
-    from slotool.elastic.activators.rounded import RoundedMLP
+    from slotool.elastic.activators.kernels.compiled import Compiled
+    from slotool.elastic.activators.kernels.quantized import RoundedMLP
 
 KIND = "slo-nn"
 # With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
@@ -113,7 +113,7 @@ class SloNN(ElasticModel):
         """Whether ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
         if len(out) < LEAST_FOR_PRODUCTS:
             return False
-        from slotool.elastic.activators import full_batch
+        from slotool.elastic.activators.kernels import full_batch
 
         return full_batch.logits(self._compiled, flat, out)
 
@@ -392,14 +392,14 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _compiled(self) -> Compiled:
-        from slotool.elastic.activators.compiled import Compiled
+        from slotool.elastic.activators.kernels.compiled import Compiled
 
         rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 and not self.all_int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
 
     @cached_property
     def _rounded(self) -> RoundedMLP:
-        from slotool.elastic.activators.rounded import RoundedMLP
+        from slotool.elastic.activators.kernels.quantized import RoundedMLP
 
         return RoundedMLP(self.mlp)
 

@@ -14,8 +14,8 @@ from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.ranker import require_array
-from slotool.elastic.activators.registry import RANKERS
+from slotool.elastic.activators.rankers.ranker import require_array
+from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:

@@ -65,13 +65,13 @@ def _climb(
     full: FullAnswers,
 ) -> Trials:
     """All k at once by the compiled ``ladder``."""
-    from slotool.elastic.activators import table_kernels
-    from slotool.elastic.activators.compiled import Compiled
+    from slotool.elastic.activators.kernels import grid
+    from slotool.elastic.activators.kernels.compiled import Compiled
 
     last = MLP((mlp.layers[-1].inputs,), (mlp.layers[-1],), partial=True)
     compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares, in_full=False)
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
     near, likely = (np.empty((len(hidden), len(shares)), dtype=np.float32) for _ in range(2))
-    table_kernels.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
+    grid.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
     probability = np.column_stack([likely, full.probabilities.max(axis=1).toarray()])
     return Trials(np.column_stack([best, full.first]), near, near[:, -1], probability)

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantisation import rounded_inputs
-from slotool.elastic.activators.ranker import MOST_LISTS, Ranker, require_array
+from slotool.elastic.activators.rankers.ranker import MOST_LISTS, Ranker, require_array
 from slotool.errors import InputError
 
 # The coarse centroids are found from at most so many examples; they are few.
@@ -171,7 +171,7 @@ def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
     nearest = np.empty(inputs.shape[0], dtype=np.int64)
     for start in range(0, len(nearest), CHUNK):
         steps, step, least = rounded_inputs(inputs[start : start + CHUNK])
-        # Sums of whole numbers, so in any order the same; then as ``byte_kernels`` has it.
+        # Sums of whole numbers, so in any order the same; then as ``kernels.int8`` has it.
         values = (steps @ rows.T * step + least * sums) * scale + offset
         nearest[start : start + CHUNK] = values.argmax(axis=1)
     return nearest

@@ -10,9 +10,9 @@ import numpy as np
 from numba import carray
 
 from slotool.compilation import njit
-from slotool.elastic.activators.convolution_kernels import convolve
-from slotool.elastic.activators.intrinsics import owned, pointer, prefetch
-from slotool.elastic.activators.layer_kernels import (
+from slotool.elastic.activators.kernels.convolution import convolve
+from slotool.elastic.activators.kernels.intrinsics import owned, pointer, prefetch
+from slotool.elastic.activators.kernels.layer import (
     FAST,
     FLOATS_PER_LINE,
     compute_all,
@@ -22,7 +22,7 @@ from slotool.elastic.activators.layer_kernels import (
     reads_columns,
     rectify,
 )
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.layout import (
     ACTIVE_AT,
     ANSWERS,
     BEST_AT,

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker
+from slotool.elastic.activators.rankers.ranker import Ranker
 
 
 class RandomOrder(Ranker):

@@ -1,4 +1,4 @@
-"""A network and its tables laid out in a few flat arrays for the compiled calls of ``kernels``.
+"""A network and its tables laid out in a few flat arrays for the compiled calls of ``single``.
 
 Few, because each argument costs a call about 50 ns; flat, because nothing may be allocated per query. Numba keeps the
 interpreter lock during a call, so one model's workspaces are never in use twice.
@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators import kernels, table_kernels
-from slotool.elastic.activators import layout as k
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.clusters import Clusters
 from slotool.elastic.activators.confidence import ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
-from slotool.elastic.activators.freehash import FreeHash
-from slotool.elastic.activators.integer_dots import ROWS
+from slotool.elastic.activators.kernels import grid, single
+from slotool.elastic.activators.kernels import layout as k
+from slotool.elastic.activators.kernels.integer_dots import ROWS
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.mongoose import Mongoose
 from slotool.elastic.activators.quantisation import Int8Rows
-from slotool.elastic.activators.random_order import RandomOrder
+from slotool.elastic.activators.rankers.clusters import Clusters
+from slotool.elastic.activators.rankers.freehash import FreeHash
+from slotool.elastic.activators.rankers.mongoose import Mongoose
+from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.errors import InputError
 
 NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
@@ -90,7 +90,7 @@ class Compiled:
         header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
-        """int64 [HANDLE] for ``kernels.top_*``, good for as long as this object and both arrays live.
+        """int64 [HANDLE] for ``single.top_*``, good for as long as this object and both arrays live.
 
         Raises ``ValueError`` for arrays that no answer fits into, and a point that there is not.
         """
@@ -105,11 +105,11 @@ class Compiled:
         return handle
 
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
-        """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``kernels.logits_dense``."""
+        """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``single.logits_dense``."""
         if isinstance(x, np.ndarray):
-            return kernels.logits_dense(x, out, point, *self.state)
+            return single.logits_dense(x, out, point, *self.state)
         try:
-            return kernels.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
+            return single.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
         except ValueError as error:
             raise InputError(f"a CSR matrix that is none: {error}") from error
 
@@ -117,7 +117,7 @@ class Compiled:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
         dense = inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
         dense = self.mlp.layers[self._first].seen(dense)
-        table_kernels.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
+        grid.estimate(np.ascontiguousarray(dense[0], dtype=np.float32), out, *self.state)
 
     def _lay_out_layer(self, rows: np.ndarray, at: int, activated: bool) -> None:
         """Columns for what is computed in full, as inputs may be mostly zeros; rows for what else is read."""

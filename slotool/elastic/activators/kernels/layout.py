@@ -1,4 +1,4 @@
-"""Where things lie in the flat arrays that ``compiled.Compiled`` fills and ``kernels`` reads.
+"""Where things lie in the flat arrays that ``compiled.Compiled`` fills and the kernels read.
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
 - ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker, check_tables, require_array, require_indices
+from slotool.elastic.activators.rankers.ranker import Ranker, check_tables, require_array, require_indices
 from slotool.errors import InputError
 
 

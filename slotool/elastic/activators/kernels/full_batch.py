@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from slotool.elastic.activators import batch_kernels
-from slotool.elastic.activators.compiled import Compiled
 from slotool.elastic.activators.convolution import ConvLayer
+from slotool.elastic.activators.kernels import batched
+from slotool.elastic.activators.kernels.compiled import Compiled
 from slotool.elastic.activators.mlp import Layer
 
 # Outputs held at a time.
@@ -33,7 +33,7 @@ def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarr
         values = _logits(compiled, x[part])
         if values is None:
             return False
-        batch_kernels.best_of_rows(values, labels[part], scores[part])
+        batched.best_of_rows(values, labels[part], scores[part])
     return bool(np.isfinite(scores).all())
 
 
@@ -72,7 +72,7 @@ def _logits(compiled: Compiled, x: Any) -> np.ndarray | None:
         # Not by SciPy, which would copy the weights to have their columns in rows.
         sums = np.empty((x.shape[0], first.units), dtype=np.float32)
         indptr = x.indptr.astype(np.int64)
-        if not batch_kernels.first_layer(indptr, x.indices, x.data, sums, *compiled.state[:2]):
+        if not batched.first_layer(indptr, x.indices, x.data, sums, *compiled.state[:2]):
             return None
         values = torch.from_numpy(sums)
     for layer in others:

@@ -9,11 +9,11 @@ import numpy as np
 from numba import carray
 
 from slotool.compilation import njit
-from slotool.elastic.activators.intrinsics import pointer
-from slotool.elastic.activators.kernels import answer_dense, answer_sparse, load_sparse, unload_sparse
-from slotool.elastic.activators.layer_kernels import FAST, compute_all, insert
-from slotool.elastic.activators.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT, UNITS
-from slotool.elastic.activators.rounded import answer_rounded
+from slotool.elastic.activators.kernels.intrinsics import pointer
+from slotool.elastic.activators.kernels.layer import FAST, compute_all, insert
+from slotool.elastic.activators.kernels.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT, UNITS
+from slotool.elastic.activators.kernels.quantized import answer_rounded
+from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse
 
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.ranker import Ranker, check_tables, require_array
+from slotool.elastic.activators.rankers.ranker import Ranker, check_tables, require_array
 
 # Besides the nodes whose weights share a bucket with the input, training computes this share of all, drawn at random.
 DRAWN_SHARE = 0.05

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.elastic.activators.layer_kernels import (
+from slotool.elastic.activators.kernels.layer import (
     FAST,
     confidence,
     find_buckets,
@@ -21,7 +21,7 @@ from slotool.elastic.activators.layer_kernels import (
     pick,
     reads_columns,
 )
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.layout import (
     ACROSS,
     ACTIVE_AT,
     BIAS_AT,

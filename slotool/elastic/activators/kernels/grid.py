@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.elastic.activators.kernels import require
-from slotool.elastic.activators.layer_kernels import FAST, confidence, find_buckets, gather, hash_nodes, pick
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, gather, hash_nodes, pick
+from slotool.elastic.activators.kernels.layout import (
     CHOSEN_AT,
     COUNTS_AT,
     FIELDS,
@@ -24,6 +23,7 @@ from slotool.elastic.activators.layout import (
     OUTPUT_AT,
     SHARES,
 )
+from slotool.elastic.activators.kernels.single import require
 
 # The logarithm of ``confidence.LEAST_PROBABILITY``.
 _LOG_LEAST = float(np.log(1e-6))

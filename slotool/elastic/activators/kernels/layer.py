@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.elastic.activators.byte_kernels import (
+from slotool.elastic.activators.kernels.int8 import (
     AHEAD,
     FAST,
     FLOATS_PER_LINE,
@@ -17,8 +17,8 @@ from slotool.elastic.activators.byte_kernels import (
     nearest,
     round_query,
 )
-from slotool.elastic.activators.intrinsics import prefetch
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.intrinsics import prefetch
+from slotool.elastic.activators.kernels.layout import (
     ACTIVE_AT,
     ALL_AT,
     BEST_AT,

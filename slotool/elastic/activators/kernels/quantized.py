@@ -14,9 +14,9 @@ import numpy as np
 from numba import carray
 
 from slotool.compilation import njit
-from slotool.elastic.activators.integer_dots import INPUTS_PER_GROUP, LANES, MANY, dots_few, dots_many
-from slotool.elastic.activators.intrinsics import owned, pointer
-from slotool.elastic.activators.layout import require_results
+from slotool.elastic.activators.kernels.integer_dots import INPUTS_PER_GROUP, LANES, MANY, dots_few, dots_many
+from slotool.elastic.activators.kernels.intrinsics import owned, pointer
+from slotool.elastic.activators.kernels.layout import require_results
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
 

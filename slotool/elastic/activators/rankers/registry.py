@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from slotool.elastic.activators.clusters import Clusters
-from slotool.elastic.activators.freehash import CentredFreeHash, FreeHash
-from slotool.elastic.activators.mongoose import Mongoose
-from slotool.elastic.activators.random_order import RandomOrder
-from slotool.elastic.activators.ranker import Ranker
+from slotool.elastic.activators.rankers.clusters import Clusters
+from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
+from slotool.elastic.activators.rankers.mongoose import Mongoose
+from slotool.elastic.activators.rankers.random_order import RandomOrder
+from slotool.elastic.activators.rankers.ranker import Ranker
 
 _KINDS: tuple[type[Ranker], ...] = (FreeHash, CentredFreeHash, Clusters, Mongoose, RandomOrder)
 RANKERS = {kind.name: kind for kind in _KINDS}

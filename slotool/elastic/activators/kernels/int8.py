@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import njit
-from slotool.elastic.activators.integer_dots import ROWS, row_dots
-from slotool.elastic.activators.intrinsics import prefetch
-from slotool.elastic.activators.layout import (
+from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
+from slotool.elastic.activators.kernels.intrinsics import prefetch
+from slotool.elastic.activators.kernels.layout import (
     BEST_AT,
     BEST_NODES_AT,
     BYTES_AT,

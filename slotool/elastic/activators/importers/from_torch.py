@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotool.elastic.activators.chain import Chain, square_padding
+from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
 from slotool.graphs.capture.torch import BATCH, export, inference

@@ -1,0 +1,1 @@
+"""Trained networks of other libraries as chains of dense and convolutional layers."""
