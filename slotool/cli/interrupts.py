@@ -1,8 +1,9 @@
 """Ctrl-C, SIGTERM and a closed terminal (SIGHUP) end a command in order: what is half written goes, one sentence and
 the exit code tell why.
 
-All raise ``KeyboardInterrupt`` where the command is, so that every ``finally`` on the way out runs. A library that is
-busy importing itself may swallow that, hence ``check``; typer turns it into a silent exit, hence ``received``.
+All raise ``Interrupted``, a ``KeyboardInterrupt``, where the command is, so that every ``finally`` on the way out runs.
+A library that is busy importing itself may swallow that, hence ``check``; typer turns it into a silent exit, hence
+``received``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ import sys
 import threading
 from dataclasses import dataclass
 from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came. Not ``KeyboardInterrupt`` itself: where that passes through ``exec`` of a text, as the making of a
+    dataclass is, CPython 3.11 notes it as unhandled, and kills the process by SIGINT at its end whatever code it exits
+    with."""
 
 
 @dataclass
@@ -49,7 +56,7 @@ def check() -> None:
     """Raises ``KeyboardInterrupt`` when one was asked for and swallowed on its way; long jobs call it as they go."""
     if _asked.is_set():
         _asked.clear()
-        raise KeyboardInterrupt
+        raise Interrupted
 
 
 def received() -> int:
@@ -78,7 +85,7 @@ def forget() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     _state.received = number
     _asked.set()
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def _hold() -> None:

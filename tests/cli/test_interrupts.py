@@ -41,6 +41,24 @@ def test_generate_ends_in_a_sentence_and_leaves_no_partial_file(
     assert list(tmp_path.iterdir()) == []
 
 
+DURING_EXEC = """
+import os, signal, sys
+from slotool.cli import interrupts
+interrupts.install()
+try:
+    exec(f"os.kill({os.getpid()}, signal.{sys.argv[1]})\\nwhile True: pass")
+except KeyboardInterrupt:
+    sys.exit(interrupts.exit_code())
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_a_dataclass_is_made_keeps_its_exit_code(name: str, code: int) -> None:
+    """An import executes texts; CPython 3.11 would end by SIGINT at the end, whatever the exit code."""
+    finished = subprocess.run([sys.executable, "-c", DURING_EXEC, name], timeout=PATIENCE_S, check=False)
+    assert finished.returncode == code
+
+
 def test_a_forked_process_takes_sigterm_as_any_other() -> None:
     """A worker that is terminated ends at once, and says nothing of an interruption."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
