@@ -8,7 +8,7 @@ INPUTS := pyproject.toml constraints.txt
 
 .PHONY: demo test hostile check format bench bench-peers clean
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
 
 # Rooms whose tests serve, measure or load have the machine to themselves; the others share it.
@@ -42,10 +42,6 @@ bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-
-$(VENV)/.installed: $(INPUTS) | $(BIN)/python
-	$(PIP) install -c constraints.txt -e .
-	touch $@
 
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
 	$(PIP) install -c constraints.txt -e '.[$*]'

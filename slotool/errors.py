@@ -8,7 +8,8 @@
     │   ├── ArtifactError       a bundle that is torn, altered, of another kind or version
     │   ├── DataError           a data set that is missing, corrupt or misshapen
     │   ├── GraphError          an operator graph or model that cannot be read or built
-    │   └── AlreadyExistsError  the output is there already
+    │   ├── AlreadyExistsError  the output is there already
+    │   └── MissingPackageError a package of an optional extra is not installed
     ├── RunError                the work itself failed (exit 3)
     │   └── WorkerError         a measuring or serving process died, hung or answered nonsense
     ├── PromiseBroken           the run is fine, its verdict is not: an SLO missed, a tolerance violated (exit 1)
@@ -21,6 +22,7 @@ __all__ = [
     "DataError",
     "GraphError",
     "InputError",
+    "MissingPackageError",
     "PromiseBroken",
     "RunError",
     "SlotoolError",
@@ -56,6 +58,10 @@ class GraphError(InputError):
 
 class AlreadyExistsError(InputError):
     """The output exists and nobody said to replace it."""
+
+
+class MissingPackageError(InputError):
+    """A package that an optional extra brings is not installed."""
 
 
 class RunError(SlotoolError):

@@ -19,9 +19,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_LIBRARIES = ("numpy", "torch", "tensorflow", "keras", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
+_LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
 # Those of the optional extras that have a part in a latency.
-_OPTIONAL_LIBRARIES = ("onnxruntime", "ray")
+_OPTIONAL_LIBRARIES = ("tensorflow", "keras", "onnxruntime", "ray")
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -111,10 +111,14 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any] | None = None)
         for name, words in _FACT_WORDS.items()
         if name in there and name in here
     ]
-    for kind in ("libraries", "optional_libraries"):
-        then, now = there.get(kind, {}), here.get(kind, {})
-        pairs += [(name, _shown(then[name]), _shown(now[name])) for name in now if name in then]
+    then, now = _libraries(there), _libraries(here)
+    pairs += [(name, _shown(then[name]), _shown(now[name])) for name in now if name in then]
     return [f"{words} {then} → {now}" for words, then, now in pairs if then != now]
+
+
+def _libraries(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions of all libraries; facts stored earlier count as required some that are optional now."""
+    return {**(facts.get("libraries") or {}), **(facts.get("optional_libraries") or {})}
 
 
 def _shown(value: Any) -> str:

@@ -30,6 +30,8 @@ def facts(**changed: Any) -> dict[str, Any]:
         ({"system": "Linux 6.1.2"}, ["kernel Linux 6.1.0 → Linux 6.1.2"]),
         ({"memory_bytes": 25_276_000_000}, []),
         ({"libraries": {"torch": "2.12.0", "numpy": "2.5.0"}}, ["numpy 2.4.6 → 2.5.0"]),
+        # A library that has become optional since the facts were stored.
+        ({"libraries": {"torch": "2.12.0"}, "optional_libraries": {"numpy": "2.5.0"}}, ["numpy 2.4.6 → 2.5.0"]),
     ],
 )
 def test_machines_of_one_kind_have_one_id(changed: dict[str, Any], words: list[str]) -> None:

@@ -21,12 +21,14 @@ def doctor(json: Json = False) -> None:
     Example: slotool doctor --json
     """
     from slotool.cli.output import Output, table
+    from slotool.extras import installed_extras
     from slotool.machine import machine_facts, machine_id
 
     facts = machine_facts()
     devices, threads = _devices(), _threads()
     findings = _findings(facts)
     missing = [f"{name} is not installed" for name, version in facts["libraries"].items() if version is None]
+    extras = installed_extras()
     document = {
         "ok": not missing,
         "machine_id": machine_id(),
@@ -35,6 +37,7 @@ def doctor(json: Json = False) -> None:
         "threads": threads,
         "advice": findings,
         "missing": missing,
+        "extras": extras,
     }
     libraries = (facts["libraries"] | facts["optional_libraries"]).items()
     shown = {
@@ -45,6 +48,7 @@ def doctor(json: Json = False) -> None:
         "governor": facts["governor"] or "not visible",
         "system": f"{facts['system']}, {facts['architecture']}, Python {facts['python']}",
         "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
+        "extras": ", ".join(name if there else f"{name} (not installed)" for name, there in extras.items()),
         "devices": ", ".join(devices),
         "threads": ", ".join(f"{name} {count}" for name, count in threads.items()),
     }

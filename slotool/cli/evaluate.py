@@ -10,7 +10,7 @@ import typer
 
 from slotool.cli.evaluate_beside import Asked, evaluate_beside
 from slotool.cli.evaluate_predictor import evaluate_predictor
-from slotool.cli.options import Force, Json, cores_given, parse_numbers
+from slotool.cli.options import Force, Json, cores_given, drawable, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
@@ -71,7 +71,9 @@ def evaluate(
         list[Path] | None,
         typer.Option("--compare", help="For an SLO-NN: others of the same data, by another ranker; repeatable."),
     ] = None,
-    plots: Annotated[Path | None, typer.Option("--plots", help="For an SLO-NN: a folder for plots (PNG).")] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", callback=drawable, help="For an SLO-NN: a folder for plots (PNG).")
+    ] = None,
     allowed_loss: Annotated[
         float,
         typer.Option(

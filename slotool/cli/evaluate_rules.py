@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Force, Json
+from slotool.cli.options import Force, Json, drawable
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -28,7 +28,9 @@ def evaluate_rules(
         int | None,
         typer.Option("--folds", min=2, help="Cross-validate: make rules of the same settings from all folds but one."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Promised against actual degradation, as PNG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", callback=drawable, help="Promised against actual degradation, as PNG.")
+    ] = None,
     significance: Annotated[
         float,
         typer.Option(help="Exit 1 when a tier's violation is significant at this level, over all tiers and folds."),

@@ -16,6 +16,7 @@ from slotool.errors import (
     SlotoolError,
     TimedOut,
 )
+from slotool.extras import missing_package
 from slotool.printable import printable
 
 INTERRUPTED = 130
@@ -71,7 +72,7 @@ def _explain(error: BaseException) -> tuple[str, Failure]:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{sentence}", Failure(3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2, hint)
     if isinstance(error, ModuleNotFoundError):
-        return f"this needs the Python package {error.name}, which is not installed", Failure(3)
+        return str(missing_package(str(error.name).partition(".")[0])), Failure(3)
     hint = f"this is a fault of slotool; {DEBUG_VARIABLE}=1 shows where"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", Failure(3, hint)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.options import Force, Json, Out, Seed, drawable
 
 if TYPE_CHECKING:
     from slotool.cli.gen_rules_switching import SwitchingRequest
@@ -54,7 +54,9 @@ def gen_rules(
     ] = False,
     plots: Annotated[
         Path | None,
-        typer.Option("--plots", help="Folder for plots (PNG) of versions and tiers, or of latency by load."),
+        typer.Option(
+            "--plots", callback=drawable, help="Folder for plots (PNG) of versions and tiers, or of latency by load."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")] = False,
     model: Annotated[Path | None, typer.Option("--model", help="Artifact that --method switching serves.")] = None,

@@ -22,6 +22,15 @@ DataName = Annotated[
 ]
 
 
+def drawable(plots: Path | None) -> Path | None:
+    """Callback of an option that draws: refused before the work starts where matplotlib is not installed."""
+    if plots is not None:
+        from slotool.extras import require
+
+        require("matplotlib", needed_by="drawing plots")
+    return plots
+
+
 def cores_given(threads: int | None) -> int:
     """``threads``, or as many as this process has cores. More than that is a usage error."""
     import os

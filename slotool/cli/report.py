@@ -33,10 +33,12 @@ def report(
     Example: slotool report requests.parquet outcomes.parquet -o load.html --title "Load test"
     """
     from slotool.cli.output import Output, table
+    from slotool.extras import require
     from slotool.reports import collect, write_report
     from slotool.reports.report import plots_folder, refuse_report
 
     output = Output(as_json=json)
+    require("matplotlib", "plotly", needed_by="a report")
     refuse_report(out, force)
     found = collect(paths)
     with output.progress("drawing") as progress:

@@ -216,7 +216,7 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     """Keeps the port for gRPC, which can only be told a number; nobody can listen on it meanwhile."""
     from contextlib import nullcontext
 
-    from slotool.errors import InputError
+    from slotool.extras import import_failed
     from slotool.serving.server import bind
 
     if port is None:
@@ -224,7 +224,7 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     try:
         import slotool.serving.grpc_frontend  # noqa: F401
     except ImportError as error:
-        raise InputError(f"--grpc-port needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
+        raise import_failed(error, "tritonclient", "--grpc-port") from error
     return bind(host, port)
 
 

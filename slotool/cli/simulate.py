@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Json, Seed, parse_numbers
+from slotool.cli.options import Json, Seed, drawable, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
@@ -55,7 +55,9 @@ def simulate(
     ] = "auto",
     plots: Annotated[
         Path | None,
-        typer.Option("--plots", help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."),
+        typer.Option(
+            "--plots", callback=drawable, help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."
+        ),
     ] = None,
     seed: Seed = 0,
     json: Json = False,

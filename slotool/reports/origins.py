@@ -34,7 +34,7 @@ def _machines(found: Found) -> Rows:
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     memory = facts.get("memory_bytes")
-    libraries = facts.get("libraries") or {}
+    libraries = {**(facts.get("libraries") or {}), **(facts.get("optional_libraries") or {})}
     return {
         "CPU": str(facts.get("cpu") or "unknown"),
         "cores": f"{facts.get('cores_given')} of {facts.get('cores')} given",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from slotool.errors import InputError
+from slotool.extras import import_failed
 from slotool.workloads.compute import ComputeEndpoint
 from slotool.workloads.endpoint import Channel, Terms
 from slotool.workloads.http_channel import HttpChannel, client_session
@@ -58,4 +58,4 @@ def _require_stubs() -> None:
     try:
         import tritonclient.grpc  # noqa: F401
     except ImportError as error:
-        raise InputError(f"gRPC needs tritonclient's stubs: pip install 'slotool[grpc]' ({error})") from error
+        raise import_failed(error, "tritonclient", "gRPC") from error

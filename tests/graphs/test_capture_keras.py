@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from slotool.errors import GraphError, RunError
+from slotool.errors import GraphError, MissingPackageError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.capture import ApplicationGraphs, capture_keras, capture_torch, load_keras
 from slotool.graphs.torch_module import GraphModule
@@ -217,7 +217,7 @@ def test_models_that_have_no_graph_are_explained(keras: Any) -> None:
 
 def test_without_keras_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keras", None)
-    with pytest.raises(RunError, match="need the package keras, which is not installed; pip install tensorflow"):
+    with pytest.raises(MissingPackageError, match=r"keras, which is not installed; pip install 'slotool\[keras\]'"):
         load_keras("ResNet50")
 
 

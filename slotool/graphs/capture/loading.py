@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.errors import GraphError, RunError
+from slotool.errors import GraphError
+from slotool.extras import import_failed
 
 if TYPE_CHECKING:
     import keras
@@ -54,7 +55,7 @@ def load_keras(name: str) -> keras.Model:
     usual input, or a ``.keras`` file.
 
     Files are read in Keras' safe mode, which runs no code of theirs. Raises ``GraphError`` for an unknown name or a
-    file that cannot be read, ``RunError`` when Keras or TensorFlow is not installed.
+    file that cannot be read, ``MissingPackageError`` without Keras or TensorFlow.
     """
     path = Path(name)
     is_file = path.suffix in (".keras", ".h5", ".hdf5") or path.exists() or os.sep in name
@@ -70,7 +71,7 @@ def load_keras(name: str) -> keras.Model:
 
 
 def application_names() -> list[str]:
-    """The members of ``keras.applications``, sorted. Raises ``RunError`` when Keras is not installed."""
+    """The members of ``keras.applications``, sorted. Raises ``MissingPackageError`` when Keras is not installed."""
     with _muted():
         return sorted(name for name in vars(_keras().applications) if name[0].isupper())
 
@@ -88,10 +89,8 @@ def chosen_applications(names: str) -> list[str]:
 def _keras() -> Any:
     try:
         import keras
-    except ModuleNotFoundError as error:
-        raise RunError(
-            f"Keras models need the package {error.name}, which is not installed; pip install tensorflow brings both"
-        ) from error
+    except ImportError as error:
+        raise import_failed(error, "keras", "a Keras model") from error
     return keras
 
 

@@ -37,7 +37,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model that has several inputs or
-    whose shapes cannot be told; ``RunError`` when the package onnx is not installed.
+    whose shapes cannot be told; ``MissingPackageError`` when the package onnx is not installed.
     """
     reading = read_model(source)
     walk = _Walk(reading)

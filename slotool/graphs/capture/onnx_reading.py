@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.errors import GraphError, RunError
+from slotool.errors import GraphError
+from slotool.extras import import_failed
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import Shape
@@ -70,7 +71,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
     """Read a file or a model that is loaded already; weights that lie in files beside it are not opened.
 
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model that has not exactly one input
-    or a free axis in it besides the first; ``RunError`` when the package onnx is not installed.
+    or a free axis in it besides the first; ``MissingPackageError`` when the package onnx is not installed.
     """
     _require_onnx()
     import onnx
@@ -116,11 +117,8 @@ def constant_of(node: Node, name: str) -> Constant | None:
 def _require_onnx() -> None:
     try:
         import onnx.inliner  # noqa: F401
-    except ModuleNotFoundError as error:
-        package = str(error.name).partition(".")[0]
-        raise RunError(
-            f"ONNX models need the package {package}, which is not installed; pip install 'slotool[onnx]'"
-        ) from error
+    except ImportError as error:
+        raise import_failed(error, "onnx", "an ONNX model") from error
 
 
 def _loaded(path: Path) -> onnx.ModelProto:

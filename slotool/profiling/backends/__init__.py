@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from slotool.errors import InputError
+from slotool.extras import missing_package
 from slotool.profiling.backends.base import Backend
 
 __all__ = ["BACKENDS", "Backend", "backend_class"]
@@ -15,22 +16,19 @@ BACKENDS = {
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
     "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
 }
-# Those whose package comes with an extra of the same name.
-OF_AN_EXTRA = ("onnx",)
 
 
 def backend_class(name: str) -> type[Backend]:
     """The class of a backend: one of ``BACKENDS``, or one from elsewhere as ``package.module:Class``.
 
-    Raises ``InputError`` for an unknown name, or a backend whose library is not installed.
+    Raises ``InputError`` for an unknown name, ``MissingPackageError`` for one whose library is not installed.
     """
     if name not in BACKENDS and ":" not in name:
         raise InputError(f"backend {name!r} is unknown; known are {', '.join(BACKENDS)}")
     chosen = _resolve(BACKENDS.get(name, name))
     missing = chosen.missing()
     if missing:
-        how = f"; pip install 'slotool[{name}]'" if name in OF_AN_EXTRA else ""
-        raise InputError(f"the {name} backend needs the Python package {missing}, which is not installed{how}")
+        raise missing_package(missing, f"the {name} backend")
     return chosen
 
 

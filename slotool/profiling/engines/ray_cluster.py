@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from slotool.errors import InputError
+from slotool.extras import import_failed
 
 CONNECT_TIMEOUT_S = 5.0
 # What passes through ray is small, so most memory is left to those who work.
@@ -21,12 +22,12 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": ".*", "RAY
 
 
 def quiet_ray() -> Any:
-    """The module ray. Raises ``InputError`` when it is not installed."""
+    """The module ray. Raises ``MissingPackageError`` when it is not installed."""
     os.environ.update(QUIET)
     try:
         import ray
-    except ImportError:
-        raise InputError("the ray engine needs the Python package ray; pip install 'slotool[ray]'") from None
+    except ImportError as error:
+        raise import_failed(error, "ray", "the ray engine") from None
     return ray
 
 

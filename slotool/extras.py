@@ -1,0 +1,51 @@
+"""Packages that an extra of slotool brings (``pip install 'slotool[onnx]'``), and what to say where one is missing."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from slotool.errors import MissingPackageError
+
+# Top-level package → the extra in pyproject.toml that brings it.
+EXTRA_OF = {
+    "tensorflow": "keras",
+    "keras": "keras",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "ray": "ray",
+    "grpc": "grpc",
+    "tritonclient": "grpc",
+    "matplotlib": "report",
+    "plotly": "report",
+}
+
+
+def missing_package(package: str, needed_by: str = "this") -> MissingPackageError:
+    """The error for a package that is not installed, with the command that installs it if an extra brings it."""
+    extra = EXTRA_OF.get(package)
+    how = f"; pip install 'slotool[{extra}]'" if extra else ""
+    return MissingPackageError(f"{needed_by} needs the Python package {package}, which is not installed{how}")
+
+
+def import_failed(error: ImportError, package: str, needed_by: str) -> MissingPackageError:
+    """The error for an import of ``package`` that failed: it, or one that comes with it, is missing or does not fit."""
+    name = str(error.name).partition(".")[0]
+    if isinstance(error, ModuleNotFoundError):
+        return missing_package(name if name in EXTRA_OF else package, needed_by)
+    reason = f"{needed_by} needs the Python package {package}, which cannot be imported ({error})"
+    return MissingPackageError(f"{reason}; pip install 'slotool[{EXTRA_OF[package]}]'")
+
+
+def installed_extras() -> dict[str, bool]:
+    """Every extra in ``EXTRA_OF``: whether all of its packages can be found."""
+    extras = dict.fromkeys(EXTRA_OF.values(), True)
+    for package, extra in EXTRA_OF.items():
+        extras[extra] &= find_spec(package) is not None
+    return extras
+
+
+def require(*packages: str, needed_by: str) -> None:
+    """Raises ``MissingPackageError`` for the first of ``packages`` that cannot be found; none of them is imported."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise missing_package(package, needed_by)

@@ -1,0 +1,98 @@
+"""An installation without extras: what needs none works, and what needs one names the command that installs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotool.extras import EXTRA_OF
+
+# Python runs it at its start, in the worker processes of a command too.
+HIDE = f"""
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+hidden = {sorted(EXTRA_OF)}
+
+
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in hidden else find(name, path, target)
+
+
+PathFinder.find_spec = staticmethod(find_spec)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of a process in which no package of any extra can be found."""
+    folder = tmp_path_factory.mktemp("without")
+    (folder / "sitecustomize.py").write_text(HIDE)
+    search = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": search}
+
+
+def run(folder: Path, environment: dict[str, str], command: str) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "slotool", *command.split()]
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate mlp -o mlps.parquet --count 3 --units 0:4",
+        "train mlp -o mlp --data digits --epochs 1 --hidden 8",
+        "capture --torch torch.nn:ReLU --input-shape 8 -o graph.jsonl",
+        "predict --torch torch.nn:ReLU --input-shape 8 --backend torch",
+    ],
+)
+def test_a_command_that_needs_none_works(tmp_path: Path, environment: dict[str, str], command: str) -> None:
+    finished = run(tmp_path, environment, command)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_doctor_lists_extras_that_are_not_installed(tmp_path: Path, environment: dict[str, str]) -> None:
+    finished = run(tmp_path, environment, "doctor --json")
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["extras"] == dict.fromkeys(EXTRA_OF.values(), False)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Path:
+    """A folder with the files that the commands below open before they need a package."""
+    folder = tmp_path_factory.mktemp("inputs")
+    assert run(folder, environment, "generate mlp -o mlps.parquet --count 3 --units 0:4").returncode == 0
+    for name in ("model.onnx", "profile.csv", "arrivals.parquet"):
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        ("capture --keras VGG16 -o graph.jsonl", "keras", "keras"),
+        ("capture --onnx model.onnx -o graph.jsonl", "onnx", "onnx"),
+        ("profile solo mlps.parquet --backend keras -o latency.parquet", "tensorflow", "keras"),
+        ("profile solo mlps.parquet --backend onnx -o latency.parquet", "onnxruntime", "onnx"),
+        ("profile solo mlps.parquet --engine ray -o latency.parquet", "ray", "ray"),
+        ("loadtest http://127.0.0.1:9 --data digits --protocol grpc -o log.parquet", "tritonclient", "grpc"),
+        ("report . -o report.html", "matplotlib", "report"),
+        ("simulate profile.csv --arrivals arrivals.parquet --deadline-ms 36 --plots plots", "matplotlib", "report"),
+    ],
+)
+def test_a_command_that_needs_one_says_how_to_install_it(
+    inputs: Path, environment: dict[str, str], command: str, package: str, extra: str
+) -> None:
+    before = sorted(inputs.iterdir())
+    finished = run(inputs, environment, command)
+    assert finished.returncode == 2, finished.stderr
+    sentence = finished.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in finished.stderr
+    assert package in sentence
+    assert sentence.endswith(f"pip install 'slotool[{extra}]'")
+    assert sorted(inputs.iterdir()) == before

@@ -1,0 +1,55 @@
+"""What slotool says of a package that is missing is what pyproject.toml installs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from slotool.errors import MissingPackageError
+from slotool.extras import EXTRA_OF, import_failed, installed_extras, missing_package, require
+
+PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+# Installed by another distribution than the one of its name.
+BROUGHT_BY = {"keras": "tensorflow", "grpc": "tritonclient"}
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
+
+
+@pytest.mark.parametrize(("package", "extra"), EXTRA_OF.items())
+def test_the_extra_that_is_named_brings_the_package(package: str, extra: str) -> None:
+    assert BROUGHT_BY.get(package, package) in distributions(PROJECT["optional-dependencies"][extra])
+    assert package not in distributions(PROJECT["dependencies"])
+
+
+def test_all_holds_every_extra_of_a_feature() -> None:
+    (everything,) = PROJECT["optional-dependencies"]["all"]
+    assert set(everything.partition("[")[2].rstrip("]").split(",")) >= {*EXTRA_OF.values(), "test"}
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotool.extras.find_spec", lambda name: None if name == "plotly" else sys.__spec__)
+    with pytest.raises(MissingPackageError, match=r"a report needs the Python package plotly, which is not installed; "
+                       r"pip install 'slotool\[report\]'$"):  # fmt: skip
+        require("matplotlib", "plotly", needed_by="a report")
+    assert installed_extras() == {"keras": True, "onnx": True, "ray": True, "grpc": True, "report": False}
+
+
+def test_of_a_package_of_no_extra_no_command_is_guessed() -> None:
+    assert str(missing_package("nets")) == "this needs the Python package nets, which is not installed"
+
+
+def test_an_import_that_fails_names_the_package_that_is_missing_or_does_not_fit() -> None:
+    keras = import_failed(ModuleNotFoundError(name="tensorflow.python"), "keras", "a Keras model")
+    assert str(keras) == (
+        "a Keras model needs the Python package tensorflow, which is not installed; pip install 'slotool[keras]'"
+    )
+    stubs = import_failed(ImportError("too old", name="google.protobuf"), "tritonclient", "gRPC")
+    assert str(stubs) == (
+        "gRPC needs the Python package tritonclient, which cannot be imported (too old); pip install 'slotool[grpc]'"
+    )
