@@ -11,10 +11,10 @@ import numpy as np
 
 from slotool.errors import InputError, SlotoolError
 from slotool.profiling.backends import Backend
+from slotool.profiling.barrier import SharedMemoryBarrier
 from slotool.profiling.caches import eviction
 from slotool.profiling.interference import Interference
 from slotool.profiling.timer import Call, StoppingRule, Surroundings, measure
-from slotool.profiling.together import Board
 
 # Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
 DIGITS = 11
@@ -23,8 +23,8 @@ DIGITS = 11
 class Bench:
     """Answers the requests of ``WorkerProcess`` with plain JSON values. ``cores`` are those the process is bound to.
 
-    ``measure`` times a subject alone; ``prepare`` makes one ready, after which ``sample`` times it some more and
-    ``together`` runs it beside others, ``keep_busy`` for the sake of others.
+    ``measure`` times a subject alone. ``prepare`` makes one ready; after it ``sample`` times it again, ``colocated``
+    runs it with co-runners, and ``keep_busy`` runs it as a co-runner that is not timed.
     """
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
@@ -48,7 +48,7 @@ class Bench:
             "measure": self.measure,
             "prepare": self.prepare,
             "sample": self.sample,
-            "together": self.together,
+            "run colocated": self.colocated,
             "keep busy": self.keep_busy,
         }
         try:
@@ -66,26 +66,26 @@ class Bench:
         return self._place(request) | self._timed(replace(self._rule, runs=1, max_seconds=0.0))
 
     def sample(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Time what lies ready ``runs`` times."""
+        """Time the prepared model ``runs`` times."""
         return self._timed(replace(self._rule, runs=int(request["runs"]), max_seconds=0.0))
 
-    def together(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run what lies ready as ``member`` of the ``board``; returns begin and end of every sample, and the stops."""
-        board = Board(request["board"], int(request["members"]))
+    def colocated(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Run the prepared model as ``member`` of the ``barrier``; returns its samples and its stops."""
+        barrier = SharedMemoryBarrier(request["barrier"], int(request["members"]))
         try:
             idle = self._interference.idle_s
-            found = board.run(int(request["member"]), self._ready(), self._calls_per_sample, idle)
+            found = barrier.run(int(request["member"]), self._ready(), self._calls_per_sample, idle)
         finally:
-            board.close()
+            barrier.close()
         return {"spans": found.samples.tolist(), "stops": found.stops.tolist()}
 
     def keep_busy(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Run what lies ready as ``member`` of the ``board``, only for the others' sake."""
-        board = Board(request["board"], int(request["members"]))
+        """Run the prepared model as ``member`` of the ``barrier``, without timing it."""
+        barrier = SharedMemoryBarrier(request["barrier"], int(request["members"]))
         try:
-            board.keep_busy(int(request["member"]), self._ready())
+            barrier.keep_busy(int(request["member"]), self._ready())
         finally:
-            board.close()
+            barrier.close()
         return {}
 
     def _place(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Bench:
 
     def _ready(self) -> Call:
         if self._call is None:
-            raise InputError("no model lies ready to be timed")
+            raise InputError("no model is prepared: send prepare or measure first")
         return self._call
 
     def _lost_s(self) -> float:

@@ -19,7 +19,7 @@ import pandas as pd
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
 from slotool.machine import bound_to, cores_by_preference
-from slotool.profiling.company import Company, pauses_s
+from slotool.profiling.busy_copies import BusyCopies, pauses_s
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.scheduling.space import PLANNING_QUANTILE
 from slotool.tables import LatencyTable, OperatingPoint
@@ -137,12 +137,12 @@ class _Run:
         return LatencyTable(rows, self.tables[0].provenance)
 
     @contextmanager
-    def company(self, beside: int) -> Iterator[Company]:
+    def company(self, beside: int) -> Iterator[BusyCopies]:
         core = cores_by_preference()[0]
-        with Company(self.request, beside, core) as company, bound_to([core]):
+        with BusyCopies(self.request, beside, core) as company, bound_to([core]):
             yield company
 
-    def profile(self, beside: int, company: Company) -> None:
+    def profile(self, beside: int, company: BusyCopies) -> None:
         """T(k, β) of all points."""
         self.progress(f"beside {beside}: T(k, β)")
         known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
@@ -164,7 +164,7 @@ class _Run:
         alone, full = self.latency.where(co_runners=""), self.brought.full
         return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).beside(0)[full]
 
-    def answer(self, beside: int, company: Company) -> list[dict[str, Any]]:
+    def answer(self, beside: int, company: BusyCopies) -> list[dict[str, Any]]:
         """Rows of an ``InterferenceTable``: every way of answering in turns."""
         self.progress(f"beside {beside}: deadlines and accuracy targets")
         model, settings, asked = self.model, self.settings, self.asked

@@ -1,7 +1,7 @@
-"""Subjects side by side: one process each, kept alive between combinations, solo – together – solo.
+"""Co-located subjects: one process each, kept alive between combinations, timed solo, co-located, then solo again.
 
-Drift of the machine cancels, for each member is timed alone just before and just after, in the same process on the
-same cores. The label is the degradation: the median in company against the median of those solo samples.
+Each member is timed alone just before and just after, in the same process on the same cores, so drift of the machine
+cancels. The label is the degradation: the co-located median against the median of those solo samples.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 import psutil
 
 from slotool.errors import WorkerError
+from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.bench import DIGITS
 from slotool.profiling.measurers.base import Measurer, request_for
 from slotool.profiling.plan import Item, Settings, available_memory
 from slotool.profiling.process import WorkerHung, WorkerProcess
 from slotool.profiling.rows import by_key
 from slotool.profiling.subjects import Subject
-from slotool.profiling.together import Board, Spans, conduct, samples_in_company, stopped_share
 
 # A combination during which other processes took more than this share of a core is measured again, so many times.
-MOST_OTHERS = 0.02
-# So is one in which a member was stopped for more than this share of the time in company.
+MAX_OTHERS = 0.02
+# So is one in which a member was stopped for more than this share of the co-located time.
 MAX_STOPPED_SHARE = 0.02
 ATTEMPTS = 3
 # A new worker is started only with so much memory left; those used longest ago make room.
 SPARE_BYTES = 2 << 30
-# So long they run together at least: a scheduler that hands out slices of some milliseconds is to be seen at work.
-LEAST_SECONDS = 0.5
+# Minimum co-located time: long enough to contain several time slices of the scheduler, which are some milliseconds.
+MIN_SECONDS = 0.5
 
 # What a worker is kept for: a subject's name, which copy of it, and its cores.
 Key = tuple[str, int, tuple[int, ...]]
@@ -58,11 +58,11 @@ class _Attempt:
 
     @property
     def is_clean(self) -> bool:
-        return self.others <= MOST_OTHERS and not self.stopped
+        return self.others <= MAX_OTHERS and not self.stopped
 
     @property
     def badness(self) -> tuple[bool, float]:
-        """A co-runner that stood still is worse than others at work beside all."""
+        """A stopped co-runner is worse than other processes on the machine."""
         return self.stopped, self.others
 
 
@@ -75,7 +75,7 @@ class _Failure(Exception):
 
 
 class ColocatedMeasurer(Measurer):
-    """Rows hold the samples in company; ``solo_s`` are the samples alone around them, ``degradation_s`` and
+    """Rows hold the co-located samples; ``solo_s`` are the solo samples around them, ``degradation_s`` and
     ``degradation_ratio`` compare the medians, ``others`` is the share of a core that the rest of the machine took."""
 
     def __init__(self, settings: Settings):
@@ -90,7 +90,7 @@ class ColocatedMeasurer(Measurer):
         except _Failure as failure:
             answers = [failure.answer] * len(item.subjects)
         rows = [self.row(item, i, places[i], answers[i]) for i in range(len(item.subjects))]
-        # A subject beside itself has one row, with the samples of both copies.
+        # A subject co-located with itself has one row, with the samples of both copies.
         return [_one_round(row) for row in by_key(rows, self.settings.rule).values()]
 
     def close(self) -> None:
@@ -124,26 +124,26 @@ class ColocatedMeasurer(Measurer):
 
     def _attempt(self, members: Sequence[_Member]) -> _Attempt:
         before = [self._alone(member) for member in members]
-        spans, others = self._together(members)
+        spans, others = self._colocated(members)
         after = [self._alone(member) for member in members]
         answers = []
-        for member, company_s, alone_s in zip(
-            members, samples_in_company([of.samples for of in spans]), zip(before, after, strict=True), strict=True
+        for member, colocated_s, alone_s in zip(
+            members, colocated_samples([of.samples for of in spans]), zip(before, after, strict=True), strict=True
         ):
             calls = member.answer["calls_per_sample"]
-            answers.append(self._answer(member, company_s / calls, np.concatenate(alone_s), others))
+            answers.append(self._answer(member, colocated_s / calls, np.concatenate(alone_s), others))
         return _Attempt(answers, others, stopped_share(spans) > MAX_STOPPED_SHARE)
 
-    def _answer(self, member: _Member, company_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
-        if len(company_s) == 0:
-            reason = f"no sample in company within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
+    def _answer(self, member: _Member, colocated_s: np.ndarray, alone_s: np.ndarray, others: float) -> dict[str, Any]:
+        if len(colocated_s) == 0:
+            reason = f"no co-located sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
             return {"status": "timeout", "reason": reason, "others": others}
         prepared = {name: member.answer[name] for name in ("open_s", "prepare_s", "first_call_s", "calls_per_sample")}
         return {
             "status": "ok",
             **prepared,
             "policy": self.settings.policy,
-            "samples_s": _rounded(company_s[:: len(company_s) // self.settings.rule.max_samples + 1]),
+            "samples_s": _rounded(colocated_s[:: len(colocated_s) // self.settings.rule.max_samples + 1]),
             "solo_s": _rounded(alone_s),
             "others": others,
             "measured_at": time.time(),
@@ -155,22 +155,22 @@ class ColocatedMeasurer(Measurer):
             raise WorkerError(answer["reason"])
         return np.array(answer["samples_s"])
 
-    def _together(self, members: Sequence[_Member]) -> tuple[list[Spans], float]:
+    def _colocated(self, members: Sequence[_Member]) -> tuple[list[Spans], float]:
         """Each member's samples and stops, and the share of a core that the rest of the machine took."""
         rule, workers = self.settings.visit_rule, [member.worker for member in members]
-        board = Board.create(len(members))
+        barrier = SharedMemoryBarrier.create(len(members))
         try:
             for place, worker in enumerate(workers):
-                request = {"do": "together", "board": board.path, "members": len(members), "member": place}
+                request = {"do": "run colocated", "barrier": barrier.path, "members": len(members), "member": place}
                 worker.send(request)
             started, busy = time.monotonic(), _busy_with_others_s(workers)
-            conduct(
-                board, rule.runs, (LEAST_SECONDS, rule.max_seconds), lambda: all(worker.alive for worker in workers)
+            coordinate(
+                barrier, rule.runs, (MIN_SECONDS, rule.max_seconds), lambda: all(worker.alive for worker in workers)
             )
             answers = [worker.receive(self.settings.timeout_s) for worker in workers]
             others = (_busy_with_others_s(workers) - busy) / (time.monotonic() - started)
         finally:
-            board.close()
+            barrier.close()
         failed = [answer["reason"] for answer in answers if answer["status"] != "ok"]
         if failed:
             raise WorkerError(failed[0])
@@ -214,7 +214,7 @@ class ColocatedMeasurer(Measurer):
 
 
 def _one_round(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies of a subject that ran side by side did so in one and the same round."""
+    """Copies of a subject that were co-located were so in the same round."""
     return {**row, "visits": 1, "samples_per_round": [len(row["samples_s"])] if row["samples_s"] else []}
 
 

@@ -1,8 +1,8 @@
-"""Running beside each other: a board in shared memory for the barrier, and which samples count.
+"""Co-located measurement: a barrier in shared memory that starts all co-runners at once, and the samples that count.
 
-Every co-runner calls its model over and over from the same instant on. A sample counts only while all of them were
-live: it began after each had finished its first call in company, and ended before any of them stopped (Abacus' way of
-labelling; here with the raw time stamps kept, so that the choice is one small function).
+All co-runners call their models from the same instant on. A sample counts only while all of them run: it begins after
+each has finished its first call, and ends before any of them stops. Abacus labels in the same way; this module keeps
+the raw time stamps too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from slotool.profiling.timer import Call, stops
 _GO, _STOP, _FIRST = 0, 1, 2
 _BYTES_PER_SLOT = 8
 SPIN_S = 1e-4
-MOST_SPANS = 1 << 20
-# How often a member asks for its idle time: reading the system's counters takes some 20 µs, less than 1 % of this.
-LOOK_EVERY_S = 5e-3
+MAX_SPANS = 1 << 20
+# How often a member reads its idle time: reading the system's counters takes some 20 µs, less than 1 % of this.
+IDLE_CHECK_EVERY_S = 5e-3
 # A shorter stop cannot be told from time that the hypervisor took: it is counted in ticks of 10 ms per core.
 MIN_STOP_S = 0.02
 
@@ -41,11 +41,11 @@ def _never_idle() -> float:
     return 0.0
 
 
-class Board:
-    """Shared between the parent and ``members`` workers: when to go, when to stop, how many samples each has.
+class SharedMemoryBarrier:
+    """Shared by the parent and ``members`` workers: when to start, when to stop, and how many samples each has.
 
-    A counter is -1 until its member stands ready. The parent makes it with ``Board.create``; it is memory without a
-    file, which members open by ``path`` while the parent lives, so that no death leaves anything behind.
+    A counter is -1 until its member is ready. The parent makes the barrier with ``create``. It is anonymous memory that
+    members open by ``path`` while the parent lives, so nothing is left behind when a process dies.
     """
 
     def __init__(self, path: str, members: int, descriptor: int | None = None):
@@ -55,48 +55,48 @@ class Board:
         self._slots = memoryview(self._memory).cast("q")
 
     @classmethod
-    def create(cls, members: int) -> Board:
-        descriptor = os.memfd_create("slotool-board")
+    def create(cls, members: int) -> SharedMemoryBarrier:
+        descriptor = os.memfd_create("slotool-barrier")
         os.truncate(descriptor, (_FIRST + members) * _BYTES_PER_SLOT)
-        board = cls(f"/proc/{os.getpid()}/fd/{descriptor}", members, descriptor)
+        barrier = cls(f"/proc/{os.getpid()}/fd/{descriptor}", members, descriptor)
         for member in range(members):
-            board._slots[_FIRST + member] = -1
-        return board
+            barrier._slots[_FIRST + member] = -1
+        return barrier
 
     @property
     def counts(self) -> list[int]:
         return [self._slots[_FIRST + member] for member in range(self.members)]
 
     def go(self, at_s: float) -> None:
-        """Let all begin at this reading of ``time.perf_counter``, which all processes of a machine share."""
+        """Start all members at this reading of ``time.perf_counter``, a clock that all processes of a machine share."""
         self._slots[_GO] = int(at_s * 1e9)
 
     def stop(self) -> None:
         self._slots[_STOP] = 1
 
     def run(self, member: int, call: Call, calls: int, idle: Callable[[], float] = _never_idle) -> Spans:
-        """As a member: wait for the others, then call until told to stop, ``calls`` times per sample. ``idle``: seconds
-        since it was last asked in which no thread of this process ran or was to run (``Interference.idle_s``)."""
+        """As a member: wait for the others, then call until ``stop``, ``calls`` times per sample. ``idle``: seconds
+        since its last call in which no thread of this process ran or was ready to run (``Interference.idle_s``)."""
         slots, mine = self._slots, _FIRST + member
         spans: list[tuple[float, float]] = []
-        looks: list[tuple[float, float]] = []
+        checks: list[tuple[float, float]] = []
         self._await_go(member)
         idle()
-        begun = look_at = time.perf_counter()
-        while not slots[_STOP] and len(spans) < MOST_SPANS:
+        begun = check_at = time.perf_counter()
+        while not slots[_STOP] and len(spans) < MAX_SPANS:
             started = time.perf_counter()
             for _ in range(calls):
                 call()
             ended = time.perf_counter()
             spans.append((started, ended))
             slots[mine] = len(spans)
-            if ended >= look_at:
-                looks.append((ended, idle()))
-                look_at = ended + LOOK_EVERY_S
-        return Spans(np.array(spans).reshape(-1, 2), _stops(begun, np.array(looks).reshape(-1, 2)))
+            if ended >= check_at:
+                checks.append((ended, idle()))
+                check_at = ended + IDLE_CHECK_EVERY_S
+        return Spans(np.array(spans).reshape(-1, 2), _stops(begun, np.array(checks).reshape(-1, 2)))
 
     def keep_busy(self, member: int, call: Call) -> None:
-        """As a member of whom nothing is asked but to be busy: ``run`` without end and without its record."""
+        """As a member that only keeps the core busy: ``run`` without recording samples."""
         slots, mine = self._slots, _FIRST + member
         self._await_go(member)
         while not slots[_STOP]:
@@ -118,11 +118,11 @@ class Board:
             os.close(self._descriptor)
 
 
-def samples_in_company(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Seconds of the samples of each member that lie wholly within the time in which all members were live.
+def colocated_samples(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Seconds of the samples of each member that lie wholly within the time in which all members ran.
 
-    ``spans``: per member float64 [n, 2], begin and end of each sample in order. The time in company begins when the
-    slowest starter has ended its first sample and ends with the end of the member that stopped first.
+    ``spans``: per member float64 [n, 2], begin and end of each sample in order. The co-located time begins when the
+    slowest starter has ended its first sample, and ends when the first member stops.
     """
     if any(len(of_member) == 0 for of_member in spans):
         return [np.empty(0) for _ in spans]
@@ -133,8 +133,9 @@ def samples_in_company(spans: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def stopped_share(members: Sequence[Spans]) -> float:
-    """The largest share of the time in company (see ``samples_in_company``) for which a member was stopped: the others
-    had the machine to themselves meanwhile, so no sample of that round is what it is taken for. 0 to 1."""
+    """The largest share of the co-located time (see ``colocated_samples``) for which a member was stopped, 0 to 1.
+
+    The other members ran alone meanwhile, so the round does not measure co-location."""
     if any(len(of.samples) == 0 for of in members):
         return 0.0
     begin = max(of.samples[0, 1] for of in members)
@@ -148,32 +149,36 @@ def stopped_share(members: Sequence[Spans]) -> float:
     return max(stopped_s) / float(end - begin)
 
 
-def _stops(begun: float, looks: np.ndarray) -> np.ndarray:
-    """Of [n, 2], when it was looked and how long the process had been idle since the last look: those with a stop, as
-    [m, 3] of begin, end and idle seconds."""
-    begins = np.concatenate([[begun], looks[:-1, 0]]) if len(looks) else np.empty(0)
-    pieces = np.column_stack([begins, looks])
+def _stops(begun: float, checks: np.ndarray) -> np.ndarray:
+    """The intervals with a stop, as [m, 3] of begin, end and idle seconds. ``checks``: float64 [n, 2], the time of each
+    check and the idle seconds since the one before."""
+    begins = np.concatenate([[begun], checks[:-1, 0]]) if len(checks) else np.empty(0)
+    pieces = np.column_stack([begins, checks])
     return pieces[stops(pieces[:, 2], pieces[:, 1] - pieces[:, 0], MIN_STOP_S)]
 
 
-def conduct(
-    board: Board, samples: int, seconds: tuple[float, float], alive: Callable[[], bool], poll_s: float = 0.01
+def coordinate(
+    barrier: SharedMemoryBarrier,
+    samples: int,
+    seconds: tuple[float, float],
+    alive: Callable[[], bool],
+    poll_s: float = 0.01,
 ) -> bool:
-    """As the parent: start all members at once, stop them when each has ``samples`` in company.
+    """As the parent: start all members at once, stop them when each has ``samples`` co-located samples.
 
-    ``seconds``: the least and the most they run together, whatever the samples. Ends early when one has died; returns
+    ``seconds``: minimum and maximum co-located time, whatever the samples. Ends early when a member dies; returns
     whether all are alive.
     """
-    while min(board.counts) < 0 and alive():
+    while min(barrier.counts) < 0 and alive():
         time.sleep(poll_s)
-    least, most = seconds
+    min_s, max_s = seconds
     started = time.perf_counter() + 2 * poll_s
-    board.go(started)
+    barrier.go(started)
     while alive():
         lasted = time.perf_counter() - started
-        # One sample more at either end, which lie partly outside.
-        if lasted >= most or (lasted >= least and min(board.counts) >= samples + 2):
+        # The first and the last sample lie partly outside of the co-located time.
+        if lasted >= max_s or (lasted >= min_s and min(barrier.counts) >= samples + 2):
             break
         time.sleep(poll_s)
-    board.stop()
+    barrier.stop()
     return alive()

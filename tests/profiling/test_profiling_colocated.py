@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
+from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.campaign import Campaign
-from slotool.profiling.measurers.colocated import MOST_OTHERS
+from slotool.profiling.measurers.colocated import MAX_OTHERS
 from slotool.profiling.plan import Item, Settings, combinations_of, points_beside_copies
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
-from slotool.profiling.together import Board, Spans, conduct, samples_in_company, stopped_share
 from slotool.tables import LatencyTable
 
 SETTINGS = Settings(
@@ -40,44 +40,44 @@ def one_member(draw: st.DrawFn) -> np.ndarray:
 
 @given(st.lists(one_member(), min_size=1, max_size=4))
 def test_a_sample_counts_exactly_while_all_members_are_live(spans: list[np.ndarray]) -> None:
-    company = samples_in_company(spans)
+    colocated = colocated_samples(spans)
     begin, end = max(s[0, 1] for s in spans), min(s[-1, 1] for s in spans)
-    for of_member, seconds in zip(spans, company, strict=True):
+    for of_member, seconds in zip(spans, colocated, strict=True):
         wanted = [b - a for a, b in of_member if a >= begin and b <= end]
         np.testing.assert_array_equal(seconds, wanted)
         assert len(seconds) <= len(of_member) - (of_member[0, 1] == begin and of_member[0, 0] < begin)
 
 
-def test_a_member_without_samples_leaves_nobody_company() -> None:
-    assert [len(s) for s in samples_in_company([np.array([[0.0, 1.0]]), np.empty((0, 2))])] == [0, 0]
+def test_a_member_without_samples_leaves_none_co_located() -> None:
+    assert [len(s) for s in colocated_samples([np.array([[0.0, 1.0]]), np.empty((0, 2))])] == [0, 0]
 
 
 def test_all_members_begin_at_one_instant_and_stop_when_the_slowest_has_enough() -> None:
-    board = Board.create(2)
+    barrier = SharedMemoryBarrier.create(2)
     pauses, spans = (0.001, 0.01), {}
     waits = [threading.Event() for _ in pauses]
 
     def member(place: int) -> None:
-        mine = Board(board.path, 2)
+        mine = SharedMemoryBarrier(barrier.path, 2)
         spans[place] = mine.run(place, lambda: waits[place].wait(pauses[place]), 1)
         mine.close()
 
     threads = [threading.Thread(target=member, args=(place,)) for place in range(2)]
     for thread in threads:
         thread.start()
-    assert conduct(board, 6, (0.0, 30.0), lambda: True)
+    assert coordinate(barrier, 6, (0.0, 30.0), lambda: True)
     for thread in threads:
         thread.join()
-    board.close()
+    barrier.close()
     fast, slow = spans[0].samples, spans[1].samples
     assert stopped_share([spans[0], spans[1]]) == 0.0
     assert abs(fast[0, 0] - slow[0, 0]) < 0.05
     assert len(slow) >= 8
     assert len(fast) > 2 * len(slow)
-    assert all(len(s) >= 6 for s in samples_in_company([fast, slow]))
+    assert all(len(s) >= 6 for s in colocated_samples([fast, slow]))
 
 
-def test_a_stop_counts_as_far_as_it_lies_in_company() -> None:
+def test_a_stop_counts_as_far_as_it_lies_in_the_co_located_time() -> None:
     samples = np.array([[0.0, 1.0], [1.0, 2.0], [2.0, 11.0]])
     quiet = Spans(samples, np.empty((0, 3)))
     assert stopped_share([quiet, Spans(samples, np.array([[2.0, 11.0, 5.0]]))]) == pytest.approx(0.5)
@@ -89,9 +89,9 @@ def test_a_stop_counts_as_far_as_it_lies_in_company() -> None:
 def test_a_round_in_which_one_was_stopped_is_measured_again(
     subject: MakeSubject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By SIGSTOP for a second, while the other went on: no sample of either is one in company."""
+    """By SIGSTOP for a second, while the other went on: no sample of either is co-located."""
     # Work of others on this machine is to be no reason here.
-    monkeypatch.setattr("slotool.profiling.measurers.colocated.MOST_OTHERS", float("inf"))
+    monkeypatch.setattr("slotool.profiling.measurers.colocated.MAX_OTHERS", float("inf"))
 
     def found(attempt: int) -> bool:
         (tmp_path / "mark").unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, t
             assert campaign.plan.todo == []
         # Where a third process has the core too, alone and beside say little of each other.
         beside = rows.loc[[("one", "two"), ("one", "idle+two")]]
-        return bool(beside[beside["others"] <= MOST_OTHERS]["degradation_ratio"].between(1.5, 2.6).all())
+        return bool(beside[beside["others"] <= MAX_OTHERS]["degradation_ratio"].between(1.5, 2.6).all())
 
     assert shown_once(doubled)
 
@@ -143,7 +143,7 @@ def test_on_cores_of_their_own_they_hardly_feel_each_other(subject: MakeSubject,
         rows = measured(items, settings, tmp_path / f"{attempt}.parquet").rows
         assert rows["affinity"].nunique() == 2
         # Two hardware threads of one core slow each other down by half; on one of them it would be twice.
-        quiet = rows[rows["others"] <= MOST_OTHERS]
+        quiet = rows[rows["others"] <= MAX_OTHERS]
         return bool((quiet["degradation_ratio"] < 1.75).all())
 
     assert shown_once(unmoved)
@@ -170,7 +170,7 @@ def test_one_that_fails_costs_its_combinations_alone(subject: MakeSubject, out: 
     assert (out.parent / "log").read_text().split().count("crash") == 1
 
 
-def test_one_that_dies_in_company_is_replaced_for_the_next_combination(subject: MakeSubject, out: Path) -> None:
+def test_one_that_dies_co_located_is_replaced_for_the_next_combination(subject: MakeSubject, out: Path) -> None:
     subjects = [subject("fine"), subject("good"), subject("late", "die-later")]
     settings = replace(SETTINGS, timeout_s=10.0)
     rows = measured(combinations_of(subjects, [2], settings), settings, out).rows
