@@ -12,6 +12,7 @@ from slotool.cli.options import Force, Json, Out, Seed
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
+    from slotool.elastic.activators import importers
     from slotool.elastic.activators.build import Settings
     from slotool.elastic.activators.choosing import Candidate, Plan
     from slotool.elastic.activators.pruning import Pruned
@@ -133,7 +134,6 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
     """The network, its data set, and the artifact it comes from, if it comes from one."""
     from slotool.artifacts import open_artifact
     from slotool.elastic.activators.importers.chain import in_shape
-    from slotool.elastic.activators.mlp import MLP
     from slotool.elastic.family import Family, Version
     from slotool.graphs.capture.loading import load_keras, load_torch
 
@@ -145,12 +145,12 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
     if data is None:
         raise typer.BadParameter(f"{path} does not say what it was trained on", param_hint="--data")
     if is_file:
-        mlp = MLP.from_onnx(path) if path.suffix == ".onnx" else MLP.from_keras(load_keras(str(path)))
+        mlp = importers.from_onnx(path) if path.suffix == ".onnx" else importers.from_keras(load_keras(str(path)))
         dataset = _load(Version.of_mlp(path.stem, mlp), data)
     else:
         module = load_torch(str(path))
         dataset = _load(None, data)
-        mlp = MLP.from_torch(module, dataset.input_shape)
+        mlp = importers.from_torch(module, dataset.input_shape)
     mlp, sparse = in_shape(mlp, dataset.input_shape), getattr(dataset, "sparse", False)
     return Version.of_mlp(path.stem, mlp, sparse=sparse), dataset, ()
 

@@ -13,6 +13,7 @@ import torch
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.activators import importers
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.model import ElasticModel
@@ -71,7 +72,7 @@ class Version:
     def mlp(self) -> MLP:
         """The network as NumPy layers. Raises ``InputError`` when it is no chain of dense layers with ReLU."""
         state = {name: tensor.numpy() for name, tensor in self.module.state_dict().items()}
-        return MLP.from_graph(self.graph, state)
+        return importers.from_graph(self.graph, state)
 
     def forward(self, x: np.ndarray, between: Callable[[], None] | None = None) -> np.ndarray:
         """Logits of ``x``, float32 [n, *input_shape]. ``between``: called now and then; what it raises goes through."""

@@ -10,6 +10,7 @@ import torch
 
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
+from slotool.elastic.activators import importers
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.registry import RANKERS
@@ -22,7 +23,7 @@ SHARES = (0.1, 0.3, 0.5, 0.75)
 
 
 def mlp_of(version: Version) -> MLP:
-    return MLP.from_graph(version.graph, {name: t.numpy() for name, t in version.module.state_dict().items()})
+    return importers.from_graph(version.graph, {name: t.numpy() for name, t in version.module.state_dict().items()})
 
 
 @lru_cache(maxsize=1)

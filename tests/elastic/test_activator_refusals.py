@@ -13,6 +13,7 @@ from activator_subjects import digits, digits_model, mlp_of, random_model, train
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data.dataset import Split
 from slotool.elastic import load_model
+from slotool.elastic.activators import importers
 from slotool.elastic.activators.build import Settings, Subject
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
@@ -87,7 +88,7 @@ def test_a_network_that_is_no_relu_chain_is_refused_by_operator(
 ) -> None:
     module = chain(*layers)
     with pytest.raises(InputError, match=sentence):
-        MLP.from_graph(module.graph, parameters(module))
+        importers.from_graph(module.graph, parameters(module))
 
 
 def test_a_branch_is_refused() -> None:
@@ -98,13 +99,13 @@ def test_a_branch_is_refused() -> None:
     assert first
     module = GraphModule(builder.graph())
     with pytest.raises(InputError, match="operator 'shortcut' does not follow the operator before it"):
-        MLP.from_graph(module.graph, parameters(module))
+        importers.from_graph(module.graph, parameters(module))
 
 
 def test_relu_may_be_an_operator_of_its_own_and_bias_may_lack() -> None:
     module = chain(("Flatten", {}), ("Dense", {"units": 4, "bias": False}), ("ReLU", {}), ("Dense", {"units": 3}))
     x = np.random.default_rng(0).normal(size=(6, 1, 4, 4)).astype(np.float32)
-    network = MLP.from_graph(module.graph, parameters(module))
+    network = importers.from_graph(module.graph, parameters(module))
     with torch.inference_mode():
         plain = module(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(network.logits(x.reshape(6, -1)), plain, rtol=1e-4, atol=1e-5)

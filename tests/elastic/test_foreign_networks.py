@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from slotool.elastic.activators import importers
 from slotool.elastic.activators.importers.chain import in_shape
-from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family import Version
 from slotool.errors import InputError
 
@@ -83,7 +83,7 @@ def averaged() -> nn.Module:
 def test_a_torch_module_keeps_its_logits_and_its_mode(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     module = make().train()
-    mlp = MLP.from_torch(module, SHAPE)
+    mlp = importers.from_torch(module, SHAPE)
     assert module.training
     with torch.inference_mode():
         expected = module.eval()(torch.from_numpy(inputs())).numpy()
@@ -127,20 +127,20 @@ class Branching(nn.Module):
 )
 def test_a_torch_module_that_is_no_chain_is_refused(module: nn.Module, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        MLP.from_torch(module, SHAPE)
+        importers.from_torch(module, SHAPE)
 
 
 def test_a_last_softmax_is_left_out() -> None:
     torch.manual_seed(1)
     chain = nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3))
-    mlp = MLP.from_torch(nn.Sequential(chain, nn.Softmax(dim=1)), SHAPE)
+    mlp = importers.from_torch(nn.Sequential(chain, nn.Softmax(dim=1)), SHAPE)
     with torch.inference_mode():
         expected = chain(torch.from_numpy(inputs())).numpy()
     np.testing.assert_allclose(mlp.logits(inputs().reshape(20, -1)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_of_another_shape_with_the_same_values_in_the_same_order() -> None:
-    mlp = MLP.from_torch(nn.Sequential(nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3)), (30,))
+    mlp = importers.from_torch(nn.Sequential(nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3)), (30,))
     assert in_shape(mlp, SHAPE).input_shape == SHAPE
     assert in_shape(in_shape(mlp, SHAPE), (6, 5)).input_shape == (6, 5)
     assert in_shape(in_shape(mlp, SHAPE), (5, 6)).input_shape == SHAPE, "not in the same order"
@@ -195,12 +195,12 @@ def test_keras_models_keep_their_logits_and_others_are_refused() -> None:
     models = keras_models()
     images = inputs((6, 5, 2))
     for name in ("sequential", "pictures", "means"):
-        mlp = MLP.from_keras(models[name])
+        mlp = importers.from_keras(models[name])
         assert mlp.input_shape == (2, 6, 5), "channels come first"
         expected = np.asarray(models[name](images, training=False))
         found = mlp.logits(images.transpose(0, 3, 1, 2).reshape(20, -1))
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3, err_msg=name)
-    logits = MLP.from_keras(models["functional"]).logits(inputs((30,)))
+    logits = importers.from_keras(models["functional"]).logits(inputs((30,)))
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     expected = np.asarray(models["functional"](inputs((30,)), training=False))
     np.testing.assert_allclose(odds / odds.sum(axis=1, keepdims=True), expected, rtol=1e-3, atol=1e-5)
@@ -214,7 +214,7 @@ def test_keras_models_keep_their_logits_and_others_are_refused() -> None:
         (keras.layers.Add()([keras.layers.Dense(30, activation="relu")(start), start]), "where the network branches"),
     ):
         with pytest.raises(InputError, match=sentence):
-            MLP.from_keras(keras.Model(start, output))
+            importers.from_keras(keras.Model(start, output))
 
 
 def test_build_tables_takes_a_module_by_name(slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

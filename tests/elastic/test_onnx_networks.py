@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.elastic.activators.mlp import MLP
+from slotool.elastic.activators import importers
 from slotool.errors import InputError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
@@ -56,7 +56,7 @@ def test_an_onnx_network_keeps_its_logits(tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "net.onnx")
     x = np.random.default_rng(1).normal(size=(7, 1, 4, 3)).astype(np.float32)
     expected = ReferenceEvaluator(made).run(None, {"x": x})[0]
-    mlp = MLP.from_onnx(tmp_path / "net.onnx")
+    mlp = importers.from_onnx(tmp_path / "net.onnx")
     assert (mlp.input_shape, mlp.classes) == ((1, 4, 3), 3)
     np.testing.assert_allclose(mlp.logits(x.reshape(7, -1)), expected, rtol=1e-4, atol=1e-4)
 
@@ -90,7 +90,7 @@ def test_convolutions_of_an_onnx_network_keep_its_logits(tmp_path: Path, end: st
         network := model(nodes, {**made, "w4": rng.normal(size=(3, 5)).astype(np.float32)}), tmp_path / "net.onnx"
     )
     x = rng.normal(size=(7, 1, 4, 3)).astype(np.float32)
-    found = MLP.from_onnx(tmp_path / "net.onnx").logits(x.reshape(7, -1))
+    found = importers.from_onnx(tmp_path / "net.onnx").logits(x.reshape(7, -1))
     np.testing.assert_allclose(found, ReferenceEvaluator(network).run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
 
 
@@ -109,4 +109,4 @@ def test_an_onnx_network_that_is_no_chain_is_refused(
 ) -> None:
     onnx.save(model(nodes, {**weights(), "w2t": weights()["w2"].T.copy()}, outputs), tmp_path / "net.onnx")
     with pytest.raises(InputError, match=sentence):
-        MLP.from_onnx(tmp_path / "net.onnx")
+        importers.from_onnx(tmp_path / "net.onnx")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -12,8 +12,7 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer, Layer
 from slotool.errors import InputError
-from slotool.graphs.graph import Operator
-from slotool.graphs.operators import pair, window_padding
+from slotool.graphs.operators import window_padding
 
 # About so many values are what a ranker sees of a picture: its channels' means over cells of a grid.
 SEEN_VALUES = 64
@@ -144,69 +143,3 @@ class ConvLayer(Layer):
         """Inverse of ``geometry``."""
         shape, stride, padding = (tuple(geometry[part]) for part in ("shape", "stride", "padding"))
         return cls(name, weights, bias, shape, stride, padding, int(geometry["pool"]))  # type: ignore[arg-type]
-
-
-def convolutional_front(
-    operators: Sequence[Operator], parameters: Mapping[str, np.ndarray]
-) -> tuple[list[Layer], Sequence[Operator]]:
-    """The convolutions that a chain of operators begins with, and the operators left; ``operators[0]`` is the input.
-
-    ``(Conv2D → ReLU? → MaxPooling2D?)*``, where ReLU may be the convolution's own. Raises ``InputError``, naming the
-    operator, for a convolution that is not followed by ReLU, and for groups, dilation and pooling of another kind.
-    """
-    layers: list[Layer] = []
-    at, before = 1, operators[0]
-    while at < len(operators) and operators[at].op == "Conv2D" and operators[at].inputs == (before.name,):
-        convolution, rectified, pool = operators[at], operators[at].attributes.get("activation") == "relu", 1
-        last, at = convolution, at + 1
-        if at < len(operators) and not rectified and _is_relu(operators[at], last):
-            rectified, last, at = True, operators[at], at + 1
-        if not rectified:
-            raise InputError(f"operator {convolution.name!r} has no ReLU; a channel can be dropped only before ReLU")
-        if at < len(operators) and operators[at].op == "MaxPooling2D" and operators[at].inputs == (last.name,):
-            pool, last, at = _pool(operators[at], last), operators[at], at + 1
-        layers.append(_layer(convolution, before.shape, pool, parameters))
-        before = last
-    return layers, [before, *operators[at:]] if layers else operators
-
-
-def _is_relu(operator: Operator, before: Operator) -> bool:
-    kind = (
-        "relu"
-        if operator.op == "ReLU"
-        else operator.attributes.get("activation")
-        if operator.op == "Activation"
-        else None
-    )
-    return kind == "relu" and operator.inputs == (before.name,)
-
-
-def _pool(operator: Operator, before: Operator) -> int:
-    kernel, stride = pair(operator.attributes["kernel"]), pair(operator.attributes.get("stride", 1))
-    around = window_padding(operator.attributes, before.shape)
-    if len({*kernel, *stride}) > 1 or any(around):
-        raise InputError(f"operator {operator.name!r} pools windows that overlap or are not square, or with padding")
-    return int(kernel[0])
-
-
-def _layer(operator: Operator, shape: tuple[int, ...], pool: int, parameters: Mapping[str, np.ndarray]) -> ConvLayer:
-    attributes = operator.attributes
-    if attributes.get("groups", 1) != 1 or pair(attributes.get("dilation", 1)) != (1, 1):
-        raise InputError(
-            f"operator {operator.name!r} is a grouped or dilated convolution, whose channels are not one row"
-        )
-    # Uneven padding is a layer of its own, and the convolution then the second of two.
-    prefix = f"layers.{operator.name.replace('.', '_')}."
-    own = {name.rpartition(".")[2]: array for name, array in parameters.items() if name.startswith(prefix)}
-    weights = np.ascontiguousarray(own["weight"], dtype=np.float32)
-    bias = own.get("bias", np.zeros(len(weights)))
-    channels, height, width = shape
-    return ConvLayer(
-        operator.name,
-        weights,
-        np.ascontiguousarray(bias, dtype=np.float32),
-        (channels, height, width),
-        pair(attributes.get("stride", 1)),
-        window_padding(attributes, shape),
-        pool,
-    )

@@ -5,22 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.graphs import OperatorGraph
-from slotool.graphs.graph import Operator
-
-if TYPE_CHECKING:
-    import keras
-    from torch import nn
 
 
 class Layer(ABC):
@@ -162,55 +154,6 @@ class MLP:
                 raise InputError(f"operator {layer.name!r}: a weight is NaN or infinite")
             width = layer.outputs
 
-    @classmethod
-    def from_graph(cls, graph: OperatorGraph, parameters: Mapping[str, np.ndarray]) -> MLP:
-        """The network of an operator graph and its ``layers.<operator>.weight`` and ``.bias`` arrays.
-
-        Raises ``InputError`` naming the operator that breaks the chain
-        ``(Conv2D(relu) → MaxPooling2D?)* → Flatten? → Dense(relu)… → Dense``.
-        """
-        from slotool.elastic.activators.convolution import convolutional_front
-
-        layers, rest = convolutional_front(graph.operators, parameters)
-        for operator in _dense_chain(rest):
-            prefix = f"layers.{operator.name.replace('.', '_')}"
-            weights = np.ascontiguousarray(parameters[f"{prefix}.weight"], dtype=np.float32)
-            bias = parameters.get(f"{prefix}.bias", np.zeros(len(weights)))
-            layers.append(DenseLayer(operator.name, weights, np.ascontiguousarray(bias, dtype=np.float32)))
-        return cls(tuple(graph.input_shape), tuple(layers))
-
-    @classmethod
-    def from_torch(cls, module: nn.Module, input_shape: Sequence[int]) -> MLP:
-        """The same network as a module in inference mode, which is left as it is; ``input_shape`` without the batch.
-
-        Dropout, flattening, batch normalisation and a last softmax may stand in the chain; they are dropped or folded.
-        Raises ``InputError`` naming the call that breaks it, or when torch.export cannot trace the module.
-        """
-        from slotool.elastic.activators.importers.from_torch import mlp_of_module
-
-        return mlp_of_module(module, input_shape)
-
-    @classmethod
-    def from_keras(cls, model: keras.Model) -> MLP:
-        """The same network as a built Sequential or functional model; images are taken with channels first.
-
-        As ``from_torch``. Raises ``InputError`` naming the layer that breaks the chain.
-        """
-        from slotool.elastic.activators.importers.from_keras import mlp_of_model
-
-        return mlp_of_model(model)
-
-    @classmethod
-    def from_onnx(cls, path: str | Path) -> MLP:
-        """The same network as an ONNX file of one input; weights beside the file are read too.
-
-        As ``from_torch``. Raises ``InputError`` naming the node that breaks the chain, ``GraphError`` for a file that
-        is no ONNX model, ``RunError`` when the package onnx is not installed.
-        """
-        from slotool.elastic.activators.importers.from_onnx import mlp_of_onnx
-
-        return mlp_of_onnx(path)
-
     @property
     def classes(self) -> int:
         return self.layers[-1].units
@@ -245,33 +188,3 @@ class MLP:
         for layer in self.layers[:-1]:
             x = layer.activated(layer.pre_activations(x))
         return self.layers[-1].pre_activations(x)
-
-
-def _dense_chain(operators: Sequence[Operator]) -> Sequence[Operator]:
-    """The ``Dense`` operators of a chain with ReLU after all but the last; a ReLU may be an operator of its own."""
-    dense: list[Operator] = []
-    activations: list[str | None] = []
-    before = operators[0]
-    for operator in operators[1:]:
-        if operator.inputs != (before.name,):
-            raise _refusal(operator, "does not follow the operator before it, so the network is no chain")
-        if operator.op == "Dense":
-            if len(before.shape) != 1:
-                raise _refusal(operator, f"takes inputs of shape {before.shape}, which must be flattened first")
-            dense.append(operator)
-            activations.append(operator.attributes.get("activation"))
-        elif operator.op in ("ReLU", "Activation") and dense and activations[-1] is None:
-            activations[-1] = operator.attributes.get("activation", "relu")
-        elif operator.op != "Flatten" or dense:
-            raise _refusal(operator, f"is {operator.op}; Node Activators take Conv2D and Dense layers with ReLU")
-        before = operator
-    for operator, activation in list(zip(dense, activations, strict=True))[:-1]:
-        if activation != "relu":
-            raise _refusal(operator, f"has the activation {activation}; a node can be dropped only before ReLU")
-    if dense and activations[-1] is not None:
-        raise _refusal(dense[-1], f"ends the network with {activations[-1]}; it must give plain logits")
-    return dense
-
-
-def _refusal(operator: Operator, reason: str) -> InputError:
-    return InputError(f"operator {operator.name!r} {reason}")

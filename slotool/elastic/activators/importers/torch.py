@@ -25,7 +25,7 @@ NORMALISING = ("batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batc
 
 
 def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
-    """As ``MLP.from_torch``."""
+    """As ``importers.from_torch``."""
     import torch
 
     example = torch.zeros(BATCH, *input_shape)

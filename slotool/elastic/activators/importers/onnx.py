@@ -20,7 +20,7 @@ ARITHMETIC = ("Add", "Sub", "Mul", "Div")
 
 
 def mlp_of_onnx(path: str | Path) -> MLP:
-    """As ``MLP.from_onnx``."""
+    """As ``importers.from_onnx``."""
     reading = read_model(path)
     values = _weights(path)
     chain, current = Chain(reading.shapes[reading.input][1:]), reading.input

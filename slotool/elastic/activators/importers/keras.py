@@ -27,7 +27,7 @@ PASSED_ON = (
 
 
 def mlp_of_model(model: keras.Model) -> MLP:
-    """As ``MLP.from_keras``."""
+    """As ``importers.from_keras``."""
     functional = getattr(model, "_functional", None) or model
     if not hasattr(functional, "_nodes_by_depth") or len(functional.inputs) != 1:
         raise InputError(f"{model.name} is no built Sequential or functional Keras model of one input")
