@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,42 +9,14 @@ import typer
 
 from slotool.cli.evaluate_beside import Asked, evaluate_beside
 from slotool.cli.evaluate_predictor import evaluate_predictor
+from slotool.cli.evaluate_sweeps import Found, SweepOptions, sweeps
 from slotool.cli.options import Force, Json, cores_given, drawable, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
-    from slotool.cli.evaluate_sweeps import Found
     from slotool.elastic import ElasticModel
 
 TARGETS = "0.8,0.9,0.95,0.97,0.99"
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What else is asked of an SLO-NN's evaluation: ``compare``, other artifacts; ``plots``, a folder; what
-    loss to promise, with which confidence (None: the artifact's)."""
-
-    metric: str
-    compare: tuple[Path, ...]
-    plots: Path | None
-    allowed_loss: float = 0.002
-    confidence: float | None = None
-
-    def load(self, model: ElasticModel) -> list[ElasticModel]:
-        """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
-        from slotool.elastic import load_model
-        from slotool.elastic.activators.slo_nn import SloNN
-        from slotool.errors import AlreadyExistsError, InputError
-
-        if (self.compare or self.plots) and not isinstance(model, SloNN):
-            raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
-        if self.plots and self.plots.exists() and not self.plots.is_dir():
-            raise AlreadyExistsError(f"{self.plots} is a file; plots go into a folder")
-        others = [load_model(str(path)) for path in self.compare]
-        for other in others:
-            if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):
-                raise InputError(f"{other.name} is no SLO-NN of the same inputs and classes as {model.name}")
-        return others
 
 
 def register(app: typer.Typer) -> None:
@@ -149,8 +120,9 @@ def evaluate(
     _evaluate_elastic(
         opened,
         out,
-        parse_numbers(targets, "--targets"),
-        Extras(metric, tuple(compare or ()), plots, allowed_loss, confidence),
+        SweepOptions(
+            parse_numbers(targets, "--targets"), metric, tuple(compare or ()), plots, allowed_loss, confidence
+        ),
         data=data,
         split=split,
         repeats=repeats,
@@ -165,8 +137,7 @@ def evaluate(
 def _evaluate_elastic(
     opened: Artifact,
     out: Path,
-    targets: list[float],
-    extras: Extras,
+    options: SweepOptions,
     *,
     data: str | None,
     split: str,
@@ -180,7 +151,6 @@ def _evaluate_elastic(
     import torch
 
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli.evaluate_sweeps import sweeps
     from slotool.cli.output import Output
     from slotool.elastic import evaluation, load_model
     from slotool.machine import machine_id
@@ -190,7 +160,7 @@ def _evaluate_elastic(
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
     model = load_model(opened)
-    answering, others = model.on(device), extras.load(model)
+    answering, others = model.on(device), options.load(model)
     name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
     output = Output(as_json=json)
     provenance: dict[str, Any] = {
@@ -199,7 +169,7 @@ def _evaluate_elastic(
         "artifact_id": opened.id,
         "data": name,
         "split": split,
-        "metric": extras.metric,
+        "metric": options.metric,
         "threads": threads,
         "device": device,
         "machine": machine_id(),
@@ -209,12 +179,12 @@ def _evaluate_elastic(
             answering,
             examples,
             repeats=repeats,
-            metric=extras.metric,
+            metric=options.metric,
             provenance=provenance,
             progress=progress.advance,
         )
     outcomes.save(out)
-    found = sweeps(model, others, examples, outcomes, extras, targets)
+    found = sweeps(model, others, examples, outcomes, options)
     _report(output, provenance, evaluation.summary(outcomes), found, len(examples), out)
 
 

@@ -10,11 +10,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from slotool.cli.evaluate import Extras
     from slotool.elastic import ElasticModel
+    from slotool.elastic.activators.assessment import Sweep
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.reports.figure import Figure
     from slotool.tables import OutcomeTable
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """``targets``: accuracy targets to sweep. ``compare``: other SLO-NN artifacts; ``plots``: a folder for plots;
+    ``allowed_loss``: the loss whose k is promised, with ``confidence`` (None: the artifact's)."""
+
+    targets: Sequence[float]
+    metric: str
+    compare: tuple[Path, ...]
+    plots: Path | None
+    allowed_loss: float = 0.002
+    confidence: float | None = None
+
+    def load(self, model: ElasticModel) -> list[ElasticModel]:
+        """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
+        from slotool.elastic import load_model
+        from slotool.elastic.activators.slo_nn import SloNN
+        from slotool.errors import AlreadyExistsError, InputError
+
+        if (self.compare or self.plots) and not isinstance(model, SloNN):
+            raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
+        if self.plots and self.plots.exists() and not self.plots.is_dir():
+            raise AlreadyExistsError(f"{self.plots} is a file; plots go into a folder")
+        others = [load_model(str(path)) for path in self.compare]
+        for other in others:
+            if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):
+                raise InputError(f"{other.name} is no SLO-NN of the same inputs and classes as {model.name}")
+        return others
 
 
 @dataclass(frozen=True)
@@ -30,71 +59,32 @@ def sweeps(
     others: Sequence[ElasticModel],
     examples: Any,
     outcomes: OutcomeTable,
-    extras: Extras,
-    targets: Sequence[float],
+    options: SweepOptions,
 ) -> Found:
-    """The targets given, for any model that tells inputs apart; for an SLO-NN also the losses of its own sweep."""
+    """The accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
+    from slotool.elastic.activators.assessment import Sweep
     from slotool.elastic.activators.promises import Promise
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.evaluation import METRICS, accuracy_by_target
 
-    # Targets are calibrated by the first answer: they promise nothing of any other metric.
-    told = accuracy_by_target(model, examples, targets, outcomes) if extras.metric == METRICS[0] else []
-    if not told or not isinstance(model, SloNN):
-        return Found({"accuracy_targets": told})
-    if extras.confidence is not None:
-        model = model.stating(extras.confidence)
-    promise = Promise.of(model, extras.allowed_loss)
-    swept = [_swept(model, examples.x, 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s"))]
-    swept += [_swept(other, examples.x, _correct(other, examples)) for other in others if isinstance(other, SloNN)]
-    document: dict[str, Any] = {"accuracy_targets": told, "sweeps": [one.document() for one in swept]}
+    # Targets are calibrated by the first label: they promise nothing of any other metric.
+    by_target = accuracy_by_target(model, examples, options.targets, outcomes) if options.metric == METRICS[0] else []
+    if not by_target or not isinstance(model, SloNN):
+        return Found({"accuracy_targets": by_target})
+    if options.confidence is not None:
+        model = model.stating(options.confidence)
+    promise = Promise.of(model, options.allowed_loss)
+    swept = [Sweep.of_outcomes(model, examples.x, outcomes)]
+    swept += [Sweep.of_split(other, examples) for other in others if isinstance(other, SloNN)]
+    document: dict[str, Any] = {"accuracy_targets": by_target, "sweeps": [one.document for one in swept]}
     document["promise"] = asdict(promise)
-    human: list[Any] = [_targets_table(model, told), *(_sweep_table(one) for one in swept), *map(_ideal, swept)]
+    human: list[Any] = [_targets_table(model, by_target), *map(_sweep_table, swept), *map(_ideal, swept)]
     human += promise.sentences
-    if extras.plots:
-        files = _plot(swept, outcomes, extras.plots)
+    if options.plots:
+        files = _plot(swept, outcomes, options.plots)
         document["plots"] = [str(path) for path in files]
         human.append(f"drew {', '.join(str(path) for path in files)}")
     return Found(document, tuple(human))
-
-
-@dataclass(frozen=True)
-class _Swept:
-    """One SLO-NN on the examples: ``correct`` and, where it was measured, ``latency_s``, float64 [n, points]."""
-
-    model: SloNN
-    correct: np.ndarray
-    latency_s: np.ndarray | None
-    rows: list[dict[str, Any]]
-    ideal_k: float
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "subject": self.model.name,
-            "ranker": self.model.ranker,
-            "measure": self.model.measure,
-            "accuracy_by_point": dict(
-                zip((p.key for p in self.model.points), self.correct.mean(axis=0).tolist(), strict=True)
-            ),
-            "ideal_mean_k": self.ideal_k,
-            "confidence": self.model.calibration.stated,
-            "losses": self.rows,
-        }
-
-
-def _swept(model: SloNN, x: Any, correct: np.ndarray, latency_s: np.ndarray | None = None) -> _Swept:
-    from slotool.elastic.activators import assessment
-
-    rows = assessment.aclo_sweep(model, x, correct, latency_s=latency_s)
-    return _Swept(model, correct, latency_s, rows, assessment.ideal_k(model, correct))
-
-
-def _correct(model: SloNN, examples: Any) -> np.ndarray:
-    from slotool.elastic.activators.build import flat, right
-    from slotool.elastic.activators.trying import try_all
-
-    labels = try_all(model.mlp, model.activators, model.shares, flat(examples.x)).labels
-    return right(labels, examples.y).astype(float)
 
 
 def _targets_table(model: SloNN, told: Sequence[dict[str, float]]) -> Any:
@@ -117,7 +107,7 @@ def _targets_table(model: SloNN, told: Sequence[dict[str, float]]) -> Any:
     )
 
 
-def _sweep_table(one: _Swept) -> Any:
+def _sweep_table(one: Sweep) -> Any:
     from slotool.cli.output import duration, table
 
     cells = [
@@ -132,7 +122,7 @@ def _sweep_table(one: _Swept) -> Any:
             f"{r['fixed_accuracy']:.4f}",
             f"{r['same_accuracy_k']:.4g}",
         ]
-        for r in one.rows
+        for r in one.losses
     ]
     heads = ["allowed", "mean k", "accuracy", "vs full", "± SE", "latency", "fixed k", "its accuracy", "k as accurate"]
     sure = f"{100 * one.model.calibration.stated:g} % confidence"
@@ -140,14 +130,14 @@ def _sweep_table(one: _Swept) -> Any:
     return table(title, heads, cells)
 
 
-def _ideal(one: _Swept) -> str:
+def _ideal(one: Sweep) -> str:
     return (
         f"{one.model.name}: if each input's need were known, a mean k of {one.ideal_k:.4g} would lose nothing; "
         f"confidence is by {one.model.measure}"
     )
 
 
-def _plot(swept: Sequence[_Swept], outcomes: OutcomeTable, folder: Path) -> list[Path]:
+def _plot(swept: Sequence[Sweep], outcomes: OutcomeTable, folder: Path) -> list[Path]:
     from slotool.reports.plots import save_png
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +148,7 @@ def _plot(swept: Sequence[_Swept], outcomes: OutcomeTable, folder: Path) -> list
     return paths
 
 
-def _figures(swept: Sequence[_Swept], outcomes: OutcomeTable) -> list[Figure]:
+def _figures(swept: Sequence[Sweep], outcomes: OutcomeTable) -> list[Figure]:
     import numpy as np
 
     from slotool.reports.series.elastic import Line, accuracy_against_mean_k, accuracy_against_mean_latency
@@ -167,17 +157,17 @@ def _figures(swept: Sequence[_Swept], outcomes: OutcomeTable) -> list[Figure]:
     data, examples = outcomes.provenance.get("data", ""), len(outcomes.examples)
     source = f"{examples:,} {outcomes.provenance.get('split', '')} examples of {data}"
     fixed = [Line(f"{_name(one, swept)}", _costs(one.model), one.correct.mean(axis=0)) for one in swept]
-    chosen = [Line(f"{_name(one, swept)}, per input", *_column(one, "mean_k")) for one in swept]
+    chosen = [Line(f"{_name(one, swept)}, per input", *one.curve("mean_k")) for one in swept]
     ideal = [Line(f"{_name(one, swept)}, ideal", np.array([one.ideal_k]), np.array([full])) for one in swept]
     subject = swept[0].model.name
     figures = [accuracy_against_mean_k(subject, fixed, chosen, ideal, full, source)]
     timed = [(one, one.latency_s) for one in swept if one.latency_s is not None]
     slow = [Line(f"{_name(one, swept)}", taken.mean(axis=0), one.correct.mean(axis=0)) for one, taken in timed]
-    told = [Line(f"{_name(one, swept)}, per input", *_column(one, "latency_s")) for one, _ in timed]
+    told = [Line(f"{_name(one, swept)}, per input", *one.curve("latency_s")) for one, _ in timed]
     return [*figures, accuracy_against_mean_latency(subject, slow, told, full, source)]
 
 
-def _name(one: _Swept, swept: Sequence[_Swept]) -> str:
+def _name(one: Sweep, swept: Sequence[Sweep]) -> str:
     alike = sum(other.model.ranker == one.model.ranker for other in swept) > 1
     return f"{one.model.name} ({one.model.ranker})" if alike else one.model.ranker
 
@@ -186,11 +176,3 @@ def _costs(model: SloNN) -> np.ndarray:
     import numpy as np
 
     return np.append(model.shares, 1.0)
-
-
-def _column(one: _Swept, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """That and the accuracy reached, by rising target."""
-    import numpy as np
-
-    rows = sorted(one.rows, key=lambda row: row["target"])
-    return np.array([row[what] for row in rows]), np.array([row["accuracy"] for row in rows])

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slotool import strict_json
-from slotool.artifacts import Artifact, open_artifact
-from slotool.errors import ArtifactError, InputError
+from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 
@@ -134,41 +132,3 @@ def confidence(logits: np.ndarray) -> np.ndarray:
     """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     return 1.0 / np.exp(shifted).sum(axis=1)
-
-
-def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
-    """The model of an artifact, whatever its kind. ``mapped``: only what is touched of its weights takes memory, unless
-    they need another layout; for a model that is seldom asked. Raises ``ArtifactError`` when the bundle is damaged or
-    no model."""
-    artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS), mapped=mapped)
-    if artifact.kind not in _LOADERS:
-        raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
-    with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
-        return _LOADERS[artifact.kind](artifact)
-
-
-def _family(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.family import Family
-
-    return Family.load(artifact)
-
-
-def _slo_nn(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.activators.slo_nn import SloNN
-
-    return SloNN.load(artifact)
-
-
-def _supernet(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.supernets.supernet import Supernet
-
-    return Supernet.load(artifact)
-
-
-# A single network is a family of one: the same artifact form, the same class.
-_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
-    "network": _family,
-    "family": _family,
-    "slo-nn": _slo_nn,
-    "supernet": _supernet,
-}

@@ -89,7 +89,7 @@ def artifact_subjects(path: str | Path, data: str = "") -> list[Subject]:
     ``data``: a data set whose examples are answered, instead of random inputs. Raises ``ArtifactError``, and
     ``InputError`` for a model of sparse inputs without one: random dense ones would time other work.
     """
-    from slotool.elastic.model import load_model
+    from slotool.elastic import load_model
 
     artifact = open_artifact(path)
     model = load_model(artifact)

@@ -10,7 +10,7 @@ from tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, sparse_model
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.activators.slo_nn import LEAST_FOR_PRODUCTS
+from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS
 from slotool.elastic.queries import Queries
 from slotool.errors import InputError
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
@@ -21,7 +21,7 @@ from slotool.tables import FULL
 @given(
     sparse=st.booleans(),
     int8=st.booleans(),
-    n=st.integers(1, 2 * LEAST_FOR_PRODUCTS),
+    n=st.integers(1, 2 * MIN_BATCH_FOR_PRODUCTS),
     p=st.integers(1, 5),
     chosen=st.one_of(st.integers(0, 2), st.floats(0.0, 0.3)),
     seed=st.integers(0, 2**16),
@@ -48,19 +48,19 @@ def test_a_batch_is_answered_as_its_queries_are(
 @pytest.mark.parametrize("sparse", [False, True])
 def test_logits_of_a_batch_are_those_of_its_queries(sparse: bool) -> None:
     model = sparse_model() if sparse else dense_model()
-    x = examples(sparse, 2 * LEAST_FOR_PRODUCTS, 0)
+    x = examples(sparse, 2 * MIN_BATCH_FOR_PRODUCTS, 0)
     alone = np.concatenate([model.forward(x[row : row + 1], FULL) for row in range(x.shape[0])])
     np.testing.assert_allclose(model.forward(x, FULL), alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("point", [0, -1])
 def test_one_bad_query_of_a_batch_is_refused(point: int) -> None:
-    x = examples(False, 2 * LEAST_FOR_PRODUCTS, 0)
+    x = examples(False, 2 * MIN_BATCH_FOR_PRODUCTS, 0)
     x[7, 3] = np.nan
     for way in (dense_model().top, dense_model().forward):
         with pytest.raises(InputError, match="NaN or infinite"):
             way(x, point=dense_model().points[point])
-    many = examples(True, 2 * LEAST_FOR_PRODUCTS, 0)
+    many = examples(True, 2 * MIN_BATCH_FOR_PRODUCTS, 0)
     many.indices[5] = FEATURES
     with pytest.raises(InputError, match="has features 0 to 59, no others"):
         sparse_model().answerer(point=sparse_model().points[point]).many(many)

@@ -15,7 +15,7 @@ from slotool.data.dataset import Split
 from slotool.elastic.activators import build
 from slotool.elastic.activators.build import Learnt, Settings, Subject, learn
 from slotool.elastic.activators.confidence import Calibration, Lessons, least_share
-from slotool.elastic.activators.promises import CONFIDENCE, Evidence
+from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses

@@ -181,7 +181,7 @@ def test_results_cannot_be_replaced(model: SloNN) -> None:
 def test_a_copied_model_has_workspaces_of_its_own(model: SloNN, copied: Callable[[Any], Any]) -> None:
     wanted = model.top(query(model)[None], 2)[1]
     other = copied(model)
-    assert other._compiled is not model._compiled
+    assert other.compiled is not model.compiled
     np.testing.assert_array_equal(other.top(query(model)[None], 2)[1], wanted)
 
 

@@ -191,7 +191,7 @@ def _least_popular(bench: Bench, model: Any) -> int | None:
     """The fewest most popular labels, of the k grid, that promise the allowed loss by validation examples."""
     from slotool.elastic.activators.activator import Activator
     from slotool.elastic.activators.build import flat, right
-    from slotool.elastic.activators.promises import Evidence
+    from slotool.elastic.activators.evidence import Evidence
     from slotool.elastic.activators.trying import try_all
 
     last, split = len(model.mlp.layers) - 1, bench.data.validation
@@ -235,7 +235,7 @@ def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
     for layer in model.activators:
         inputs = layer_input(model.mlp, {}, flat(data.test.x)[:CHOOSING_INPUTS], 1.0, layer)
         x = np.ascontiguousarray(inputs if isinstance(inputs, np.ndarray) else inputs.toarray(), dtype=np.float32)
-        state = model._compiled.state
+        state = model.compiled.state
         took = []
         for share in (0, len(model.shares) - 1):
             best = float("inf")

@@ -11,12 +11,11 @@ from numba import types
 from numba.core.errors import NumbaError
 
 from slotool.elastic.activators.kernels import batched, full_batch, layout, quantized, single
-from slotool.elastic.activators.slo_nn import LEAST_FOR_PRODUCTS
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.tabulated import TabulatedNetwork
 
 
 def _contiguous(dtype: Any) -> types.Array:
@@ -61,9 +60,11 @@ class Answerer:
     Other threads, and copies, make their own by ``model.answerer``. A forked process may go on with its own.
     """
 
-    def __init__(self, model: SloNN, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None):
-        if not 1 <= p <= min(layout.MOST_ANSWERS, model.classes):
-            most = min(layout.MOST_ANSWERS, model.classes)
+    def __init__(
+        self, model: TabulatedNetwork, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ):
+        if not 1 <= p <= min(layout.MAX_ANSWERS, model.classes):
+            most = min(layout.MAX_ANSWERS, model.classes)
             raise InputError(f"{model.name}: the best {p} labels cannot be given, only 1 to {most}")
         if point is not None and accuracy is not None:
             raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
@@ -76,7 +77,7 @@ class Answerer:
             self._at = model.points.index(point or model.full)
         self._threshold = float("-inf") if threshold is None else threshold
         # Held, because the handle knows no more than their addresses.
-        self._compiled = model._compiled
+        self._compiled = model.compiled
         self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
         # What each kind of query is answered by, compiled when the first comes.
@@ -88,7 +89,7 @@ class Answerer:
         self._rounded: np.ndarray | None = None
         if model.all_int8 and (threshold is not None or self._at == len(model.shares)):
             self._at = len(model.shares)
-            self._network = model._rounded
+            self._network = model.rounded
             self._rounded = self._network.handle(self._labels, self._scores)
 
     @property
@@ -174,7 +175,7 @@ class Answerer:
         found = Answers(
             np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
         )
-        if n >= LEAST_FOR_PRODUCTS and self._all_in_full:
+        if n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full:
             found.taken[:] = len(self.model.shares)
             if full_batch.best_labels(self._compiled, x, found.labels, found.scores):
                 return found

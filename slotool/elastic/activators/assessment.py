@@ -16,6 +16,7 @@ from slotool.elastic.activators.confidence import least_share, mean_share
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import only_output, try_all
 from slotool.elastic.family import Version
+from slotool.tables import OutcomeTable
 
 # Accuracy targets of the sweep: the full network's held-out accuracy less this much.
 SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
@@ -107,6 +108,55 @@ def aclo_sweep(
             row |= {"latency_s": float(latency_s[every, chosen].mean()), "fixed_latency_s": latency_s[:, fixed].mean()}
         rows.append(row)
     return rows
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An SLO-NN that chooses k per input, on the examples of one split, over the allowed losses of ``SLACKS``.
+
+    ``correct``: float [n, points]; ``latency_s``: float64 [n, points], None where nothing was timed; ``losses``: rows
+    of ``aclo_sweep``; ``ideal_k``: see there.
+    """
+
+    model: SloNN
+    correct: np.ndarray
+    latency_s: np.ndarray | None
+    losses: list[dict[str, Any]]
+    ideal_k: float
+
+    @classmethod
+    def of_outcomes(cls, model: SloNN, x: Any, outcomes: OutcomeTable) -> Sweep:
+        """From the measured ``outcomes`` of the examples ``x``."""
+        correct, latency_s = 1.0 - outcomes.matrix("error"), outcomes.matrix("latency_s")
+        return cls(
+            model, correct, latency_s, aclo_sweep(model, x, correct, latency_s=latency_s), ideal_k(model, correct)
+        )
+
+    @classmethod
+    def of_split(cls, model: SloNN, split: Any) -> Sweep:
+        """From the answers to a split, which are computed here and not timed."""
+        labels = try_all(model.mlp, model.activators, model.shares, flat(split.x)).labels
+        correct = right(labels, split.y).astype(float)
+        return cls(model, correct, None, aclo_sweep(model, split.x, correct), ideal_k(model, correct))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Plain numbers and lists."""
+        points = (point.key for point in self.model.points)
+        return {
+            "subject": self.model.name,
+            "ranker": self.model.ranker,
+            "measure": self.model.measure,
+            "accuracy_by_point": dict(zip(points, self.correct.mean(axis=0).tolist(), strict=True)),
+            "ideal_mean_k": self.ideal_k,
+            "confidence": self.model.calibration.stated,
+            "losses": self.losses,
+        }
+
+    def curve(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """A column of ``losses`` and the accuracy reached, by rising accuracy target."""
+        rows = sorted(self.losses, key=lambda row: row["target"])
+        return np.array([row[column] for row in rows]), np.array([row["accuracy"] for row in rows])
 
 
 def ideal_k(model: SloNN, correct: np.ndarray) -> float:

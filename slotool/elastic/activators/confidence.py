@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
 from slotool.elastic.activators.importance import sum_by_key
-from slotool.elastic.activators.promises import CONFIDENCE, Evidence
 
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
 LEAST_PROBABILITY = 1e-6

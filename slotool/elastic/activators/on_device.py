@@ -20,7 +20,7 @@ from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
-from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.tabulated import TabulatedNetwork
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
@@ -38,7 +38,7 @@ class DeviceSloNN(ElasticModel):
     a device that PyTorch does not have here.
     """
 
-    def __init__(self, model: SloNN, device: str):
+    def __init__(self, model: TabulatedNetwork, device: str):
         if not model.mlp.dense:
             raise InputError(f"{model.name} has convolutions; it is answered on the CPU only, not on {device}")
         self.device = _device(device)

@@ -16,6 +16,7 @@ from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, least_share
 from slotool.elastic.activators.inputs import dense_rows, sparse_rows
+from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
 from slotool.elastic.activators.refusals import dims, not_finite, number, row_values
@@ -30,12 +31,8 @@ if TYPE_CHECKING:
     from slotool.elastic.activators.kernels.quantized import RoundedMLP
 
 KIND = "slo-nn"
-# With int8 rows so many of the best labels are scored again from float32 rows, or as many as are asked for.
-SCORED_AGAIN = 2
 # Ways of asking that ``top`` keeps ready.
 MAX_SESSIONS = 16
-# From so many queries on, all nodes of them are computed sooner by a product per layer than query by query.
-LEAST_FOR_PRODUCTS = 16
 
 
 class SloNN(ElasticModel):
@@ -101,28 +98,28 @@ class SloNN(ElasticModel):
         flat = self.flat(x)
         out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
         if self.all_int8 and point == FULL and isinstance(flat, np.ndarray):
-            return self._exactly_where(self._rounded.logits(flat, out), flat, out)
+            return self._exactly_where(self.rounded.logits(flat, out), flat, out)
         if point == FULL and self._all_at_once(flat, out):
             return out
-        bad = self._compiled.logits(flat, out, at)
+        bad = self.compiled.logits(flat, out, at)
         if bad >= 0:
             raise not_finite(flat, bad)
         return out
 
     def _all_at_once(self, flat: Any, out: np.ndarray) -> bool:
         """Whether ``out`` could be filled with a batch's logits from all nodes by one product per layer."""
-        if len(out) < LEAST_FOR_PRODUCTS:
+        if len(out) < MIN_BATCH_FOR_PRODUCTS:
             return False
         from slotool.elastic.activators.kernels import full_batch
 
-        return full_batch.logits(self._compiled, flat, out)
+        return full_batch.logits(self.compiled, flat, out)
 
     def _exactly_where(self, refused: np.ndarray, flat: np.ndarray, out: np.ndarray) -> np.ndarray:
         """``out`` with the rows that int8 ``refused`` answered in float32."""
         if not refused.any():
             return out
         left, exact = flat[refused], np.empty((int(refused.sum()), self.classes), dtype=np.float32)
-        bad = self._compiled.logits(left, exact, len(self.shares))
+        bad = self.compiled.logits(left, exact, len(self.shares))
         if bad >= 0:
             raise not_finite(flat, int(np.flatnonzero(refused)[bad]))
         out[refused] = exact
@@ -153,7 +150,7 @@ class SloNN(ElasticModel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies make their own of what holds addresses or workspaces."""
-        own = ("_compiled", "_rounded", "_sessions")
+        own = ("compiled", "rounded", "_sessions")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
@@ -222,7 +219,7 @@ class SloNN(ElasticModel):
             if not (self.all_int8 and isinstance(flat, np.ndarray)):
                 return exact
             out = np.empty_like(exact)
-            refused = self._rounded.logits_numpy(flat, out)
+            refused = self.rounded.logits_numpy(flat, out)
             return np.where(refused[:, None], exact, out)
         mlp = self.mlp
         if self.int8 and not self.all_int8:
@@ -245,7 +242,7 @@ class SloNN(ElasticModel):
             if threshold is not None:
                 chosen = self._least(self.estimates(one)[0].tolist(), threshold)
             values = self.forward_numpy(one, chosen)[0]
-            best = np.argsort(-values, kind="stable")[: max(p, SCORED_AGAIN)]
+            best = np.argsort(-values, kind="stable")[: max(p, MIN_RESCORED)]
             if self.int8 and not self.all_int8 and chosen != self.full:
                 share, last = self.shares[self._at[chosen]], len(self.mlp.layers) - 1
                 hidden = layer_input(self.mlp, self.activators, flat[row : row + 1], share, last)
@@ -265,7 +262,7 @@ class SloNN(ElasticModel):
         if not np.isfinite(row_values(inputs, 0)).all():
             raise not_finite(flat, 0)
         out = np.empty(len(self.shares))
-        self._compiled.estimate(inputs, out)
+        self.compiled.estimate(inputs, out)
         return out
 
     def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float]:
@@ -391,14 +388,14 @@ class SloNN(ElasticModel):
             raise ArtifactError(f"{artifact.path}: its tables and weights do not belong together ({error})") from error
 
     @cached_property
-    def _compiled(self) -> Compiled:
+    def compiled(self) -> Compiled:
         from slotool.elastic.activators.kernels.compiled import Compiled
 
         rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 and not self.all_int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
 
     @cached_property
-    def _rounded(self) -> RoundedMLP:
+    def rounded(self) -> RoundedMLP:
         from slotool.elastic.activators.kernels.quantized import RoundedMLP
 
         return RoundedMLP(self.mlp)

@@ -19,14 +19,14 @@ from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.tabulated import TabulatedNetwork
 
 DESCRIPTION_FILE = "slo-nn.json"
 WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
 
 
-def description(model: SloNN) -> dict[str, Any]:
+def description(model: TabulatedNetwork) -> dict[str, Any]:
     """What ``slo-nn.json`` holds: all that is no array."""
     layers = model.mlp.layers
     return {

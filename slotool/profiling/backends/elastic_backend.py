@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from slotool.elastic.model import ElasticModel, load_model
+from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.queries import Queries, dataset_of
 from slotool.machine import limit_threads
 from slotool.profiling.backends.base import Backend

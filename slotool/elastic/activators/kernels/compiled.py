@@ -79,7 +79,7 @@ class Compiled:
         header[k.CONVOLVED_AT] = self._numbers.add(np.zeros(pairs))
         for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
             header[field] = self._numbers.add(np.zeros(width))
-        header[k.BEST_AT] = self._numbers.add(np.zeros(k.MOST_ANSWERS))
+        header[k.BEST_AT] = self._numbers.add(np.zeros(k.MAX_ANSWERS))
         for field in (k.ACTIVE_AT, k.CHOSEN_AT):
             header[field] = self._ints.add(np.zeros(width))
         header[k.STARTS_AT] = self._ints.add(np.zeros(max(1, int(rows[:, k.TABLES].max()))))
@@ -87,7 +87,7 @@ class Compiled:
         header[k.QUERY_STEPS_AT] = self._numbers.add(np.zeros(k.SUMS + int(rows[:, [k.COARSE, k.FINE]].max()) + ROWS))
         # The last of the bytes: what follows its beginning is cleared now and then.
         header[k.STAMPS_AT] = self._bytes.add(np.zeros(width))
-        header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MOST_ANSWERS))
+        header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MAX_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
         """int64 [HANDLE] for ``single.top_*``, good for as long as this object and both arrays live.

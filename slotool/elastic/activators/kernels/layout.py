@@ -40,8 +40,12 @@ NONE, HASH, CLUSTERS, PROJECTED = range(4)
 # A row of int8 takes whole cache lines.
 LINE_BYTES = 64
 
-# The most labels a query may ask for.
-MOST_ANSWERS = 128
+# Most labels that a query may ask for.
+MAX_ANSWERS = 128
+# With int8 weights at least this many of the best labels are scored again with float32 weights.
+MIN_RESCORED = 2
+# From this batch size on, one matrix product per layer is faster than one query after another, when k is 100 %.
+MIN_BATCH_FOR_PRODUCTS = 16
 
 # Fields of a handle, see ``top_dense``; first an address and a length for each of the four arrays.
 LABELS_AT, SCORES_AT, ANSWERS, POINT = range(8, 12)
@@ -59,5 +63,5 @@ def require_results(labels: np.ndarray, scores: np.ndarray) -> None:
     """Raises ``ValueError`` unless compiled code may write answers there: int32 and float32 [p], contiguous."""
     alike = labels.dtype == np.int32 and scores.dtype == np.float32 and labels.shape == scores.shape == (len(labels),)
     whole = labels.flags.carray and scores.flags.carray
-    if not (alike and whole and len(labels) <= MOST_ANSWERS):
-        raise ValueError(f"results must be int32 and float32 [p], contiguous, with p at most {MOST_ANSWERS}")
+    if not (alike and whole and len(labels) <= MAX_ANSWERS):
+        raise ValueError(f"results must be int32 and float32 [p], contiguous, with p at most {MAX_ANSWERS}")

@@ -39,6 +39,7 @@ from slotool.elastic.activators.kernels.layout import (
     KIND,
     LABELS_AT,
     LAYERS,
+    MIN_RESCORED,
     NONE,
     NOT_FINITE,
     OTHER_THREAD,
@@ -55,7 +56,6 @@ from slotool.elastic.activators.kernels.layout import (
     VALUES_AT,
     WRONG_LENGTH,
 )
-from slotool.elastic.activators.slo_nn import SCORED_AGAIN
 
 # Columns of sparse inputs that are fetched while the query is being read.
 FETCHED_COLUMNS = 16
@@ -244,7 +244,7 @@ def _top(
     wanted, point = handle[ANSWERS], handle[POINT]
     labels = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
     scores = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
-    kept = max(wanted, SCORED_AGAIN)
+    kept = max(wanted, MIN_RESCORED)
     best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
     for i in range(kept):
         best[i] = -np.inf

@@ -1,0 +1,48 @@
+"""The elastic model of an artifact: each kind's class is imported when an artifact of that kind is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slotool import strict_json
+from slotool.artifacts import Artifact, open_artifact
+from slotool.elastic.model import ElasticModel
+from slotool.errors import ArtifactError
+
+
+def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
+    """The model of an artifact, whatever its kind. ``mapped``: only what is touched of its weights takes memory, unless
+    they need another layout; for a model that is seldom asked. Raises ``ArtifactError`` when the bundle is damaged or
+    no model."""
+    artifact = source if isinstance(source, Artifact) else open_artifact(source, tuple(_LOADERS), mapped=mapped)
+    if artifact.kind not in _LOADERS:
+        raise ArtifactError(f"{artifact.path}: this is a {artifact.kind} artifact, expected {' or '.join(_LOADERS)}")
+    with strict_json.assembling(artifact.path, f"a {artifact.kind} that slotool wrote", error=ArtifactError):
+        return _LOADERS[artifact.kind](artifact)
+
+
+def _family(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.family import Family
+
+    return Family.load(artifact)
+
+
+def _slo_nn(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.activators.slo_nn import SloNN
+
+    return SloNN.load(artifact)
+
+
+def _supernet(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.supernets.supernet import Supernet
+
+    return Supernet.load(artifact)
+
+
+# A single network is a family of one: the same artifact form, the same class.
+_LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
+    "network": _family,
+    "family": _family,
+    "slo-nn": _slo_nn,
+    "supernet": _supernet,
+}
