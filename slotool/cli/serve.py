@@ -55,7 +55,9 @@ def serve(
     ] = None,
     policy: Annotated[
         str,
-        typer.Option("--policy", help="by-demand, or whole-queue, slackfit, switching …: points and batches by load."),
+        typer.Option(
+            "--policy", help="by-demand, or value-iteration, slackfit, switching …: points and batches by load."
+        ),
     ] = "by-demand",
     deadline_ms: Annotated[
         float | None,
@@ -113,7 +115,7 @@ def serve(
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
 
-    Example: slotool serve supernet --latency points.parquet --outcomes outcomes.parquet --policy whole-queue
+    Example: slotool serve supernet --latency points.parquet --outcomes outcomes.parquet --policy value-iteration
     --engine local --replicas 2
     """
     import math

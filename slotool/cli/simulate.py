@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation.dynamics import Dynamics
 
-ALL = "whole-queue,slackfit,maxbatch,maxacc,mincost,switching,fixed"
+ALL = "value-iteration,slackfit,maxbatch,maxacc,mincost,switching,fixed"
 OPTIMA = ("auto", "milp", "bound")
 
 
@@ -71,7 +71,7 @@ def simulate(
 
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
 
-    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies whole-queue,slackfit
+    Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --policies value-iteration,slackfit
     --plots plots
     """
     from slotool.cli.output import Output

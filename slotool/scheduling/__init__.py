@@ -2,7 +2,7 @@
 
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
 from slotool.scheduling.co_runners import CoRunnerEstimator, InterferenceAware
-from slotool.scheduling.dispatcher import Batch, Dispatcher, Drop, Fate, Workers
+from slotool.scheduling.dispatcher import Batch, Dispatcher, Drop, RequestOutcome, Workers
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.first_applicable import FirstApplicable, by_demand
 from slotool.scheduling.fixed import FixedPoint
@@ -24,7 +24,6 @@ __all__ = [
     "Dispatcher",
     "Drop",
     "EdfQueue",
-    "Fate",
     "FirstApplicable",
     "FixedPoint",
     "InterferenceAware",
@@ -33,6 +32,7 @@ __all__ = [
     "Lcao",
     "Policy",
     "Query",
+    "RequestOutcome",
     "ToleranceTiers",
     "Workers",
     "by_demand",

@@ -17,7 +17,7 @@ from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 
 
-class Fate(StrEnum):
+class RequestOutcome(StrEnum):
     """What became of a query.
 
     ``IN_TIME``, ``LATE``: answered. ``EXPIRED``: its deadline came while it waited. ``REFUSED``: the policy had no way
@@ -57,7 +57,7 @@ class Drop:
     """A query that will not be served, and why: ``EXPIRED``, ``REFUSED``, ``SHED`` or ``FAILED``."""
 
     query: Query
-    fate: Fate
+    outcome: RequestOutcome
     reason: str
 
 
@@ -128,11 +128,10 @@ class Dispatcher:
     """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
 
     Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``turn`` what to do
-    until there is nothing more to do; ``fates`` counts what became of everybody. A batch on two workers has no single
-    end: tell of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
-    ``returned``. Instants are µs of one clock and need
-    not ascend. Whoever is asked in vain for a worker that was never there gets an ``InputError``. ``workers``: how
-    many, or those of another queue.
+    until there is nothing more to do; ``outcomes`` counts what became of everybody. A batch on two workers has no
+    single end: tell of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
+    ``returned``. Instants are µs of one clock and need not ascend. Whoever is asked in vain for a worker that was never
+    there gets an ``InputError``. ``workers``: how many, or those of another queue.
 
     Source: superserve, §5 (the router: a global EDF queue, the scheduler asked whenever a worker is free).
     """
@@ -142,7 +141,7 @@ class Dispatcher:
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue()
         self.queue.free_us, self.queue.at_once = self.workers.free_us, self.workers.at_once
-        self.fates: Counter[Fate] = Counter()
+        self.outcomes: Counter[RequestOutcome] = Counter()
 
     @property
     def running(self) -> Mapping[int, Batch]:
@@ -153,11 +152,11 @@ class Dispatcher:
         """``returning``: it was here before, so it is no new arrival."""
         self.queue.push(query, returning=returning)
 
-    def withdraw(self, query: Query, fate: Fate = Fate.GONE) -> bool:
+    def withdraw(self, query: Query, outcome: RequestOutcome = RequestOutcome.GONE) -> bool:
         """Its client is gone, or will not wait any longer. Whether it still waited; a batch at work is not called
         back."""
         found = self.queue.remove(query)
-        self.fates[fate] += found
+        self.outcomes[outcome] += found
         return found
 
     def turn(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
@@ -165,21 +164,27 @@ class Dispatcher:
 
         The batch is taken to begin at ``now_us``. Expired queries are given up even while all workers are busy.
         """
-        dropped = [self._dropped(query, Fate.EXPIRED, "the deadline has passed") for query in self.queue.expire(now_us)]
+        dropped = [
+            self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
+            for query in self.queue.expire(now_us)
+        ]
         worker = self.workers.idle()
         self.queue.free_us = self.workers.free_us
         while worker is not None and self.queue:
             dropped += self._shed(now_us)
-            fate = Fate.REFUSED
+            outcome = RequestOutcome.REFUSED
             try:
                 decision = self.policy.decide(now_us, self.queue)
             except Exception as error:
                 # One query that a policy breaks on must not take the others with it.
-                fate, decision = Fate.FAILED, CannotMeet(f"the policy failed: {type(error).__name__}: {error}")
+                outcome, decision = (
+                    RequestOutcome.FAILED,
+                    CannotMeet(f"the policy failed: {type(error).__name__}: {error}"),
+                )
             if isinstance(decision, Decision):
                 return self._begin(worker, decision, now_us), dropped
             reason = "no policy applies to it" if decision is None else decision.reason
-            dropped.append(self._dropped(self.queue.pop(), fate, reason))
+            dropped.append(self._dropped(self.queue.pop(), outcome, reason))
         return None, dropped
 
     def finished(self, worker: int, now_us: float) -> Batch:
@@ -210,7 +215,7 @@ class Dispatcher:
     def answered(self, batch: Batch, now_us: float) -> None:
         """The answers of ``batch`` are there."""
         for query in batch.queries:
-            self.fates[Fate.IN_TIME if now_us <= query.deadline_us else Fate.LATE] += 1
+            self.outcomes[RequestOutcome.IN_TIME if now_us <= query.deadline_us else RequestOutcome.LATE] += 1
 
     def returned(self, batch: Batch) -> None:
         """Those of ``batch`` wait again."""
@@ -233,9 +238,9 @@ class Dispatcher:
 
     def _shed(self, now_us: float) -> list[Drop]:
         shed = []
-        while (given := self.policy.gives_way(now_us, self.queue)) is not None:
+        while (given := self.policy.shed_candidate(now_us, self.queue)) is not None:
             self.queue.remove(given)
-            shed.append(self._dropped(given, Fate.SHED, "more important queries need the time"))
+            shed.append(self._dropped(given, RequestOutcome.SHED, "more important queries need the time"))
         return shed
 
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
@@ -247,6 +252,6 @@ class Dispatcher:
         self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
         return batch
 
-    def _dropped(self, query: Query, fate: Fate, reason: str) -> Drop:
-        self.fates[fate] += 1
-        return Drop(query, fate, reason)
+    def _dropped(self, query: Query, outcome: RequestOutcome, reason: str) -> Drop:
+        self.outcomes[outcome] += 1
+        return Drop(query, outcome, reason)

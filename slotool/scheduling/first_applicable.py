@@ -28,8 +28,8 @@ class FirstApplicable(Policy):
         answers = (policy.decide(now_us, queue) for policy in self._policies)
         return next((answer for answer in answers if answer is not None), None)
 
-    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
-        given = (policy.gives_way(now_us, queue) for policy in self._policies)
+    def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
+        given = (policy.shed_candidate(now_us, queue) for policy in self._policies)
         return next((query for query in given if query is not None), None)
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:

@@ -53,7 +53,7 @@ class Policy(ABC):
         by the deadline if it is acted on at once.
         """
 
-    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+    def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
         """Whom to drop, since not all who wait can be in time and some are more important; None: nobody.
 
         Asked again after each that was dropped. A policy that does not know latencies drops nobody.

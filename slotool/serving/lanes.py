@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.scheduling import Decision, Dispatcher, Drop, Fate, Query, Workers
+from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import refusals
 from slotool.serving.ensemble import Scored
@@ -80,12 +80,12 @@ class Lane:
     def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
         for drop in drops:
             ticket = self.tickets.pop(drop.query.id)
-            no_worker = self._no_worker() if drop.fate is Fate.EXPIRED else None
+            no_worker = self._no_worker() if drop.outcome is RequestOutcome.EXPIRED else None
             ticket.refuse(no_worker or refusal_of(drop, now_us, ticket.margin_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
         """Refuse a query without a deadline that has waited for too long; whether it still waited."""
-        if not self.state.withdraw(query, Fate.EXPIRED):
+        if not self.state.withdraw(query, RequestOutcome.EXPIRED):
             return False
         refusal = self._no_worker() or refusals.waited_too_long(now_us - query.arrival_us)
         self.tickets.pop(query.id).refuse(refusal)
@@ -111,14 +111,14 @@ def urgency(lane: Lane) -> tuple[float, float, float]:
 
 
 def refusal_of(drop: Drop, now_us: float, margin_us: float) -> Refusal:
-    if drop.fate is Fate.EXPIRED:
+    if drop.outcome is RequestOutcome.EXPIRED:
         waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
         return refusals.too_near(waited_us, left_us) if left_us > 0 else refusals.expired(waited_us)
-    if drop.fate is Fate.FAILED:
+    if drop.outcome is RequestOutcome.FAILED:
         return Refusal(500, "failed", drop.reason)
     if drop.reason == ACCURACY_UNKNOWN:
         return refusals.bad_request(f"{drop.reason}: ask without a minimum accuracy")
-    return refusals.shed(drop.reason) if drop.fate is Fate.SHED else refusals.cannot_meet(drop.reason)
+    return refusals.shed(drop.reason) if drop.outcome is RequestOutcome.SHED else refusals.cannot_meet(drop.reason)
 
 
 class DefaultDeadline:

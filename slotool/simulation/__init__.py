@@ -5,15 +5,15 @@ from slotool.simulation.events import simulate
 from slotool.simulation.integer_program import optimum_by_integer_program
 from slotool.simulation.optimum import Optimum, optimum_of_one_worker
 from slotool.simulation.reference import simulate_plainly
-from slotool.simulation.result import Outcome
+from slotool.simulation.result import SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
 
 __all__ = [
     "Optimum",
-    "Outcome",
     "Scenario",
     "ServiceTimes",
+    "SimulationResult",
     "fluid_bound",
     "optimum_by_integer_program",
     "optimum_of_one_worker",

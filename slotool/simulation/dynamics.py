@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.simulation.result import IN_TIME, Outcome
+from slotool.simulation.result import IN_TIME, SimulationResult
 
 BINS = 100
 
@@ -30,7 +30,7 @@ class Dynamics:
     waiting: np.ndarray
 
 
-def dynamics(outcome: Outcome, bins: int = BINS) -> Dynamics:
+def dynamics(outcome: SimulationResult, bins: int = BINS) -> Dynamics:
     """Source: the system dynamics of superserve, §6. Raises ``InputError`` for no bins or no queries."""
     if bins < 1 or not len(outcome.scenario):
         raise InputError(f"dynamics need bins and queries; there are {bins} and {len(outcome.scenario)}")

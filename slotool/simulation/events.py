@@ -13,7 +13,7 @@ from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, Outcome
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, draw_us
 
@@ -21,7 +21,7 @@ from slotool.simulation.service import ServiceTimes, draw_us
 ROUNDING_US = 1e-3
 
 
-def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | None = None) -> Outcome:
+def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | None = None) -> SimulationResult:
     """``policy`` on a virtual clock, asked whenever a worker is free and somebody waits (superserve, §5).
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
@@ -70,7 +70,7 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
         row,
         batch,
     )
-    return Outcome(grid, scenario, status, started_us, done_us, row, batch, busy_us, calls)
+    return SimulationResult(grid, scenario, status, started_us, done_us, row, batch, busy_us, calls)
 
 
 _F, _I = types.float64[::1], types.int64[::1]

@@ -16,7 +16,7 @@ from slotool.simulation.scenario import Scenario
 STEPS = 48
 TIME_LIMIT_S = 60.0
 # Beyond so many unknowns the solver takes minutes before its first bound, and gigabytes.
-MOST_UNKNOWNS = 400_000
+MAX_UNKNOWNS = 400_000
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def _solved(
     query, call = np.nonzero(takes)
     if not len(call):
         return 0.0, 0.0
-    if len(call) + len(calls.start) > MOST_UNKNOWNS:
+    if len(call) + len(calls.start) > MAX_UNKNOWNS:
         raise InputError(
             f"an integer program of {len(call) + len(calls.start):,} unknowns is too large (at most "
-            f"{MOST_UNKNOWNS:,}): take fewer queries or fewer steps, or the bound"
+            f"{MAX_UNKNOWNS:,}): take fewer queries or fewer steps, or the bound"
         )
     return _program(grid.accuracy, calls, death, query, call, len(scenario), time_limit_s)
 

@@ -9,19 +9,19 @@ import math
 
 import numpy as np
 
-from slotool.scheduling import Batch, Dispatcher, Fate, Policy, Query
+from slotool.scheduling import Batch, Dispatcher, Policy, Query, RequestOutcome
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, Outcome
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
 
-_STATUS = {Fate.EXPIRED: EXPIRED, Fate.REFUSED: REFUSED, Fate.SHED: SHED}
+_STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REFUSED: REFUSED, RequestOutcome.SHED: SHED}
 
 
 def simulate_plainly(
     policy: Policy, grid: ControlGrid, scenario: Scenario, times: ServiceTimes | None = None
-) -> Outcome:
+) -> SimulationResult:
     """As ``events.simulate``, for any policy whose points are in ``grid``."""
     return _Loop(policy, grid, scenario, times or ServiceTimes.planned(grid)).run()
 
@@ -32,13 +32,13 @@ class _Loop:
         count, workers = len(scenario), len(scenario.death_us)
         self._state = Dispatcher(policy, workers)
         self._done_us: dict[int, float] = {}
-        self._out = Outcome(
+        self._out = SimulationResult(
             grid, scenario, np.zeros(count, dtype=np.int8), np.full(count, np.nan), np.full(count, np.nan),
             np.full(count, -1, dtype=np.int16), np.zeros(count, dtype=np.int16), 0.0, 0,
         )  # fmt: skip
         self._arrived, self._calls, self._busy_us = 0, 0, 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         state, free_us, death_us = self._state, self._state.queue.free_us, self._scenario.death_us
         now_us = 0.0
         while True:
@@ -58,13 +58,13 @@ class _Loop:
             self._let_in(now_us)
             batch, dropped = state.turn(now_us)
             for drop in dropped:
-                self._out.status[int(drop.query.id)] = _STATUS[drop.fate]
+                self._out.status[int(drop.query.id)] = _STATUS[drop.outcome]
             if batch is not None:
                 self._begin(batch, now_us)
         self._let_work_end(math.inf)
         status = np.where(self._out.status == WAITING, EXPIRED, self._out.status)
         arrays = (status, self._out.started_us, self._out.done_us, self._out.row, self._out.batch)
-        return Outcome(self._grid, self._scenario, *arrays, self._busy_us, self._calls)
+        return SimulationResult(self._grid, self._scenario, *arrays, self._busy_us, self._calls)
 
     def _soonest_us(self) -> float:
         arrivals, deaths = self._scenario.arrival_us, self._scenario.death_us

@@ -14,7 +14,7 @@ WAITING, IN_TIME, LATE, EXPIRED, REFUSED, SHED = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationResult:
     """Per query: int8 ``status``; float64 ``started_us``, ``done_us`` (NaN when never served), ``row`` (int16) of the
     grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
 

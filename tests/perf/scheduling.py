@@ -179,7 +179,7 @@ def two_forms(setting: Setting, scenario: Scenario, rows: dict[str, list[float]]
     fixed = [make_policy(f"fixed@{p.key}", grid, setting.deadline_s * 1e6) for p in grid.points]
     points = [simulate(policy, scenario).summary() for policy in fixed]
     forms: dict[str, list[float | None]] = {}
-    for name in ("whole-queue", "slackfit"):
+    for name in ("value-iteration", "slackfit"):
         attained, accuracy = rows[name][:2]
         equal = [p["accuracy"] for p in points if p["attainment"] >= attained - 1e-3]
         gained = 100 * (accuracy - max(equal)) if equal else None
@@ -202,7 +202,7 @@ def half_killed(setting: Setting) -> dict[str, dict[str, list[float]]]:
         times_s = Bursty(rate / 4, 3 * rate / 4, 2).times(lasts_s, seed=1)
         scenario = Scenario.of(times_s, setting.deadline_s, 8, deaths)
         found[f"{rate:.0f}"] = {}
-        for name in ("whole-queue", "slackfit", "mincost", "fixed"):
+        for name in ("value-iteration", "slackfit", "mincost", "fixed"):
             figures = simulate(make_policy(name, grid, setting.deadline_s * 1e6), scenario).summary()
             found[f"{rate:.0f}"][name] = [figures["attainment"], figures["accuracy"]]
             print(f"4 of 8 workers killed, {rate:.0f}/s: {name:12} attainment {figures['attainment']:.5f}  "

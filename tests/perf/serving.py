@@ -82,7 +82,7 @@ def profiled(folder: Path) -> Path:
     return out
 
 
-def arguments(latency: Path, replicas: int, policy: str = "whole-queue") -> list[str]:
+def arguments(latency: Path, replicas: int, policy: str = "value-iteration") -> list[str]:
     """Of ``serve``."""
     model, milliseconds = str(shipped_artifact("supernet").path), str(DEADLINE_S * 1e3)
     choosing = [

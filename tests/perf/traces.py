@@ -45,7 +45,7 @@ from slotool.workloads.endpoint import Terms
 from slotool.workloads.requests import RequestLog
 
 SHARES, CV2 = (0.7, 1.0, 1.3), 8
-POLICIES = ("whole-queue", "slackfit")
+POLICIES = ("value-iteration", "slackfit")
 SIZES = "1,2,4,8,16"
 TRAINED_ON, OFFERED, EVALUATED = 12_000, 10, 3_000
 ASKED, HELD = 0.999, 0.99

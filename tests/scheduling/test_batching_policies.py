@@ -21,7 +21,7 @@ from slotool.scheduling.batching import (
     MinCost,
     ModelSwitching,
     SlackFit,
-    WholeQueue,
+    ValueIteration,
     make_policy,
 )
 from slotool.scheduling.batching.values import value_tables
@@ -52,7 +52,7 @@ class TestMinCost(PolicyConformance):
 
 
 class TestWholeQueue(PolicyConformance):
-    make = staticmethod(WholeQueue)
+    make = staticmethod(ValueIteration)
 
 
 class TestModelSwitching(PolicyConformance):
@@ -128,7 +128,7 @@ def test_maxbatch_maxacc_fixed_and_mincost_are_what_they_say(grid: ControlGrid, 
         assert cell(policy(grid), slack_us) == (best and named(grid, best)), policy
 
 
-@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, WholeQueue])
+@pytest.mark.parametrize("make", [SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, ValueIteration])
 def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None:
     for least, allowed in ((0.91, (MEDIUM, LARGE)), (0.98, (LARGE,))):
         chosen = cell(make(three_versions()), 1e5, min_accuracy=least)
@@ -168,7 +168,7 @@ def test_slackfit_needs_buckets() -> None:
 
 def test_the_whole_queue_is_looked_at_and_not_the_most_urgent_alone() -> None:
     """One query may have the best point; with more behind it the call is short enough for all of them."""
-    policy = WholeQueue(three_versions())
+    policy = ValueIteration(three_versions())
     assert cell(policy, 2_100.0, count=1) == (LARGE, 1)
     crowd = decide(policy, 2_100.0, count=32)
     assert isinstance(crowd, Decision)
@@ -180,7 +180,7 @@ def test_the_whole_queue_is_looked_at_and_not_the_most_urgent_alone() -> None:
 
 def test_policies_have_names() -> None:
     grid = ControlGrid(three_versions())
-    for name in ("whole-queue", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed"):
+    for name in ("value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed"):
         assert make_policy(name, grid, 1e4).name == name
     assert make_policy("fixed@version=small", grid, 1e4).points == (SMALL,)
     for wrong, sentence in (("best", "no policy 'best'"), ("mincost@k=1", "no policy"), ("fixed@k=1", "no operating")):
@@ -191,9 +191,9 @@ def test_policies_have_names() -> None:
 def test_whole_queue_needs_a_deadline_and_no_love_of_losses() -> None:
     for deadline_us in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InputError, match="is not a positive, finite time"):
-            WholeQueue(three_versions(), deadline_us)
+            ValueIteration(three_versions(), deadline_us)
     with pytest.raises(InputError, match="is negative"):
-        WholeQueue(three_versions(), aversion=-0.1)
+        ValueIteration(three_versions(), aversion=-0.1)
 
 
 @pytest.mark.parametrize(("together", "expected"), [(1, LARGE), (30, SMALL)])
@@ -206,14 +206,14 @@ def test_what_came_lately_is_expected_again(together: int, expected: OperatingPo
     while queue:
         queue.pop()
     queue.push(Query("last", 1e6, 1e6 + 2_100.0))
-    decision = WholeQueue(three_versions(), 2_100.0).decide(1e6, queue)
+    decision = ValueIteration(three_versions(), 2_100.0).decide(1e6, queue)
     assert isinstance(decision, Decision)
     assert (decision.point == LARGE) == (expected == LARGE)
 
 
 def test_the_most_urgent_is_given_up_where_somebody_is_lost_in_any_case() -> None:
     """Sixty in 3 ms where 8 take 450 µs: the head, with time for itself alone, would leave small batches to all."""
-    policy = WholeQueue(three_versions(), 3_000.0)
+    policy = ValueIteration(three_versions(), 3_000.0)
     slacks = [150.0, *np.linspace(2_000.0, 3_000.0, 59)]
     queue = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks)))
     refused = policy.decide(NOW_US, queue)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.rules.ruleset import Rule, RuleSet
-from slotool.scheduling import Dispatcher, EdfQueue, Fate, FixedPoint, Query, ToleranceTiers, Workers
-from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, WholeQueue
+from slotool.scheduling import Dispatcher, EdfQueue, FixedPoint, Query, RequestOutcome, ToleranceTiers, Workers
+from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
 
@@ -33,7 +33,7 @@ events = st.lists(
               st.sampled_from([0.0, 20.0, 300.0])), max_size=60)  # fmt: skip
 
 
-@given(events, st.sampled_from([SlackFit, MaxBatch, WholeQueue]))
+@given(events, st.sampled_from([SlackFit, MaxBatch, ValueIteration]))
 @settings(max_examples=60, deadline=None)
 def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[BatchingPolicy]) -> None:
     state, now_us, known, seen = Dispatcher(make(GRID), 2), 0.0, [], Counter()
@@ -57,7 +57,7 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
         while batch:
             at_work = dict(state.running)
             batch, dropped = state.turn(now_us)
-            seen.update(drop.fate for drop in dropped)
+            seen.update(drop.outcome for drop in dropped)
             if batch:
                 assert batch.worker not in at_work
                 assert all(
@@ -65,8 +65,11 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
                 )
                 assert batch.examples <= max(batch.decision.batch_size, batch.queries[0].examples)
     under_way = sum(len(batch.queries) for batch in state.running.values())
-    assert sum(state.fates.values()) + len(state.queue) + under_way == len(known)
-    assert all(state.fates[fate] == seen[fate] for fate in (Fate.EXPIRED, Fate.REFUSED, Fate.SHED))
+    assert sum(state.outcomes.values()) + len(state.queue) + under_way == len(known)
+    assert all(
+        state.outcomes[outcome] == seen[outcome]
+        for outcome in (RequestOutcome.EXPIRED, RequestOutcome.REFUSED, RequestOutcome.SHED)
+    )
     waiting = list(state.queue)
     assert state.queue.deadlines_us.tolist() == [q.deadline_us for q in waiting for _ in range(q.examples)]
     assert state.queue.levels.tolist() == [q.level for q in waiting for _ in range(q.examples)]
@@ -96,7 +99,7 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     assert state.joined(950.0) == first.worker, "the place of the dead"
     assert state.joined(950.0) == 2
     state.finished(again.worker, 2_100.0)
-    assert state.fates == {Fate.IN_TIME: 4, Fate.LATE: 8}
+    assert state.outcomes == {RequestOutcome.IN_TIME: 4, RequestOutcome.LATE: 8}
     with pytest.raises(InputError, match="worker 1 has no batch"):
         state.finished(1, 0.0)
 
@@ -127,7 +130,7 @@ def test_both_versions_of_an_ensemble_have_a_worker_each_and_each_is_free_for_it
     state.ended(0, 300.0)
     state.finished(2, 300.0)
     state.finished(1, 6_000.0)
-    assert state.fates == {Fate.IN_TIME: 2, Fate.LATE: 1}
+    assert state.outcomes == {RequestOutcome.IN_TIME: 2, RequestOutcome.LATE: 1}
 
 
 def test_of_a_pair_that_lost_a_worker_everybody_waits_again() -> None:
@@ -161,12 +164,12 @@ def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:
     assert state.next_expiry_us == 100.0
     none, dropped = state.turn(100.0)
     assert none is None
-    assert [(drop.query.id, drop.fate) for drop in dropped] == [("late", Fate.EXPIRED)]
+    assert [(drop.query.id, drop.outcome) for drop in dropped] == [("late", RequestOutcome.EXPIRED)]
     state.arrive(Query("demanding", 100.0, 9_000.0, min_accuracy=0.999))
     assert state.turn(101.0) == (None, []), "nothing is decided while nobody is idle"
     state.finished(0, 2_000.0)
     none, dropped = state.turn(2_000.0)
-    assert dropped[0].fate == Fate.REFUSED
+    assert dropped[0].outcome == RequestOutcome.REFUSED
     assert "out of reach" in dropped[0].reason
 
 
@@ -190,10 +193,10 @@ def quickest_us(count: int, workers: int) -> np.ndarray:
 def test_only_who_is_less_important_gives_way_and_only_if_somebody_must(asked: list, workers: int) -> None:
     queue = queue_of(*(Query(str(i), NOW_US, NOW_US + s, priority=p) for i, (s, p) in enumerate(asked)))
     queue.free_us = np.zeros(workers)
-    policy, before = WholeQueue(GRID), list(queue)
+    policy, before = ValueIteration(GRID), list(queue)
     feasible = (quickest_us(len(queue), workers) <= queue.deadlines_us).all()
     gone = []
-    while (query := policy.gives_way(NOW_US, queue)) is not None:
+    while (query := policy.shed_candidate(NOW_US, queue)) is not None:
         late = int((quickest_us(len(queue), workers) > queue.deadlines_us).argmax())
         behind = [q for q in queue if q.deadline_us <= queue.deadlines_us[-1]]
         assert query.level > min(q.level for q in behind)

@@ -295,7 +295,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (("--engine", "cloud"), "no engine is called 'cloud'"),
         (("--replicas", "2"), "the inline engine is one worker"),
         (("--engine", "local", "--address", "auto"), "an address is of use with --engine ray only"),
-        (("--policy", "whole-queue"), "no latency of any operating point is known"),
+        (("--policy", "value-iteration"), "no latency of any operating point is known"),
         (("--policy", "luck", *TABLES), "no policy 'luck'"),
     ],
 )  # fmt: skip

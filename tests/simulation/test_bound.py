@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, WholeQueue
+from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, ValueIteration
 from slotool.simulation import Scenario, ServiceTimes, fluid_bound, optimum_of_one_worker, simulate
 from slotool.testing.policies import three_versions
 from slotool.workloads import Bursty
 
 GRID = ControlGrid(three_versions())
-POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, WholeQueue)
+POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration)
 
 
 @pytest.mark.parametrize("seed", range(6))

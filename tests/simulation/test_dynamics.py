@@ -10,20 +10,20 @@ import pytest
 from slotool.errors import InputError
 from slotool.reports.plots import save_png
 from slotool.reports.series.dynamics import dynamics_figures
-from slotool.scheduling.batching import ControlGrid, MaxAccuracy, WholeQueue
-from slotool.simulation import Outcome, Scenario, simulate
+from slotool.scheduling.batching import ControlGrid, MaxAccuracy, ValueIteration
+from slotool.simulation import Scenario, SimulationResult, simulate
 from slotool.simulation.dynamics import dynamics
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
 
 
-def outcome(policy: type = WholeQueue, count: int = 400) -> Outcome:
+def outcome(policy: type = ValueIteration, count: int = 400) -> SimulationResult:
     times_s = np.cumsum(np.random.default_rng(0).exponential(3e-4, count))
     return simulate(policy(GRID), Scenario.of(times_s, 0.003))
 
 
-@pytest.mark.parametrize("policy", [WholeQueue, MaxAccuracy])
+@pytest.mark.parametrize("policy", [ValueIteration, MaxAccuracy])
 def test_sums_over_time_are_those_of_the_summary(policy: type) -> None:
     run = outcome(policy)
     seen, figures = dynamics(run, 37), run.summary()
@@ -46,7 +46,7 @@ def test_who_waits_is_counted_as_one_would_by_hand() -> None:
 
 
 def test_four_plots_have_a_curve_per_policy(tmp_path: Path) -> None:
-    runs = {"whole-queue": dynamics(outcome()), "maxacc": dynamics(outcome(MaxAccuracy))}
+    runs = {"value-iteration": dynamics(outcome()), "maxacc": dynamics(outcome(MaxAccuracy))}
     figures = dynamics_figures("net", runs)
     assert [figure.id for figure in figures] == [f"dynamics-{what}" for what in ("rate", "accuracy", "batch", "queue")]
     for figure in figures:
@@ -57,6 +57,6 @@ def test_four_plots_have_a_curve_per_policy(tmp_path: Path) -> None:
 
 
 def test_no_queries_and_no_bins_are_refused() -> None:
-    for run, bins in ((outcome(), 0), (simulate(WholeQueue(GRID), Scenario.of(np.empty(0), 0.003)), 5)):
+    for run, bins in ((outcome(), 0), (simulate(ValueIteration(GRID), Scenario.of(np.empty(0), 0.003)), 5)):
         with pytest.raises(InputError, match="need bins and queries"):
             dynamics(run, bins)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slotool.errors import InputError
-from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, WholeQueue
+from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, ValueIteration
 from slotool.simulation import (
     Scenario,
     ServiceTimes,
@@ -21,7 +21,7 @@ from slotool.simulation import (
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
-POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, WholeQueue)
+POLICIES = (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration)
 
 
 def mixed(seed: int, count: int, workers: int) -> Scenario:
@@ -88,7 +88,7 @@ def test_it_lies_between_every_policy_and_the_fluid_bound(seed: int) -> None:
     times = ServiceTimes.sampled(GRID, quick, seed)
     noisy = optimum_by_integer_program(GRID, scenario, steps, times.least_us.reshape(GRID.latency_us.shape))
     assert found.reached <= noisy.bound + 1e-6
-    assert simulate(WholeQueue(GRID), scenario, times).utility <= noisy.bound + 1e-6
+    assert simulate(ValueIteration(GRID), scenario, times).utility <= noisy.bound + 1e-6
 
 
 def test_what_it_says_of_nothing_of_too_much_and_of_too_little_time() -> None:

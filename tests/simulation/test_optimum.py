@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slotool.errors import InputError
-from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, WholeQueue
+from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, ValueIteration
 from slotool.simulation import Scenario, simulate
 from slotool.simulation.optimum import optimum_of_one_worker
 from slotool.testing.policies import three_versions
@@ -52,7 +52,7 @@ def test_no_policy_beats_the_bound_and_finer_steps_close_the_gap(seed: int) -> N
     scenario = Scenario.of(times_s, DEADLINE_US / 1e6)
     coarse, fine = (optimum_of_one_worker(GRID, scenario, steps) for steps in (40, 160))
     assert coarse.reached <= fine.reached <= fine.bound <= coarse.bound
-    for make in (SlackFit, MaxBatch, MinCost, FixedBatching, WholeQueue):
+    for make in (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration):
         assert simulate(make(GRID), scenario).utility <= fine.bound + 1e-9
 
 

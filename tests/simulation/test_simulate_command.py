@@ -33,9 +33,9 @@ def test_policies_stand_side_by_side_and_none_beats_the_best(
     named = {row["policy"]: row for row in document["policies"]}
     assert set(named) == set(simulate.ALL.split(","))
     assert all(row["regret"] > -1e-9 for row in named.values())
-    assert named["whole-queue"]["regret"] < named["mincost"]["regret"]
-    assert named["fixed"]["attainment"] < named["whole-queue"]["attainment"]
-    simulate.simulate(profile, arrivals, 20.0, policies="whole-queue,fixed@depth=1", workers=2, deaths="1")
+    assert named["value-iteration"]["regret"] < named["mincost"]["regret"]
+    assert named["fixed"]["attainment"] < named["value-iteration"]["attainment"]
+    simulate.simulate(profile, arrivals, 20.0, policies="value-iteration,fixed@depth=1", workers=2, deaths="1")
     assert "fixed@depth=1" in capsys.readouterr().out
 
 
@@ -44,7 +44,13 @@ def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest
     profile.write_text(HEAD + ROWS)
     generate_arrivals.generate_arrivals(arrivals, kind="poisson", rate=300.0, duration="0.04s")
     capsys.readouterr()
-    chosen: dict[str, Any] = {"policies": "whole-queue", "workers": 2, "deaths": "0.02", "noise": False, "json": True}
+    chosen: dict[str, Any] = {
+        "policies": "value-iteration",
+        "workers": 2,
+        "deaths": "0.02",
+        "noise": False,
+        "json": True,
+    }
     best = {}
     for optimum in ("milp", "bound"):
         simulate.simulate(profile, arrivals, 12.0, optimum=optimum, **chosen)
@@ -66,7 +72,7 @@ def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
                   "--plots", tmp_path / "plots")  # fmt: skip
     assert run.exit_code == 0, run.stderr
     assert len(list((tmp_path / "plots").glob("dynamics-*.png"))) == 4
-    assert "whole-queue" in run.stdout
+    assert "value-iteration" in run.stdout
     assert "best possible" in run.stdout
     short = slotool("simulate", profile, "--arrivals", bursts, "--deadline-ms", 0.5)
     assert short.exit_code == 2

@@ -15,7 +15,7 @@ from slotool.scheduling.batching import (
     MaxBatch,
     ModelSwitching,
     SlackFit,
-    WholeQueue,
+    ValueIteration,
 )
 from slotool.simulation import Scenario, ServiceTimes, simulate, simulate_plainly
 from slotool.simulation.result import EXPIRED, IN_TIME, REFUSED, SHED
@@ -115,7 +115,7 @@ def test_under_overload_the_important_are_served_and_the_others_give_way() -> No
     generator = np.random.default_rng(1)
     arrival_us = np.cumsum(generator.exponential(450.0 / 8 / 2, 4_000))
     important = generator.random(4_000) < 0.2
-    for make in (WholeQueue, MaxBatch, SlackFit):
+    for make in (ValueIteration, MaxBatch, SlackFit):
         in_time = {}
         for priority in (None, important.astype(np.int64)):
             scenario = Scenario(arrival_us, arrival_us + 3_000.0, priority=priority)

@@ -12,7 +12,7 @@ from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.profile import Profile, read_profile
 from slotool.scheduling.batching.registry import POLICIES, compile_policies, make_policy
 from slotool.scheduling.batching.slack_fit import SlackFit
-from slotool.scheduling.batching.whole_queue import WholeQueue
+from slotool.scheduling.batching.value_iteration import ValueIteration
 
 __all__ = [
     "POLICIES",
@@ -25,7 +25,7 @@ __all__ = [
     "ModelSwitching",
     "Profile",
     "SlackFit",
-    "WholeQueue",
+    "ValueIteration",
     "compile_policies",
     "make_policy",
     "read_profile",

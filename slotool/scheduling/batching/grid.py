@@ -12,7 +12,7 @@ from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
 # A larger batch that seems to take this much less than a smaller one is no noise.
-MOST_REPAIRED = 0.5
+MAX_REPAIRED = 0.5
 # What compiled code counts in 16 bits: examples of a batch, and operating points.
 MAX_BATCH_SIZE = MAX_POINTS = 2**15 - 1
 # Beyond a year in µs differences of instants are no longer exact.
@@ -119,7 +119,7 @@ class ControlGrid:
         share = 1.0 - latency_us / risen
         worst = int(share.argmax())
         p, b = divmod(worst, len(self.sizes))
-        if share[p, b] > MOST_REPAIRED:
+        if share[p, b] > MAX_REPAIRED:
             raise InputError(
                 f"{self.space.points[p]} takes {latency_us[p, b]:.4g} µs at batch size {self.sizes[b]}, but "
                 f"{risen[p, b]:.4g} µs at a smaller one: no noise explains that; measure it again"

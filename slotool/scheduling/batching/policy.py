@@ -83,7 +83,7 @@ class BatchingPolicy(Policy):
             return f"not all {len(queue.deadlines_us)} who wait can be in time, and this one has the least left"
         return self.grid.space.too_slow(self.points, examples, slack_us)
 
-    def gives_way(self, now_us: float, queue: EdfQueue) -> Query | None:
+    def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
         """Of the queries that cannot all be in time, not even in the fastest batches, one of the least important.
 
         See ``shedding``.

@@ -12,12 +12,13 @@ from slotool.scheduling.batching.max_batch import MaxBatch
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.slack_fit import SlackFit
-from slotool.scheduling.batching.whole_queue import WholeQueue
+from slotool.scheduling.batching.value_iteration import ValueIteration
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
 POLICIES: dict[str, type[BatchingPolicy]] = {
-    made.name: made for made in (WholeQueue, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
+    made.name: made
+    for made in (ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
 }
 
 
@@ -41,6 +42,6 @@ def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPol
         return FixedBatching(grid, OperatingPoint.parse(point))
     if base == ModelSwitching.name:
         return ModelSwitching(grid, deadline_us=deadline_us)
-    if base == WholeQueue.name:
-        return WholeQueue(grid, deadline_us if deadline_us < math.inf else None)
+    if base == ValueIteration.name:
+        return ValueIteration(grid, deadline_us if deadline_us < math.inf else None)
     return POLICIES[base](grid)

@@ -1,4 +1,6 @@
-"""What a queue is worth to a service that goes on choosing well: tables, computed once beforehand."""
+"""Value tables of the value-iteration policy: the value of every queue to a service that goes on choosing well.
+
+They are computed once, when the policy is made."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from slotool.scheduling.batching.grid import ControlGrid
 # Loads, of what the fastest batches can serve, dispersions of arrivals (variance ÷ mean), and numbers of workers.
 LOADS = np.array([0.004, 0.015, 0.035, 0.07, 0.11, 0.16, 0.23, 0.32, 0.42, 0.53, 0.65, 0.78, 0.92])
 DISPERSIONS = np.array([1.0, 3.0, 9.0])
-CREWS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+WORKER_COUNTS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 _LEVELS, _QUANTILES, _EXACT_QUEUE, _LONG_QUEUES = 36, 16, 25, 16
 _ROUNDS, _SWEEPS = 24, 10
 # Accuracies a call by which the average may still be wrong.
@@ -24,13 +26,13 @@ _SETTLED = 2e-4
 
 @dataclass(frozen=True)
 class ValueTables:
-    """Per crew, dispersion and load (axes C, F, R) of a service whose queries all have ``deadline_us``.
+    """Per worker count, dispersion and load (axes C, F, R) of a service whose queries all have ``deadline_us``.
 
     ``levels_us``: float64 [J], how long a call may take. ``rows``: int64 [J, B], the most accurate row that does a
     batch of each size in that time, -1 where none does. ``queues``: float64 [C, N], numbers of queries waiting.
     ``gain``: float64 [C, F, R], accuracy of the average query under the best choices. ``after``: float64
-    [C, F, R, J, N], what it is worth, in accuracies beyond ``gain`` per query, to begin a call of level j and leave n
-    waiting. ``before``: float64, likewise, to stand before n who wait, the first of whom has time for a call of j.
+    [C, F, R, J, N], value of beginning a call of level j and leaving n queries waiting, in accuracies beyond ``gain``
+    per query. ``before``: float64, likewise, of having n queries waiting, the first with time for a call of level j.
     """
 
     deadline_us: float
@@ -45,11 +47,11 @@ class ValueTables:
 def value_tables(grid: ControlGrid, deadline_us: float, aversion: float) -> ValueTables:
     """Relative values of a semi-Markov decision process, by value iteration (Puterman 1994, §11.4).
 
-    A state is how many wait and for how long the first has waited; a choice is how long the call may take and how many
-    are in it; its reward the accuracy of each beyond the average query's, which Newton's rule finds so that nothing is
-    gained in the long run. While a call runs a negative binomial number of queries arrives, of which the first has
-    waited in proportion; with several workers the next one comes free after that part of the call. Who can no longer be
-    served in the fastest batches is lost, at the price of an average answer and ``aversion`` more.
+    A state is the number of waiting queries and the time the first has waited. An action is the length of the call and
+    its batch size. The reward is the accuracy of each query beyond the average; Newton's rule finds the average at
+    which the long-run gain is 0. While a call runs a negative binomial number of queries arrives, and the first of them
+    has waited in proportion. With several workers the next worker becomes idle after that part of the call. A query
+    that even the fastest batches cannot serve is lost: it costs an average answer and ``aversion`` more.
     """
     arrays = grid.latency_us, grid.accuracy, grid.sizes
     return _tables(*((array.tobytes(), array.dtype.str, array.shape) for array in arrays), deadline_us, aversion)
@@ -70,17 +72,17 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
     gains = np.where(rows >= 0, accuracies[np.maximum(rows, 0)], -1.0)
     quickest_us = latency_us.min(axis=0)
     unit_us = float((quickest_us / batch_sizes).min())
-    queues = np.stack([_queues(crew * deadline_us / unit_us, int(batch_sizes[-1])) for crew in CREWS])
-    shape = len(CREWS), len(DISPERSIONS), len(LOADS)
+    queues = np.stack([_queues(workers * deadline_us / unit_us, int(batch_sizes[-1])) for workers in WORKER_COUNTS])
+    shape = len(WORKER_COUNTS), len(DISPERSIONS), len(LOADS)
     gain = np.zeros(shape)
     after = np.zeros((*shape, len(levels_us), queues.shape[1]))
     before = np.zeros_like(after)
     for f, dispersion in enumerate(DISPERSIONS):
         coming = [_arrivals(load / unit_us * levels_us, dispersion) for load in LOADS]
-        for c, crew in enumerate(CREWS):
+        for c, workers in enumerate(WORKER_COUNTS):
             values, average = np.zeros((len(levels_us), queues.shape[1])), float(accuracies[-1])
             for r, load in enumerate(LOADS):
-                moves = _moves(queues[c], levels_us, coming[r], batch_sizes, crew, deadline_us, unit_us)
+                moves = _moves(queues[c], levels_us, coming[r], batch_sizes, workers, deadline_us, unit_us)
                 per_call = max(1.0, load / unit_us * float(np.median(levels_us)))
                 average = _solve(
                     values, after[c, f, r], queues[c], gains, batch_sizes, levels_us, quickest_us, *moves,
@@ -91,7 +93,7 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
 
 
 def _queues(most: float, largest: int) -> np.ndarray:
-    """Numbers of waiting queries that are looked at: the first few, then ever wider apart."""
+    """The queue lengths of the tables: the first few exactly, then geometrically spaced."""
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
     return np.r_[np.arange(float(_EXACT_QUEUE)), long]
 
@@ -109,7 +111,7 @@ def _arrivals(mean: np.ndarray, dispersion: float) -> np.ndarray:
 
 @njit(cache=True)
 def _moves(
-    queues: Any, levels_us: Any, coming: Any, sizes: Any, crew: float, deadline_us: float, unit_us: float
+    queues: Any, levels_us: Any, coming: Any, sizes: Any, workers: float, deadline_us: float, unit_us: float
 ) -> tuple[Any, Any, Any, Any]:
     """Where a call of level j that leaves n leads, per quantile of arrivals: level, place and weight of the state;
     and how many are lost on the way."""
@@ -119,17 +121,17 @@ def _moves(
     last = len(queues) - 1
     for j in range(shape[0]):
         # The next decision is made, by whichever worker, when this part of the call is over.
-        until_us = levels_us[j] / crew
+        until_us = levels_us[j] / workers
         for i in range(shape[1]):
             stay = queues[i]
-            gone = max(0.0, stay - max(0.0, (deadline_us - levels_us[j] - until_us) * crew / unit_us))
+            gone = max(0.0, stay - max(0.0, (deadline_us - levels_us[j] - until_us) * workers / unit_us))
             lost[j, i] = gone
             for q in range(shape[2]):
                 waiting = stay - gone + coming[j, q]
                 if waiting > queues[last]:
                     lost[j, i] += (waiting - queues[last]) / shape[2]
                     waiting = queues[last]
-                # Those who stayed have waited before, about as long as it took them to come.
+                # Queries left in the queue have waited before, about as long as they took to arrive.
                 aged = 1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0) if stay > 0 else waiting / (waiting + 1.0)
                 left = np.searchsorted(levels_us, deadline_us - until_us * aged, side="right") - 1
                 if waiting <= 0:
@@ -182,10 +184,10 @@ def _expect(values: Any, after: Any, level: Any, place: Any, weight: Any, lost: 
 
 @njit(cache=True)
 def may_take(quickest_us: Any, sizes: Any, column: int, waiting: float, slack_us: float) -> bool:
-    """Whether a batch of this size may be made: it is in time, and no larger one should be made instead.
+    """Whether a batch of this size is admissible: it is in time, and no larger batch is better.
 
-    Fewer than wait are taken only when the next larger size is too late for the first, or is not filled and would take
-    more of a worker's time per query. Else those left over would grow old, and be left over again and again.
+    A batch smaller than the queue is admissible only if the next larger size misses the first deadline, or would not be
+    full and takes more worker time per query. Otherwise the queries left over would age and be left over repeatedly.
     """
     if quickest_us[column] > slack_us:
         return False
@@ -210,8 +212,8 @@ def _choose(
                 stay = queues[i] - taken
                 at = min(np.searchsorted(queues, stay, side="right") - 1, last - 1)
                 share = (stay - queues[at]) / (queues[at + 1] - queues[at])
-                worth = after[j, at] * (1.0 - share) + after[j, at + 1] * share
-                best[column] = max(best[column], taken * (gains[j, column] - average) + worth)
+                value = after[j, at] * (1.0 - share) + after[j, at + 1] * share
+                best[column] = max(best[column], taken * (gains[j, column] - average) + value)
                 if may_take(quickest_us, sizes, column, queues[i], levels_us[j] * (1 + 1e-9)):
                     values[j, i] = max(values[j, i], best[column])
                 if sizes[column] >= queues[i]:

@@ -1,4 +1,4 @@
-"""WholeQueue: the call that leaves the service best off, by what every queue it may lead to is worth."""
+"""ValueIteration: the call of the greatest value, by value tables of a Markov decision process (``values``)."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
-from slotool.scheduling.batching.values import CREWS, DISPERSIONS, LOADS, ValueTables, may_take, value_tables
+from slotool.scheduling.batching.values import DISPERSIONS, LOADS, WORKER_COUNTS, ValueTables, may_take, value_tables
 from slotool.scheduling.space import ControlSpace
 
-# The rate of arrivals is that of so many deadlines past; or of one, where that is higher by so many standard errors.
+# The arrival rate is measured over ``WINDOW`` deadlines; or over one, where that is higher by ``ALERT`` standard
+# errors.
 WINDOW = 8.0
 ALERT = 1.5
 AVERSION = 1.0
-# What a deadline is taken to be where nobody says: so many of the slowest calls for one query.
+# The usual deadline where none is given: so many of the slowest calls for one query.
 _CALLS_PER_DEADLINE = 3.0
-# Arrivals are counted in bins of this part of a deadline to tell their dispersion, the last so many of them.
-_BIN, _REMEMBERED, _FEWEST_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
+# The dispersion of arrivals is measured over bins of this share of a deadline, from the last ``_REMEMBERED`` arrivals.
+_BIN, _REMEMBERED, _MIN_BINS, _UNKNOWN_DISPERSION = 0.25, 512, 6, 3.0
 # Beyond the first few, deadlines are looked at in runs of 1/32 of their rank: 3 % of time, and never the unsafe way.
 _RUNS = 32
 _DEADLINE, _WINDOW, _AVERSION, _UNIT, _COLUMN, _LEVELS, _QUEUES = 0, 1, 2, 3, 4, 5, 6
 _HEAD = 7
 # Of queue lengths in a plan; in one of our own a step is 1 at least.
-_LEAST_STEP = 1e-9
+_MIN_STEP = 1e-9
 
 
 @njit(cache=True)
-def _rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: float) -> float:
+def _arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadline_us: float) -> float:
     count = len(arrived_us)
     first = np.searchsorted(arrived_us, now_us - window_us, side="right")
     rate = (count - first) / window_us
@@ -50,7 +51,7 @@ def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float)
     if first >= len(arrived_us):
         return _UNKNOWN_DISPERSION
     bins = int((now_us - arrived_us[first]) / bin_us)
-    if bins < _FEWEST_BINS:
+    if bins < _MIN_BINS:
         return _UNKNOWN_DISPERSION
     total, squares, there, current = 0.0, 0.0, 0.0, 0
     for i in range(first, len(arrived_us)):
@@ -66,14 +67,15 @@ def _dispersion(now_us: float, arrived_us: Any, window_us: float, bin_us: float)
 
 @njit(cache=True)
 def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: int) -> Any:
-    """Where in the plan lie the crew's queues and the tables of the loads next below and above; share of that above.
+    """Offsets in the plan of the worker count's queues and of the tables of the loads next below and above; share of
+    the table above.
 
     ``rows``: numbers in the table of rows. A table: the gain, then ``after``, then ``before``.
     """
     levels, count = int(plan[_LEVELS]), int(plan[_QUEUES])
-    crew = spread = 0
-    while crew + 1 < len(CREWS) and workers >= CREWS[crew + 1]:
-        crew += 1
+    row = spread = 0
+    while row + 1 < len(WORKER_COUNTS) and workers >= WORKER_COUNTS[row + 1]:
+        row += 1
     # To the nearer one, by ratio.
     while spread + 1 < len(DISPERSIONS) and dispersion * dispersion >= DISPERSIONS[spread] * DISPERSIONS[spread + 1]:
         spread += 1
@@ -84,8 +86,8 @@ def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: in
         share = min(1.0, np.log(load / LOADS[below]) / np.log(LOADS[below + 1] / LOADS[below]))
     queues = _HEAD + levels + rows
     size = 1 + 2 * levels * count
-    table = queues + len(CREWS) * count + ((crew * len(DISPERSIONS) + spread) * len(LOADS) + below) * size
-    return queues + crew * count, table, table + size, share
+    table = queues + len(WORKER_COUNTS) * count + ((row * len(DISPERSIONS) + spread) * len(LOADS) + below) * size
+    return queues + row * count, table, table + size, share
 
 
 @njit(cache=True, inline="always")
@@ -94,10 +96,10 @@ def _between(plan: Any, at: int, part: float) -> float:
 
 
 @njit(cache=True)
-def _rest_allows_us(
+def _max_call_us(
     now_us: float, deadlines_us: Any, taken: int, fastest_us: float, fastest_size: int, free_us: Any, workers: int
 ) -> float:
-    """The longest a call of ``taken`` queries may be, so that those behind, in the fastest batches, are in time.
+    """The longest call of ``taken`` queries that leaves the queries behind it in time, in the fastest batches.
 
     With several workers by Graham's bound for lists: a batch starts no later than when all work before it, shared
     equally, is done.
@@ -116,10 +118,10 @@ def _rest_allows_us(
 
 
 @njit(cache=True)
-def _somebody_is_lost(
+def _deadline_infeasible(
     latency_us: Any, sizes: Any, fastest: int, now_us: float, deadlines_us: Any, workers: int
 ) -> bool:
-    """Whether, served in order in the fastest batches and by workers that are all idle, somebody would be late."""
+    """Whether some query misses its deadline even in the fastest batches, in order, on idle workers."""
     rank = 0
     while rank < len(deadlines_us):
         batch, member = rank // sizes[fastest], rank % sizes[fastest]
@@ -132,11 +134,12 @@ def _somebody_is_lost(
 
 
 @njit(cache=True)
-def _grown_old(
+def _aging_loss(
     plan: Any, levels_us: Any, sizes: Any, queues: Any, table: int, stay: float, left_us: float, until_us: float,
     coming: float,
 ) -> float:  # fmt: skip
-    """What is lost when those who stay have waited for longer than the tables suppose; ``left_us``: their time then."""
+    """Value lost if the queries left in the queue have waited longer than the tables assume; ``left_us``: their slack
+    then."""
     supposed_us = plan[_DEADLINE] - until_us * (1.0 + stay / (stay + 0.5 * sizes[-1] + 1.0))
     level = int(np.searchsorted(levels_us, left_us, side="right")) - 1
     supposed = max(int(np.searchsorted(levels_us, supposed_us, side="right")) - 1, 0)
@@ -158,8 +161,8 @@ def _working(free_us: Any) -> int:
 
 
 @njit(cache=True)
-def _is_whole(plan: Any, sizes: Any) -> bool:
-    """Whether the tables that its head speaks of are all of the plan, and sizes ascend."""
+def _plan_is_complete(plan: Any, sizes: Any) -> bool:
+    """Whether the plan has exactly the tables its header announces, and batch sizes ascend."""
     if len(plan) < _HEAD or not (plan[_DEADLINE] > 0 and plan[_WINDOW] > 0):
         return False
     columns, most = len(sizes), len(plan)
@@ -169,24 +172,24 @@ def _is_whole(plan: Any, sizes: Any) -> bool:
         if sizes[column] < 1 or (column and sizes[column] <= sizes[column - 1]):
             return False
     levels, count = int(plan[_LEVELS]), int(plan[_QUEUES])
-    tables = len(CREWS) * len(DISPERSIONS) * len(LOADS)
-    return len(plan) == _HEAD + levels * (1 + columns) + len(CREWS) * count + tables * (1 + 2 * levels * count)
+    tables = len(WORKER_COUNTS) * len(DISPERSIONS) * len(LOADS)
+    return len(plan) == _HEAD + levels * (1 + columns) + len(WORKER_COUNTS) * count + tables * (1 + 2 * levels * count)
 
 
 @chooser
-def choose_whole_queue(
+def choose_by_value(
     latency_us: Any, accuracy: Any, sizes: Any, plan: Any, now_us: float, deadlines_us: Any, lowest: int,
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     fit = fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest)
-    if not fit or not _is_whole(plan, sizes):
+    if not fit or not _plan_is_complete(plan, sizes):
         return REFUSE
     columns, waiting = latency_us.shape[1], len(deadlines_us)
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
     workers = _working(free_us)
     fastest, levels, count = int(plan[_COLUMN]), int(plan[_LEVELS]), int(plan[_QUEUES])
     levels_us = plan[_HEAD : _HEAD + levels]
-    rate = _rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
+    rate = _arrival_rate_per_us(now_us, arrived_us, plan[_WINDOW], plan[_DEADLINE]) / workers
     spread = _dispersion(now_us, arrived_us, plan[_WINDOW], _BIN * plan[_DEADLINE])
     at, low, high, share = _tables_of(plan, levels * columns, rate * plan[_UNIT], spread, workers)
     queues = plan[at : at + count]
@@ -198,11 +201,11 @@ def choose_whole_queue(
         if not may_take(latency_us[lowest], sizes, column, float(waiting), slack_us):
             continue
         taken = min(sizes[column], waiting)
-        rest_us = _rest_allows_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
+        rest_us = _max_call_us(now_us, deadlines_us, taken, latency_us[0, fastest], sizes[fastest], free_us, workers)
         allowed_us = min(slack_us, rest_us + ROUNDING_US)
         stay = min(float(waiting - taken), queues[-1])
         place = min(np.searchsorted(queues, stay, side="right") - 1, count - 2)
-        part = (stay - queues[place]) / max(queues[place + 1] - queues[place], _LEAST_STEP)
+        part = (stay - queues[place]) / max(queues[place + 1] - queues[place], _MIN_STEP)
         for level in range(levels):
             row = int(plan[_HEAD + levels + level * columns + column])
             if not lowest <= row < len(accuracy):
@@ -210,44 +213,44 @@ def choose_whole_queue(
             if latency_us[row, column] > allowed_us:
                 break
             after = 1 + level * count + place
-            worth = _between(plan, low + after, part) * (1.0 - share) + _between(plan, high + after, part) * share
+            value = _between(plan, low + after, part) * (1.0 - share) + _between(plan, high + after, part) * share
             if taken < waiting:
                 until_us = levels_us[level] / workers
                 left_us = deadlines_us[taken] - now_us - until_us
-                worth -= _grown_old(plan, levels_us, sizes, queues, low if share < 0.5 else high, stay, left_us,
+                value -= _aging_loss(plan, levels_us, sizes, queues, low if share < 0.5 else high, stay, left_us,
                                     until_us, rate * levels_us[level])  # fmt: skip
-            worth += taken * (accuracy[row] - average)
-            if worth > best:
-                best, cell = worth, row * columns + column
+            value += taken * (accuracy[row] - average)
+            if value > best:
+                best, cell = value, row * columns + column
         if sizes[column] >= waiting:
             break
     if cell >= 0:
         return cell
-    # Not everybody can be saved. If somebody is lost whatever is done, the most urgent may be: then the batches behind
-    # it are whole ones. Else as many as possible of the first.
-    if _somebody_is_lost(latency_us, sizes, fastest, now_us, deadlines_us, workers):
+    # Not every query can be in time. If one is lost in any case, drop the most urgent: the batches behind it stay full.
+    # Else serve as many as possible of the first.
+    if _deadline_infeasible(latency_us, sizes, fastest, now_us, deadlines_us, workers):
         return REFUSE
     column = widest(latency_us, lowest, narrowest, slack_us)
     return lowest * columns + column if column >= 0 else REFUSE
 
 
-class WholeQueue(BatchingPolicy):
-    """Of the calls after which nobody need be late the one that leaves the service best off, now and later.
+class ValueIteration(BatchingPolicy):
+    """Of the calls that make no other query late, the call of the greatest value.
 
-    A call must end by the most urgent deadline and leave time for the rest of the queue in the fastest batches. Among
-    those that do, that of most worth is made: the accuracy of its batch, and what it is worth to go on with those who
-    stay, those who come meanwhile and the time they will have left (``values``). Those who come are expected at the
-    rate of the last ``WINDOW`` deadlines, or of the last one where that is clearly higher, as unevenly as they came.
-    When no call is left and somebody is lost even in the fastest batches, the most urgent query is refused: small
-    batches for the sake of those whose time is almost up would lose more.
+    A call must end by the most urgent deadline and leave time for the rest of the queue in the fastest batches. The
+    value of such a call is the accuracy of its batch plus the value of the state it leads to (``values``): queries left
+    in the queue, expected arrivals and their slack. The arrival rate is that of the last ``WINDOW`` deadlines, or of
+    the last deadline where that is clearly higher; dispersion is measured over the same window. When no such call
+    exists and even the fastest batches lose a query, the policy rejects the most urgent query: small batches for
+    queries that are almost expired would lose more.
 
-    ``deadline_us``: the time that queries usually have, three times the slowest call for one where left out; each
-    query's own deadline is kept in any case. ``aversion``: what a query that is lost costs, in accuracies beyond its
-    own answer's. Raises ``InputError`` when the deadline is not positive or the aversion negative.
+    ``deadline_us``: the usual deadline, by default three times the slowest call for one query; each query's own
+    deadline holds in any case. ``aversion``: cost of a lost query, in accuracies beyond its own answer. Raises
+    ``InputError`` when the deadline is not positive or the aversion negative.
     """
 
-    name: ClassVar[str] = "whole-queue"
-    choose = choose_whole_queue
+    name: ClassVar[str] = "value-iteration"
+    choose = choose_by_value
 
     def __init__(
         self,
@@ -270,12 +273,12 @@ class WholeQueue(BatchingPolicy):
         unit_us = float((grid.quickest_us / grid.sizes).min())
         levels, queues = len(tables.levels_us), tables.queues.shape[1]
         head = np.array([deadline_us, WINDOW * deadline_us, self._aversion, unit_us, fastest, levels, queues])
-        parts = [head, tables.levels_us, tables.rows.ravel(), tables.queues.ravel(), _in_order(tables)]
+        parts = [head, tables.levels_us, tables.rows.ravel(), tables.queues.ravel(), _flattened(tables)]
         return np.concatenate(parts)
 
 
-def _in_order(tables: ValueTables) -> np.ndarray:
-    """Gain, ``after`` and ``before`` of every crew, dispersion and load, one behind the other."""
+def _flattened(tables: ValueTables) -> np.ndarray:
+    """Gain, ``after`` and ``before`` of every worker count, dispersion and load, concatenated."""
     shape = (*tables.gain.shape, -1)
     parts = [tables.gain[..., None], tables.after.reshape(shape), tables.before.reshape(shape)]
     return np.concatenate(parts, axis=-1).ravel()
