@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -28,46 +30,58 @@ from slotool.cli import (
     report,
     serve,
     simulate,
+    terminal,
     train,
     train_predictor,
     update_tables,
 )
+from slotool.cli.commands import HELP_COLUMNS, Command, Group
 from slotool.cli.failures import INTERRUPTED, report_failure
 
-app = typer.Typer(
-    name="slotool",
-    help="Know how fast a network runs, predict how fast one would run, and serve it so that its promises hold.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+SUMMARY = "Measure and predict the latency of networks, and serve them within deadlines and error tolerances."
 
-# In the order one walks the road.
-for command in (
-    doctor,
-    demo,
-    train,
-    generate,
-    capture,
-    profile,
-    train_predictor,
-    compare_predictors,
-    predict,
-    build_tables,
-    update_tables,
-    choose_points,
-    evaluate,
-    predict_points,
-    gen_rules,
-    evaluate_rules,
-    evaluate_drift,
-    simulate,
-    serve,
-    loadtest,
-    report,
-):
-    command.register(app)
+# The commands of each file, by theme, in the order in which they are used.
+THEMES: Mapping[str, tuple[ModuleType, ...]] = {
+    "Start": (demo, doctor),
+    "Measure": (generate, capture, profile),
+    "Predict": (train_predictor, compare_predictors, predict),
+    "SLO-NN and supernets": (train, build_tables, update_tables, choose_points, evaluate, predict_points),
+    "Rules and plans": (gen_rules, evaluate_rules, evaluate_drift),
+    "Serve": (simulate, serve, loadtest, report),
+}
+
+
+def _application() -> typer.Typer:
+    app = typer.Typer(
+        name="slotool",
+        cls=Group,
+        help=SUMMARY,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_COLUMNS},
+    )
+    for theme, files in THEMES.items():
+        for file in files:
+            own = typer.Typer()
+            file.register(own)
+            _dress(own, theme)
+            app.registered_commands += own.registered_commands
+            app.registered_groups += own.registered_groups
+    return app
+
+
+def _dress(group: typer.Typer, theme: str | None = None) -> None:
+    """Give every command of ``group`` the help and the options that all commands share."""
+    for command in group.registered_commands:
+        command.cls, command.rich_help_panel = Command, theme
+    for info in group.registered_groups:
+        info.cls, info.rich_help_panel = Group, theme
+        if info.typer_instance is not None:
+            _dress(info.typer_instance)
+
+
+app = _application()
 
 
 def _show_version(wanted: bool) -> None:
@@ -81,8 +95,12 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print results, warnings and errors only.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the stack trace of an error.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Print no moving progress bar.")] = False,
+    color: Annotated[str, typer.Option("--color", help="When to print colours: auto, always or never.")] = "auto",
 ) -> None:
-    """Know how fast a network runs, predict how fast one would run, and serve it so that its promises hold."""
+    terminal.change(quiet=quiet, verbose=verbose, no_progress=no_progress, color=color)
 
 
 def main() -> None:
@@ -105,3 +123,4 @@ def main() -> None:
         sys.exit(report_failure(error))
     finally:
         interrupts.forget()
+        terminal.reset()

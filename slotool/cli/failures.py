@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 from dataclasses import dataclass
 
+from slotool.cli import terminal
 from slotool.errors import (
     AlreadyExistsError,
     InputError,
@@ -20,7 +20,6 @@ from slotool.extras import missing_package
 from slotool.printable import printable
 
 INTERRUPTED = 130
-DEBUG_VARIABLE = "SLOTOOL_DEBUG"
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ _SYSTEM_SENTENCES = {
 
 
 def report_failure(error: BaseException) -> int:
-    """Print one sentence for ``error`` on stderr and return the exit code. A stack trace only with SLOTOOL_DEBUG=1."""
-    if os.environ.get(DEBUG_VARIABLE):
+    """Print one sentence for ``error`` on stderr and return the exit code. A stack trace only with --verbose."""
+    if terminal.shows_stack_traces():
         traceback.print_exception(error)
     sentence, failure = _explain(error)
     print(printable(f"slotool: {sentence}" + (f"; {failure.hint}" if failure.hint else "")), file=sys.stderr)
@@ -73,7 +72,7 @@ def _explain(error: BaseException) -> tuple[str, Failure]:
         return f"{where}{sentence}", Failure(3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2, hint)
     if isinstance(error, ModuleNotFoundError):
         return str(missing_package(str(error.name).partition(".")[0])), Failure(3)
-    hint = f"this is a fault of slotool; {DEBUG_VARIABLE}=1 shows where"
+    hint = "this is a fault of slotool; --verbose shows where"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", Failure(3, hint)
 
 

@@ -63,11 +63,11 @@ def parse_numbers(text: str, option: str) -> list[float]:
     return numbers
 
 
-_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_duration(text: str | None, option: str) -> float | None:
-    """Seconds in ``20ms``, ``90s``, ``30m``, ``1.5h`` or a bare number; None stays None."""
+    """Seconds in ``20ms``, ``90s``, ``2min``, ``1.5h`` or a bare number; None stays None."""
     if text is None:
         return None
     unit = next((unit for unit in _SECONDS if text.endswith(unit)), "s")
@@ -77,5 +77,5 @@ def parse_duration(text: str | None, option: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise typer.BadParameter(f"{text!r} is no duration such as 20ms, 90s, 30m or 2h", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is no duration such as 20ms, 90s, 2min or 1h", param_hint=option)
     return seconds

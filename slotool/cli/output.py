@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slotool.cli import interrupts
+from slotool.cli import interrupts, terminal
 from slotool.printable import printable
 
 DOCUMENT_VERSION = 1
@@ -35,6 +35,7 @@ class Output:
 
     def __init__(self, *, as_json: bool = False):
         self.as_json = as_json
+        self._quiet, self._moving = terminal.current().quiet, not terminal.current().no_progress
         self._stdout = _console(sys.stdout)
         self._stderr = _console(sys.stderr)
 
@@ -49,6 +50,8 @@ class Output:
 
     def note(self, text: str) -> None:
         """A remark on stderr, one line: a name with a line end in it must not look like a line of its own."""
+        if self._quiet:
+            return
         self._stderr.print(printable(text), style="dim")
 
     def warn(self, text: str) -> None:
@@ -57,8 +60,8 @@ class Output:
 
     @contextmanager
     def progress(self, text: str, total: int | None = None) -> Iterator[Progress]:
-        """A bar with ETA on stderr when it is a terminal; one line at the start when it is not."""
-        if self.as_json or not self._stderr.is_terminal:
+        """A bar with ETA on stderr when it is a terminal; one line at the start when it is not or none is wanted."""
+        if self.as_json or self._quiet or not self._moving or not sys.stderr.isatty():
             self.note(text if total is None else f"{text} ({total})")
             yield _Silent()
             return
@@ -80,7 +83,17 @@ def _console(stream: TextIO) -> Console:
     """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one. Nothing that is printed
     is markup: names come from files, and ``[/red]`` or ``:net:`` may be one."""
     width = None if stream.isatty() else PIPE_COLUMNS
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    color = terminal.current().color
+    return Console(
+        file=stream,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+        force_terminal=True if color == "always" else None,
+        no_color=True if color == "never" else None,
+    )
 
 
 class _Silent:

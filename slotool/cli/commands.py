@@ -1,0 +1,155 @@
+"""What every command has: how its help reads, options for the terminal, and options read from a file."""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from slotool.cli import terminal
+
+EXAMPLE = "Example: "
+HELP_COLUMNS = 100
+EVERYWHERE = (
+    "Every command also takes --config FILE.toml, --quiet, --verbose, --no-progress and --color auto|always|never."
+)
+_OTHERS = "Options"
+_STATED = ("COMMANDLINE", "DEFAULT_MAP")
+
+_running: list[typer.Context] = []
+
+
+class Command(TyperCommand):
+    """A command whose help begins with an example and shows its options by theme."""
+
+    def __init__(self, name: str | None, **settings: Any):
+        super().__init__(name, **settings)
+        self.params += _common_options()
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
+        _running.append(ctx)
+        try:
+            return super().invoke(ctx)
+        finally:
+            _running.pop()
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        text, examples = parted(self.help or "")
+        _write(formatter, examples[:1] + text + examples[1:])
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments = [param for param in self.params if param.param_type_name == "argument"]
+        panels: dict[str, list[Any]] = {"Arguments": arguments, _OTHERS: []}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "option":
+                panels.setdefault(getattr(param, "rich_help_panel", None) or _OTHERS, []).append(param)
+        panels[_OTHERS] = panels.pop(_OTHERS)
+        for title, params in panels.items():
+            rows = [record for param in params if (record := param.get_help_record(ctx))]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write(formatter, [EVERYWHERE])
+
+
+class Group(TyperGroup):
+    """Commands by theme, each with its first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                text, _ = parted(command.help or "")
+                theme = getattr(command, "rich_help_panel", None) or "Commands"
+                panels.setdefault(theme, []).append((name, _first_sentence(text)))
+        widest = max((len(name) for rows in panels.values() for name, _ in rows), default=0)
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), said) for name, said in rows])
+
+
+def parted(text: str) -> tuple[list[str], list[str]]:
+    """The paragraphs of a command's help, and its examples."""
+    paragraphs = [" ".join(part.split()) for part in textwrap.dedent(text).split("\n\n") if part.strip()]
+    examples = [part for part in paragraphs if part.startswith(EXAMPLE)]
+    return [part for part in paragraphs if part not in examples], examples
+
+
+def refuse_without_effect(options: Sequence[str], why: str) -> None:
+    """A usage error when one of these options of the running command was given: ``--thresholds has no effect …``."""
+    ctx = _running[-1]
+    for param in ctx.command.params:
+        source = ctx.get_parameter_source(param.name or "")
+        if param.name in options and source is not None and source.name in _STATED:
+            raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
+
+
+def _first_sentence(paragraphs: Sequence[str]) -> str:
+    said = paragraphs[0] if paragraphs else ""
+    return said.partition(". ")[0].rstrip(".")
+
+
+def _write(formatter: Any, paragraphs: Sequence[str]) -> None:
+    for paragraph in paragraphs:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(paragraph)
+
+
+@lru_cache(maxsize=1)
+def _common_options() -> list[Any]:
+    """The options that each command takes and its help names in one line."""
+    carrier = typer.Typer(add_completion=False)
+    carrier.command()(_common)
+    params = typer.main.get_command(carrier).params
+    for param in params:
+        param.expose_value = False
+    return list(params)
+
+
+def _set(param: typer.CallbackParam, value: Any) -> None:
+    if value:
+        terminal.change(**{str(param.name): value})
+
+
+def _read_config(ctx: typer.Context, value: str | None) -> None:
+    """Take what the file says for this command's options; the command line goes before it."""
+    if value is None:
+        return
+    try:
+        read = tomllib.loads(Path(value).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None
+    ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx.command, read, value)}
+
+
+def _options_in(command: Any, read: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``max-error = 0.5`` by parameter name. Raises for a key that is none of the command's options."""
+    known = {opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts}
+    found = {}
+    for key, value in read.items():
+        param = known.get(key.replace("_", "-")) or known.get(key)
+        if param is None or isinstance(value, dict):
+            problem = "is a table, not an option" if isinstance(value, dict) else f"is no option of {command.name}"
+            raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
+        found[param.name] = value
+    return found
+
+
+def _common(
+    config: Annotated[str | None, typer.Option(callback=_read_config, is_eager=True, hidden=True)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", callback=_set, hidden=True)] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", callback=_set, hidden=True)] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", callback=_set, hidden=True)] = False,
+    color: Annotated[str | None, typer.Option("--color", callback=_set, hidden=True)] = None,
+) -> None:
+    """Never called: it carries the options that ``_common_options`` gives to every command."""

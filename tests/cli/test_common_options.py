@@ -1,0 +1,98 @@
+"""What every command shares: help by theme, options for the terminal, options from a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from slotool.cli import terminal
+from slotool.cli.app import app
+from slotool.cli.output import Output
+
+Slotool = Callable[..., Any]
+SCREEN_LINES = 40
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("path", leaves(typer.main.get_command(app)), ids=" ".join)
+def test_help_starts_with_an_example_and_fits_two_screens(slotool: Slotool, path: tuple[str, ...]) -> None:
+    lines = slotool(*path, "--help").stdout.splitlines()
+    after_usage = next(line for line in lines[1:] if line.strip() and not line.startswith(" " * 8))
+    assert after_usage.strip().startswith(f"Example: slotool {' '.join(path)}")
+    assert len(lines) <= 2 * SCREEN_LINES
+
+
+def test_commands_are_listed_by_theme_and_no_sentence_is_cut(slotool: Slotool) -> None:
+    shown = slotool("--help").stdout
+    assert "Commands:" not in shown
+    assert "..." not in shown.partition("\n")[2]
+    assert "…" not in shown
+    for theme in ("Measure:", "Predict:", "SLO-NN and supernets:", "Rules and plans:", "Serve:"):
+        assert theme in shown
+
+
+@pytest.mark.parametrize("place", ["before the command", "after it"])
+def test_quiet_leaves_out_remarks(slotool: Slotool, tmp_path: Path, place: str) -> None:
+    command = ["generate", "mlp", "-o", str(tmp_path / "mlps.parquet"), "-n", "3", "--force"]
+    assert "drawing MLPs" in slotool(*command).stderr
+    finished = slotool("--quiet", *command) if place.startswith("before") else slotool(*command, "--quiet")
+    assert finished.stderr == ""
+    assert "wrote" in finished.stdout
+
+
+def test_quiet_keeps_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.change(quiet=True)
+    try:
+        Output().warn("a core is missing")
+    finally:
+        terminal.reset()
+    assert capsys.readouterr().err == "warning: a core is missing\n"
+
+
+def test_colour_is_for_terminals_unless_asked_for(slotool: Slotool) -> None:
+    assert "\x1b[" not in slotool("doctor").stdout
+    assert "\x1b[" in slotool("doctor", "--color", "always").stdout
+    refused = slotool("doctor", "--color", "pink")
+    assert refused.exit_code == 2
+    assert "auto, always, never" in refused.stderr
+
+
+def test_quiet_and_verbose_contradict_each_other(slotool: Slotool) -> None:
+    assert slotool("doctor", "--quiet", "--verbose").exit_code == 2
+
+
+def test_options_come_from_a_file_and_the_command_line_goes_before_it(slotool: Slotool, tmp_path: Path) -> None:
+    config, out = tmp_path / "mlps.toml", tmp_path / "mlps.parquet"
+    config.write_text('count = 4\ninput-shape = "10"\nseed = 7\n')
+    found = json.loads(slotool("generate", "mlp", "-o", out, "--config", config, "--seed", "8", "--json").stdout)
+    assert (found["written"], found["input_shape"], found["seed"]) == (4, [10], 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("colour = 1", "'colour' is no option of mlp"),
+        ("[seed]\nvalue = 1", "'seed' is a table, not an option"),
+        ("seed = = 1", "cannot be read as TOML"),
+        ('seed = "many"', "--seed"),
+    ],
+)
+def test_a_wrong_file_of_options_is_refused(slotool: Slotool, tmp_path: Path, text: str, said: str) -> None:
+    config = tmp_path / "mlps.toml"
+    config.write_text(text)
+    finished = slotool("generate", "mlp", "-o", tmp_path / "mlps.parquet", "--config", config)
+    assert finished.exit_code == 2
+    assert said in " ".join(finished.stderr.split())
+    assert not (tmp_path / "mlps.parquet").exists()
