@@ -12,7 +12,6 @@ from slotool.cli.options import Force, Json, Out, Seed
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
-    from slotool.elastic.activators import importers
     from slotool.elastic.activators.build import Settings
     from slotool.elastic.activators.choosing import Candidate, Plan
     from slotool.elastic.activators.pruning import Pruned
@@ -133,6 +132,7 @@ def build_tables(
 def _network(path: Path, version: str | None, data: str | None) -> tuple[Version, Any, tuple[Artifact, ...]]:
     """The network, its data set, and the artifact it comes from, if it comes from one."""
     from slotool.artifacts import open_artifact
+    from slotool.elastic.activators import importers
     from slotool.elastic.activators.importers.chain import in_shape
     from slotool.elastic.family import Family, Version
     from slotool.graphs.capture.loading import load_keras, load_torch
