@@ -18,32 +18,7 @@ PLAIN = {"__init__", "__main__"}
 # Modules of a room that still import each other, below ``slotool.``. The list only shrinks: take out what is gone.
 CIRCLES: tuple[set[str], ...] = (
     {"graphs.capture.fx", "graphs.capture.torch"},
-    {
-        "elastic.activators.convolution",
-        "elastic.activators.importers.chain",
-        "elastic.activators.importers.from_keras",
-        "elastic.activators.importers.from_onnx",
-        "elastic.activators.importers.from_torch",
-        "elastic.activators.mlp",
-    },
-    {
-        "elastic.activators.answering",
-        "elastic.activators.confidence",
-        "elastic.activators.kernels.batched",
-        "elastic.activators.kernels.compiled",
-        "elastic.activators.kernels.full_batch",
-        "elastic.activators.kernels.grid",
-        "elastic.activators.kernels.single",
-        "elastic.activators.on_device",
-        "elastic.activators.promises",
-        "elastic.activators.slo_nn",
-        "elastic.activators.stored",
-        "elastic.family",
-        "elastic.model",
-        "elastic.supernets.supernet",
-    },
     {"predictors.adapted", "predictors.ensemble", "predictors.registry", "predictors.scaled"},
-    {"cli.evaluate", "cli.evaluate_sweeps"},
 )
 
 
