@@ -21,6 +21,7 @@ from slotool.cli import (
     evaluate_drift,
     evaluate_rules,
     gen_rules,
+    gen_switching_plan,
     generate,
     interrupts,
     loadtest,
@@ -46,7 +47,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
     "Measure": (generate, capture, profile),
     "Predict": (train_predictor, compare_predictors, predict),
     "SLO-NN and supernets": (train, build_tables, update_tables, choose_points, evaluate, predict_points),
-    "Rules and plans": (gen_rules, evaluate_rules, evaluate_drift),
+    "Rules and plans": (gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
     "Serve": (simulate, serve, loadtest, report),
 }
 

@@ -260,7 +260,7 @@ def _run(folder: Path, command: str) -> Document:
 @contextmanager
 def _server(folder: Path, output: Any) -> Iterator[str]:
     """What the load tests of the demo go to."""
-    from slotool.cli.server_process import server_process
+    from slotool.planning.server_process import server_process
 
     arguments = "family slo-nn --rules rules.json --latency models-latency.parquet"
     output.note(f"      $ slotool serve {arguments} --port 0 &")

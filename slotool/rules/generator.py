@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from slotool.errors import InputError, TableError
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator, ToleranceKind
 from slotool.rules.bootstrap import Bootstrap
+from slotool.rules.candidates import Candidates
 from slotool.rules.certified import Certified
 from slotool.rules.naive import NaiveOSFA
 from slotool.rules.policies import PAIRS, POLICIES, Replayed
@@ -73,6 +75,26 @@ def generate_rules(
         rules=tuple(rules),
         config=config,
     )
+
+
+def estimate(
+    outcomes: OutcomeTable,
+    tolerances: Sequence[float],
+    method: str,
+    policies: Sequence[str],
+    thresholds: int,
+    max_error: float,
+) -> tuple[Candidates, float]:
+    """The candidates that ``generate_rules`` would compare, and about how many seconds it would take: the time of one
+    replay of the table, times the replays of the method. Raises like ``generate_rules``."""
+    if method not in METHODS:
+        raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    check_table(outcomes, policies, max_error)
+    candidates = Problem(outcomes, tolerances, policies=tuple(policies), thresholds=thresholds).candidates()
+    candidates.means()  # compiles
+    started = time.perf_counter()
+    candidates.means()
+    return candidates, METHODS[method].passes * (time.perf_counter() - started)
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:

@@ -59,7 +59,7 @@ class SwitchingPlan:
         return max(good, key=lambda point: self.accuracy[point], default=None)
 
     @property
-    def stairs(self) -> list[tuple[float, str]]:
+    def breakpoints(self) -> list[tuple[float, str]]:
         """Up to which rate each point serves, descending in accuracy, without points that another makes useless."""
         steps: list[tuple[float, str]] = []
         for point in sorted(self.rates_per_s, key=lambda point: -self.accuracy[point]):
@@ -148,7 +148,7 @@ def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
 
 def _mean_accuracy(plan: SwitchingPlan, max_per_s: float) -> float:
     total, before = 0.0, 0.0
-    for rate, point in plan.stairs:
+    for rate, point in plan.breakpoints:
         total += (rate - before) * plan.accuracy[point]
         before = rate
     return total / max_per_s

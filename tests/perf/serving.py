@@ -21,9 +21,9 @@ import numpy as np
 import psutil
 
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.cli.server_process import server_process
 from slotool.data import load_dataset
 from slotool.elastic import load_model
+from slotool.planning.server_process import server_process
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import Router, ServedModel
 from slotool.serving.demands import Demands

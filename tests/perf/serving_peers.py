@@ -30,9 +30,9 @@ import psutil
 import torch
 
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.cli.server_process import server_process
 from slotool.data import load_dataset
 from slotool.errors import RunError
+from slotool.planning.server_process import server_process
 from slotool.rules.switching import Load, greatest_rate
 from slotool.serving.server import bind
 from slotool.workloads import Poisson

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from slotool.cli.server_process import server_process
 from slotool.data import Dataset, load_dataset
 from slotool.machine import bound_to, cores_by_preference, machine_id
+from slotool.planning.server_process import server_process
 from slotool.reports.plots import save_png
 from slotool.reports.series.switching import effective_accuracy_against_deadline
 from slotool.rules.switching import Load, SwitchingPlan, rates_by_effective_accuracy
@@ -65,7 +65,7 @@ def main() -> None:
         shown = ", ".join(f"{name} {found[name][at]:.4f}" for name in found)
         print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (asked: 0)")
     print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": found,
-                      "stairs": [plan.stairs for plan in plans], "plot": str(out)}))  # fmt: skip
+                      "breakpoints": [plan.breakpoints for plan in plans], "plot": str(out)}))  # fmt: skip
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def _switched(
             log = _load(url, setting, data, arrivals, lasts_s, plan.deadline_s)
         found.append(log.effective_accuracy)
         shares = ", ".join(f"{row['point']} {row['share']:.0%}" for row in log.points())
-        print(f"switching at {plan.deadline_s * 1e3:.0f} ms, plan {plan.stairs}: {log.effective_accuracy:.4f} "
+        print(f"switching at {plan.deadline_s * 1e3:.0f} ms, plan {plan.breakpoints}: {log.effective_accuracy:.4f} "
               f"({shares})", file=sys.stderr, flush=True)  # fmt: skip
     return found
 

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from slotool.cli.server_process import server_process
 from slotool.data import Dataset, load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.supernets.networks import resnet
@@ -33,6 +32,7 @@ from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.training import Training, train
 from slotool.elastic.supernets.wrapping import wrap
 from slotool.machine import bound_to, cores_by_preference
+from slotool.planning.server_process import server_process
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.scheduling.batching.profile import Profile
 from slotool.simulation import Scenario, ServiceTimes, simulate

@@ -42,9 +42,10 @@ def test_csv_in_gives_the_same_rules(slotool, outcomes, tmp_path) -> None:
 
 @pytest.mark.parametrize("method", ["certified", "bootstrap", "naive"])
 def test_json_carries_rules_versions_and_categories(slotool, outcomes, tmp_path, method) -> None:
+    chosen = ("--confidence", "0.95", "--thresholds", "5", "--policies", "osfa,seq", "--seed", "4")
     done = slotool(
         "gen-rules", outcomes, "-o", tmp_path / "r.json", "--json", "--method", method, "--tolerances", "0:0.1:0.05",
-        "--confidence", "0.95", "--thresholds", "5", "--policies", "osfa,seq", "--seed", "4",
+        *(() if method == "naive" else chosen),
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
     assert done.document["schema"] == "slotool/gen-rules"
@@ -114,3 +115,21 @@ def test_files_that_are_not_there_or_already_are(slotool, outcomes, tmp_path) ->
     assert (taken.exit_code, "add --force" in taken.stderr) == (2, True)
     assert (tmp_path / "r.json").read_text() == "mine"
     assert slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--method", "naive", "--thresholds", "50"),
+        ("--method", "naive", "--confidence", "0.9"),
+        ("--method", "naive", "--policies", "osfa"),
+        ("--dry-run", "--explain"),
+        ("--dry-run", "--plots", "plots"),
+    ],
+)
+def test_an_option_without_effect_is_refused(slotool, tmp_path, options) -> None:
+    family_outcomes(60).save(tmp_path / "o.parquet")
+    done = slotool("gen-rules", tmp_path / "o.parquet", "-o", tmp_path / "r.json", *options)
+    assert done.exit_code == 2
+    assert "has no effect with" in " ".join(done.stderr.split())
+    assert not (tmp_path / "r.json").exists()

@@ -56,7 +56,7 @@ def test_the_greatest_rate_is_found_to_within_the_resolution(capacity: float, gu
 def test_the_most_accurate_point_that_is_good_for_the_rate() -> None:
     chosen = [PLAN.point_for(rate) for rate in (50.0, 100.0, 101.0, 400.0, 900.0, 901.0)]
     assert chosen == ["version=large", "version=large", "version=medium", "version=medium", "version=small", None]
-    assert PLAN.stairs == [(100.0, "version=large"), (400.0, "version=medium"), (900.0, "version=small")]
+    assert PLAN.breakpoints == [(100.0, "version=large"), (400.0, "version=medium"), (900.0, "version=small")]
 
 
 def test_a_point_is_good_as_long_as_its_accuracy_makes_up_for_what_it_misses() -> None:

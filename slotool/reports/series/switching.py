@@ -28,7 +28,7 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
         curves.append(Curve(point, x, y_ms, "dots and line", at))
     ends = np.array([rates.min(), rates.max()])
     deadline = Curve(f"deadline, {duration(plan.deadline_s)}", ends, np.full(2, 1e3 * plan.deadline_s), "dashes", 4)
-    stairs = [(point, f"{rate:,.0f}/s", percent(plan.accuracy[point], 2)) for rate, point in plan.stairs]
+    breakpoints = [(point, f"{rate:,.0f}/s", percent(plan.accuracy[point], 2)) for rate, point in plan.breakpoints]
     return Figure(
         id="switching-load",
         title=f"{plan.subject}: the tail of latency by load",
@@ -38,7 +38,7 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
         x=log_axis("arrivals per second", rates),
         y=log_axis("P99, ms", tails_ms),
         curves=(deadline, *curves),
-        table=Rows(("point", "good for up to", "accuracy"), tuple(stairs)),
+        table=Rows(("point", "good for up to", "accuracy"), tuple(breakpoints)),
     )
 
 

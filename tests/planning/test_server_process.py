@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
-from slotool.cli.server_process import server_process
 from slotool.errors import RunError
+from slotool.planning.server_process import server_process
 
 STARTS = """
 import sys
-from slotool.cli.server_process import server_process
+from slotool.planning.server_process import server_process
 with server_process(sys.argv[1:]) as url:
     print(url, flush=True)
     sys.stdin.read()
@@ -42,6 +42,6 @@ def test_it_serves_and_is_gone_with_a_parent_that_is_killed() -> None:
     pytest.fail("the server outlived its parent")
 
 
-def test_its_last_words_are_told_when_it_does_not_start(tmp_path: Path) -> None:
+def test_its_last_words_are_reported_when_it_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nowhere"), server_process([str(tmp_path / "nowhere")]):
         pass

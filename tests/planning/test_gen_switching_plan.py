@@ -1,4 +1,4 @@
-"""``gen-rules --method switching``: a real server under real load, a plan, and a server that follows it."""
+"""``gen-switching-plan``: a real server under real load, a plan, and a server that follows it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def arguments(folder: Path, *more: str) -> tuple[str, ...]:
     model = str(shipped_artifact("mlp").path)
-    return ("gen-rules", str(folder / "outcomes.parquet"), "--method", "switching", "--model", model,
+    return ("gen-switching-plan", model, "--outcomes", str(folder / "outcomes.parquet"),
             "--latency", str(folder / "latency.parquet"), "--data", "digits", *more)  # fmt: skip
 
 
 def test_a_plan_is_measured_and_followed(slotool: Slotool, folder: Path) -> None:
     out = folder / "plan.json"
-    asked = ("-o", str(out), "--deadline-ms", "100", "--configurations", "1x1", "--load-seconds", "0.5",
+    asked = ("-o", str(out), "--deadline-ms", "100", "--configurations", "1x1", "--duration", "500ms",
              "--plots", str(folder / "plots"), "--json")  # fmt: skip
     result = slotool(*arguments(folder, *asked))
     assert result.exit_code == 0, result.stderr
@@ -77,6 +77,7 @@ def test_a_dry_run_says_how_long_and_what_is_missing_is_said(slotool: Slotool, f
     for more, said in (
         ((), "--deadline-ms"),
         (("--deadline-ms", "20", "--configurations", "0x1"), "1x1,2x1"),
+        (("--deadline-ms", "20", "--duration", "5ms"), "shorter than 0.5 s"),
         (("--deadline-ms", "0.1", "--configurations", "1x1"), "shorter than the fastest point"),
     ):
         result = slotool(*arguments(folder, "-o", out, *more))
