@@ -5,5 +5,5 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["slotool*"]), "slotool.models"],
     package_dir={"slotool.models": "models"},
-    package_data={"slotool.models": ["**/*"], "slotool.serving": ["*.html"]},
+    package_data={"slotool": ["py.typed"], "slotool.models": ["**/*"], "slotool.serving": ["*.html"]},
 )

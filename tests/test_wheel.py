@@ -57,3 +57,12 @@ def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:
     code = "from importlib import resources; print((resources.files('slotool.serving') / 'live.html').read_text()[:15])"
     ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert ran.stdout.strip() == "<!doctype html>", ran.stderr
+
+
+def test_its_version_is_the_packages_and_its_types_are_public(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import slotool; from importlib import metadata, resources; "
+        "print(metadata.version('slotool') == slotool.__version__, (resources.files('slotool') / 'py.typed').is_file())"
+    )
+    ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "True"], ran.stderr
