@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test hostile check format bench bench-peers clean
+.PHONY: demo test hostile check format bench bench-peers docs docs-outputs clean
 
 demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
@@ -39,6 +39,14 @@ bench: $(VENV)/.installed-test
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
 	$(BIN)/python -m tests.perf slo_nn referees serving_peers
+
+# The site, in site/; a broken link or reference ends it.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+# Run the examples of README, tutorials and how-to guides, and write what they print into the pages.
+docs-outputs: $(VENV)/.installed-test
+	$(BIN)/python -m tests.docs
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""docs/graph-format.md says what is so."""
+"""docs/reference/graph-format.md says what is so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotool.graphs.operators import REQUIRED
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.graphs.torch_module import ACTIVATIONS
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "graph-format.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference" / "graph-format.md").read_text()
 
 
 @pytest.fixture

@@ -126,14 +126,14 @@ def test_grpc_is_served_beside_http_and_drained(folder: Path) -> None:
 
 
 def curl_examples() -> list[str]:
-    """The commands under ``### serve`` of the README, as they can be pasted."""
-    readme = Path(__file__).parents[2] / "README.md"
-    section = readme.read_text().partition("### serve\n")[2].partition("\n### ")[0]
-    return re.findall(r"^\$ (curl .*?)\n(?=\{|```)", section, re.MULTILINE | re.DOTALL)
+    """The requests of the guide to serving, as they can be pasted."""
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "serve.md"
+    sections = guide.read_text().partition("## Send one example\n")[2].partition("\n## Report delayed labels")[0]
+    return re.findall(r"^\$ (curl .*?)\n(?=\{|```)", sections, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_curl_examples_work_with_a_token_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(folder / "digit.npy", EXAMPLE)
     monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
     (folder / "token").write_text("a-token-for-the-test\n")
@@ -143,7 +143,8 @@ def test_the_readmes_curl_examples_work_with_a_token_too(folder: Path, monkeypat
         shown = 'curl --silent --header "Authorization: Bearer $SLOTOOL_TOKEN" '
         for example in examples:
             # This family's own tiers begin at 0.1.
-            command = example.replace("127.0.0.1:8000", f"127.0.0.1:{ready['port']}").replace("0.08", "0.1")
+            command = example.replace("--silent ", "").replace("0.08", "0.1")
+            command = command.replace("127.0.0.1:8000", f"127.0.0.1:{ready['port']}")
             told = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=True)
             assert "Authorization: Bearer" in json.loads(told.stdout)["error"]
             told = subprocess.run(command.replace("curl ", shown, 1), shell=True, cwd=folder, capture_output=True,

@@ -1,6 +1,6 @@
 """All nodes for a whole batch: the weights are read once for it, in one product per layer, and not once per query.
 
-Micro-batches of queries that share a bucket were tried beside this and did not pay, see docs/batches.md. Import this
+Micro-batches of queries that share a bucket were tried beside this and did not pay, see docs/explanation/batches.md. Import this
 module only where queries are to be answered: it brings in Numba.
 """
 

@@ -1,0 +1,28 @@
+"""What mkdocs calls while it builds the site: pages that are generated from code and from recorded benchmarks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs.generate import benchmarks, commands, metrics, python_api, tables
+
+PAGES = {
+    "reference/commands.md": commands.page,
+    "reference/tables.md": tables.page,
+    "reference/metrics.md": metrics.page,
+    "results/benchmarks.md": benchmarks.page,
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the generated pages to those that lie in ``docs/``."""
+    pages = {uri: page() for uri, page in PAGES.items()} | python_api.pages()
+    for uri, text in pages.items():
+        files.append(File.generated(config, uri, content=text))
+    return files

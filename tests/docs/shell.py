@@ -1,0 +1,126 @@
+"""One shell per page: commands run in order in a folder that has the repository's models and data sets."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+
+WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than a minute
+PORT = "8000"  # of the pages; a run takes a free one in its place
+_END = "\x1e"
+_REMARK = re.compile(r"(warning|slotool): ")
+# Remarks on the load of the machine are right to be printed and come and go with that load.
+_OF_THE_HOUR = re.compile(r"advice: |warning: .* left the client ")
+
+
+class Shell:
+    """A bash whose commands are fed one by one."""
+
+    def __init__(self, folder: Path):
+        for name in ("models", "datasets"):
+            (folder / name).symlink_to(ROOT / name)
+        self.folder = folder
+        self._stderr = folder / ".stderr"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = str(free.getsockname()[1])
+        with self._stderr.open("w") as stderr:
+            self._bash = subprocess.Popen(
+                ["bash", "--noprofile", "--norc"],
+                cwd=folder,
+                env=_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+        self._lines: list[str] = []
+        self._arrived = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def run(self, command: str) -> tuple[int, list[str]]:
+        """The exit code of ``command`` and the lines that a person reads of it."""
+        remarks_before = self._stderr.stat().st_size
+        assert self._bash.stdin is not None
+        with self._arrived:
+            self._lines.clear()
+        self._bash.stdin.write(f"{self._on_free_port(command)}\nprintf '\\n{_END}%d\\n' $?\n")
+        self._bash.stdin.flush()
+        self._until(lambda lines: any(line.startswith(_END) for line in lines), command)
+        in_background = command.rstrip().endswith("&")
+        if in_background:
+            self._until(lambda lines: any(line.startswith("serving") for line in lines), command)
+        with self._arrived:
+            end = next(line for line in self._lines if line.startswith(_END))
+            printed = [line for line in self._lines if line != end]
+        if not in_background and printed and not printed[-1]:
+            printed.pop()  # the empty line before the end
+        code = int(end.removeprefix(_END))
+        with self._stderr.open() as stderr:
+            stderr.seek(remarks_before)
+            remarks = [line for line in stderr.read().splitlines() if code not in {0, 130} or _REMARK.match(line)]
+        lines = [*remarks, *(line for line in printed if line or not in_background)]
+        return code, [line.replace(self._port, PORT) for line in lines if not _OF_THE_HOUR.match(line)]
+
+    def _on_free_port(self, command: str) -> str:
+        if command.startswith("slotool serve ") and "--port" not in command:
+            command = command.replace("slotool serve ", f"slotool serve --port {PORT} ", 1)
+        return command.replace(PORT, self._port)
+
+    def close(self) -> None:
+        """End the shell and whatever still runs in the background of it."""
+        assert self._bash.stdin is not None
+        self._bash.stdin.write("kill $(jobs -p) 2>/dev/null\nwait\nexit\n")
+        self._bash.stdin.close()
+        try:
+            self._bash.wait(20)
+        finally:
+            if self._bash.poll() is None:
+                os.killpg(self._bash.pid, 9)
+
+    def _read(self) -> None:
+        assert self._bash.stdout is not None
+        for line in self._bash.stdout:
+            with self._arrived:
+                self._lines.append(line.rstrip("\n"))
+                self._arrived.notify_all()
+        with self._arrived:
+            self._lines.append(_END + "255")
+            self._arrived.notify_all()
+
+    def _until(self, ready, command: str) -> None:
+        until = time.monotonic() + WAIT_S
+        with self._arrived:
+            while not ready(self._lines):
+                if not self._arrived.wait(until - time.monotonic()):
+                    raise TimeoutError(f"{command!r} took more than {WAIT_S} s; it printed {self._lines}")
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTOOL_", "PYTEST_"))}
+    return kept | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "NO_COLOR": "1",
+        "no_proxy": "127.0.0.1",
+    }
+
+
+@contextmanager
+def shell(folder: Path) -> Iterator[Shell]:
+    """A shell in ``folder``, ended with all it has started."""
+    opened = Shell(folder)
+    try:
+        yield opened
+    finally:
+        opened.close()

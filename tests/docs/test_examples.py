@@ -1,0 +1,85 @@
+"""What README, tutorials and how-to guides show is what their commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from slotool.cli.app import app
+from tests.docs.examples import run_page
+from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, pages, renewed
+
+PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+MAX_WIDTH = 100
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    _, wrong = run_page(page.read_text(), tmp_path)
+    assert not wrong, "\n".join([*wrong, "make docs-outputs writes the true output into the pages"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_are_not_run_have_these_options(page: Path) -> None:
+    root = typer.main.get_command(app)
+    for block in blocks_of(page.read_text().split("\n")):
+        for line in commands_in(block) if block.language == "bash" else []:
+            words = shlex.split(line, comments=True)
+            while words and "=" in words[0]:
+                words.pop(0)
+            if words[:1] == ["slotool"]:
+                assert unknown_options(root, words[1:]) == [], f"line {block.first}: {line}"
+
+
+def unknown_options(command, words: list[str]) -> list[str]:
+    """Options among ``words`` that the subcommand named there lacks."""
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    known = {name for parameter in command.params for name in [*parameter.opts, *parameter.secondary_opts]}
+    asked = {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+    return sorted(asked - known - {"--help", "-h"}) + ([words[0]] if getattr(command, "commands", None) else [])
+
+
+def test_an_option_that_does_not_exist_is_noticed() -> None:
+    root = typer.main.get_command(app)
+    assert unknown_options(root, ["predict", "predictor", "--no-such"]) == ["--no-such"]
+    assert unknown_options(root, ["profile", "sola", "x"]) == ["sola"]
+
+
+def test_readme_is_short_and_no_table_of_it_wide() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    wide = [line for line in lines if len(line) > MAX_WIDTH and line[:1] in "|│┃┏└"]
+    assert not wide
+
+
+def test_numbers_units_and_padding_may_differ_and_words_may_not() -> None:
+    assert masked("│ p50 latency │   812.3 µs │") == masked("│ p50 latency │ 1.024 ms │")
+    assert difference(["median 3 µs"], ["median 4.1 ms"], exact=False) is None
+    assert difference(["median 3 µs"], ["mean 3 µs"], exact=False) is not None
+    assert difference(["median 3 µs"], ["median 4 µs"], exact=True) is not None
+    assert difference(["a", "b"], ["a"], exact=False) is not None
+    assert difference(["a"], ["a", "b"], exact=False) is not None
+
+
+def test_lines_left_out_stay_left_out() -> None:
+    assert difference(["a", "…", "d"], ["a", "b", "c", "d"], exact=True) is None
+    assert difference(["a", "…", "e"], ["a", "b", "c", "d"], exact=True) is not None
+    assert renewed(["old", "…", "old"], ["a", "b", "c", "d"]) == ["a", "…", "d"]
+    assert renewed(["…"], ["a", "b"]) == ["…"]
+
+
+def test_a_page_is_compared_and_rewritten(tmp_path: Path) -> None:
+    page = (
+        'Text.\n```python title="answer.py"\nprint("one", 41 + 1)\n```\n'
+        "<!-- exact -->\n```console\n$ python answer.py\nshown 7\n$ echo a \\\n    b\na b\n```\n"
+        "```python\nprint(2)\n```\n\n```text\n3\n```\n<!-- exit 4 -->\n```console\n$ (exit 4)\n```\n"
+    )
+    renewed_page, wrong = run_page(page, tmp_path)
+    assert renewed_page == page.replace("shown 7", "one 42").replace("```text\n3", "```text\n2")
+    assert len(wrong) == 1
+    assert "shown as 'shown 7' and printed as 'one 42'" in wrong[0]
