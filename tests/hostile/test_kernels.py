@@ -104,6 +104,33 @@ def test_a_feature_named_twice_has_the_sum_of_its_values(sparse: SloNN) -> None:
         np.testing.assert_allclose(session.scores, sparse.top_numpy(csr_matrix(x), 2, point=point)[1][0], rtol=1e-5)
 
 
+def beside_compiled_calls(model: SloNN) -> list[Callable[[Any, Any], Any]]:
+    """What SciPy and NumPy compute, who check neither pointers nor features."""
+    return [
+        model.forward_numpy,
+        lambda x, point: model.top_numpy(x, point=point),
+        lambda x, point: model.cheapest(x, 0.5),
+        lambda x, point: model.expected_accuracies(x),
+        lambda x, point: model.confidences(x),
+        lambda x, point: model.aclo(x, 0.5),
+    ]
+
+
+def test_what_is_not_finite_or_masked_is_refused_by_every_call(model: SloNN) -> None:
+    shape = (1, *model.input_shape)
+    masked = np.ma.masked_array(np.zeros(shape, dtype=np.float32), mask=True)
+    for bad in (np.full(shape, np.nan, dtype=np.float32), masked):
+        for ask in (lambda x, point: model.top(x, point=point), model.forward, *beside_compiled_calls(model)):
+            with pytest.raises(InputError):
+                ask(bad, model.points[0])
+
+
+def test_a_count_of_answers_that_is_none_is_refused(model: SloNN) -> None:
+    for p in (0, 1.5, True, "1", model.classes + 1):
+        with pytest.raises(InputError, match="labels cannot be given"):
+            model.answerer(p)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("n", [1, 3, 20])
 def test_a_csr_matrix_that_is_none_is_refused(sparse: SloNN, n: int) -> None:
     good = csr_matrix(np.tile(query(sparse), (n, 1)))
@@ -124,20 +151,20 @@ def test_a_csr_matrix_that_is_none_is_refused(sparse: SloNN, n: int) -> None:
         broken("indices", lambda at: at.__setitem__(0, width)),
         broken("indices", lambda at: at.__setitem__(0, -1)),
         broken("indices", lambda at: at.astype(np.int64) + 2**32),
+        broken("indices", lambda at: at.astype(np.float32)),
         broken("data", lambda values: values[:-1]),
         broken("data", lambda values: values.astype(np.complex64)),
         broken("data", lambda values: values.__setitem__(0, np.nan)),
     ]
-    for at, bad in enumerate(matrices):
+    for bad in matrices:
         for point in (sparse.points[0], sparse.full):
-            for ask in (lambda bad, point: sparse.top(bad, point=point), sparse.forward):
-                try:
-                    ask(bad, point)  # type: ignore[no-untyped-call]
-                except InputError:
-                    continue
-                # A matrix whose first row begins later is one still.
-                assert at == 1
-                assert n == 1
+            for ask in (
+                lambda bad, point: sparse.top(bad, point=point),
+                sparse.forward,
+                *beside_compiled_calls(sparse),
+            ):
+                with pytest.raises(InputError):
+                    ask(bad, point)
     labels, _ = sparse.top(good.astype(np.float64))
     assert (labels == sparse.top(good)[0]).all()
 

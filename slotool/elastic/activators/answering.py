@@ -63,9 +63,9 @@ class Answerer:
     def __init__(
         self, model: TabulatedNetwork, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ):
-        if not 1 <= p <= min(layout.MAX_ANSWERS, model.classes):
+        if type(p) is not int or not 1 <= p <= min(layout.MAX_ANSWERS, model.classes):
             most = min(layout.MAX_ANSWERS, model.classes)
-            raise InputError(f"{model.name}: the best {p} labels cannot be given, only 1 to {most}")
+            raise InputError(f"{model.name}: the best {p!r} labels cannot be given, only 1 to {most}")
         if point is not None and accuracy is not None:
             raise InputError(f"{model.name}: k is chosen by a point or by an accuracy, not by both")
         self.model = model

@@ -32,6 +32,20 @@ def not_finite(x: Any, row: int) -> InputError:
     return InputError(f"input {row} cannot be answered: {what}")
 
 
+def check_rows(x: Any) -> None:
+    """Raises ``InputError`` naming the first row of ``x`` (float32 [n, inputs], or CSR whose row pointers were checked)
+    that holds NaN, infinity or features that there are not: for paths that no compiled call checks."""
+    if isinstance(x, np.ndarray):
+        bad = np.flatnonzero(~np.isfinite(x).all(axis=1))
+    else:
+        lengths = np.diff(x.indptr)
+        entries = ~np.isfinite(x.data) | (x.indices < 0) | (x.indices >= x.shape[1])
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        bad = np.union1d(rows[entries[x.indptr[0] : x.indptr[-1]]], np.flatnonzero(lengths > x.shape[1]))
+    if len(bad):
+        raise not_finite(x, int(bad[0]))
+
+
 def number(value: float, what: str) -> float:
     if math.isnan(value):
         raise InputError(f"the {what} is not a number")

@@ -19,7 +19,7 @@ from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
-from slotool.elastic.activators.refusals import dims, not_finite, number, row_values
+from slotool.elastic.activators.refusals import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.model import Asker, ElasticModel
 from slotool.errors import ArtifactError, InputError
@@ -210,10 +210,7 @@ class SloNN(ElasticModel):
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """The same answers in plain NumPy, layer by layer: what the compiled call is held against."""
         self.require(point)
-        flat = self.flat(x)
-        for row in range(flat.shape[0]):
-            if not np.isfinite(row_values(flat, row)).all():
-                raise not_finite(flat, row)
+        flat = self._checked(x)
         if point == FULL:
             exact = logits(self.mlp, {}, flat, 1.0)
             if not (self.all_int8 and isinstance(flat, np.ndarray)):
@@ -232,7 +229,7 @@ class SloNN(ElasticModel):
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same as ``top`` in plain NumPy, from all logits."""
-        flat = self.flat(x)
+        flat = self._checked(x)
         threshold = self.threshold(accuracy)
         labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
         scores = np.full((flat.shape[0], p), -np.inf, dtype=np.float32)
@@ -255,7 +252,7 @@ class SloNN(ElasticModel):
 
     def confidences(self, x: np.ndarray) -> np.ndarray:
         """ĉ(k, x) of Eq. 4: float64 [shares], for ``x``: float32 [1, *input_shape]."""
-        flat = self.flat(x)
+        flat = self._checked(x)
         if flat.shape[0] != 1:
             raise InputError(f"{self.name}: k is chosen for one input at a time, not for {flat.shape[0]}")
         inputs = layer_input(self.mlp, {}, flat, 1.0, self.first)
@@ -275,7 +272,7 @@ class SloNN(ElasticModel):
 
     def estimates(self, x: Any) -> np.ndarray:
         """ĉ(k, x) of many inputs, in plain NumPy: float64 [n, shares] from float32 [n, *input_shape] or CSR."""
-        inputs = layer_input(self.mlp, {}, self.flat(x), 1.0, self.first)
+        inputs = layer_input(self.mlp, {}, self._checked(x), 1.0, self.first)
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
 
     def target(self, loss: float, confidence: float | None = None) -> float:
@@ -407,7 +404,7 @@ class SloNN(ElasticModel):
     def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape, and no numbers."""
         if not hasattr(x, "tocsr"):
-            x = np.asarray(x)
+            x = np.asanyarray(x)
         shape = self.input_shape if isinstance(x, np.ndarray) else (self._inputs,)
         if x.shape[1:] != shape:
             raise InputError(f"{self.name} takes inputs [batch, {dims(shape)}], not [{dims(x.shape)}]")
@@ -416,3 +413,9 @@ class SloNN(ElasticModel):
         if not self.mlp.dense:
             raise InputError(f"{self.name} begins with a convolution and takes no sparse inputs")
         return sparse_rows(self.name, x, self._inputs)
+
+    def _checked(self, x: Any) -> Any:
+        """``flat(x)``, whose values and features are checked too: NumPy and SciPy check neither."""
+        flat = self.flat(x)
+        check_rows(flat)
+        return flat
