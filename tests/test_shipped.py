@@ -66,7 +66,7 @@ def test_intervals_of_real_networks_hold_though_only_random_ones_calibrated_them
     assert np.ptp([distance.unlike for distance in predictions.distances]) > 0.1
 
 
-def test_the_keras_predictor_knows_applications_and_their_company(slotool) -> None:
+def test_the_keras_predictor_knows_applications_solo_and_co_located(slotool) -> None:
     graphs = ROOT / "datasets" / "keras-applications-graphs.parquet"
     alone = slotool("predict", "--graph", graphs, "--backend", "keras", "--slo", "50ms", "--json")
     assert alone.exit_code == 0, alone.stderr
@@ -78,9 +78,9 @@ def test_the_keras_predictor_knows_applications_and_their_company(slotool) -> No
     ]
     assert len(errors) == 40
     assert np.mean(errors) < 0.08, "it has seen them"
-    beside = slotool("predict", "--graph", graphs, "--with", "VGG16", "--json")
-    assert beside.exit_code == 0, beside.stderr
-    ratios = {row["name"]: row["degradation_ratio"] for row in beside.document["predictions"]}
+    colocated = slotool("predict", "--graph", graphs, "--co-runners", "VGG16", "--json")
+    assert colocated.exit_code == 0, colocated.stderr
+    ratios = {row["name"]: row["degradation_ratio"] for row in colocated.document["predictions"]}
     assert 1.2 < ratios["MobileNetV2"] < 2.5
 
 
@@ -109,19 +109,19 @@ def test_every_shipped_graph_was_measured(table: str, graphs: str) -> None:
     assert (rows["samples_s"].map(len) >= 20).all()
 
 
-def test_the_shipped_company_is_complete() -> None:
+def test_the_shipped_co_locations_are_complete() -> None:
     table = LatencyTable.load(ROOT / "datasets" / "keras-applications-colocated.parquet")
     rows = table.rows[table.rows["status"] == "ok"]
-    company = {
-        frozenset([subject, *beside.split("+")])
-        for subject, beside in zip(rows["subject"], rows["co_runners"], strict=True)
+    colocations = {
+        frozenset([subject, *co_runners.split("+")])
+        for subject, co_runners in zip(rows["subject"], rows["co_runners"], strict=True)
     }
-    pairs, trios = ({names for names in company if len(names) == size} for size in (2, 3))
+    pairs, trios = ({names for names in colocations if len(names) == size} for size in (2, 3))
     often = sorted(name for name in set().union(*pairs) if sum(name in pair for pair in pairs) >= 13)
     assert len(often) >= 14
     assert {frozenset(pair) for pair in combinations(often, 2)} <= pairs
     assert len(trios) >= 150
-    # Two threads each on the same two cores: nobody gets faster in company.
+    # Two threads each on the same two cores: no network gets faster co-located.
     assert rows["degradation_ratio"].median() > 1.2
     alone = LatencyTable.load(ROOT / "datasets" / "keras-applications-latency.parquet").rows
     assert set(rows["subject"]) <= set(alone.loc[alone["status"] == "ok", "subject"])

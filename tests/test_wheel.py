@@ -35,7 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_predicts_straight_after_install(installed: Path, tmp_path: Path) -> None:
-    command = [installed, "predict", "--keras", "ResNet50", "--with", "VGG16", "--slo", "1s", "--json"]
+    command = [installed, "predict", "--keras", "ResNet50", "--co-runners", "VGG16", "--slo", "1s", "--json"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     document = json.loads(finished.stdout)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotool.predictors.labels import Setting
     from slotool.predictors.trained import TrainedPredictor
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 def evaluate_predictor(
@@ -62,7 +62,7 @@ def _report(
         relative,
     )
 
-    scores, furthest = evaluation.scores(), evaluation.furthest_off(MOST_NAMED)
+    scores, furthest = evaluation.scores(), evaluation.furthest_off(MAX_NAMED)
     name, n = trained.predictor.name, len(evaluation.names)
     seconds = [[group, f"{score['n']:,}", *in_seconds(score)] for group, score in scores.items()]
     shares = [[group, *relative(score)] for group, score in scores.items()]

@@ -1,4 +1,4 @@
-"""``slotool predict``: the latency of a network that nobody measured, alone or beside others, with its interval."""
+"""``slotool predict``: the latency of a network that nobody measured, solo or co-located, with its interval."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def predict(
             "--backend", help="Without PREDICTOR: predict how torch or keras (TensorFlow) would run the networks."
         ),
     ] = None,
-    beside: Annotated[
+    co_runners: Annotated[
         list[str] | None,
         typer.Option(
-            "--with",
-            help="What runs beside it: a name or id in --graph's file, or what --keras takes; repeatable.",
+            "--co-runners",
+            help="Network that runs at the same time: a name or id in --graph's file, or what --keras takes; "
+            "repeatable.",
         ),
     ] = None,
     slo: Annotated[
@@ -64,9 +65,9 @@ def predict(
     """Predict the latency of networks on the machine and backend whose measurements were learnt.
 
     Each has a 90 % interval, the wider the less it is like the networks learnt from, or a sentence why it has none.
-    Beside others (--with) it says by how much all together slow it down.
+    With --co-runners it predicts the latency while all of them run, and by how much that is longer.
 
-    Example: slotool predict --keras ResNet50 --with VGG16 --slo 100ms
+    Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 
     Example: slotool predict predictor --graph new.jsonl
 
@@ -82,15 +83,15 @@ def predict(
     if out is not None:
         refuse_existing(out, force)
     output = Output(as_json=json)
-    chosen = chosen_predictor(predictor, backend, sources, bool(beside))
+    chosen = chosen_predictor(predictor, backend, sources, bool(co_runners))
     # Before a model is opened, which takes seconds.
-    chosen.opened.require_together() if beside else chosen.opened.require_alone()
+    chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     graphs = sources.graphs(timeout)
-    others = _others(beside or [], graphs if graph else [])
-    answer = _together(chosen.opened, graphs, others) if beside else _alone(chosen.opened.require_alone(), graphs)
+    others = _others(co_runners or [], graphs if graph else [])
+    answer = _colocated(chosen.opened, graphs, others) if co_runners else _solo(chosen.opened.require_solo(), graphs)
     answer = answer.on_this_machine()
     if out is not None:
-        answer.trained.latency_table(answer.asked, answer.predictions).save(out)
+        answer.trained.latency_table(answer.items, answer.predictions).save(out)
     report_predictions(output, answer, chosen, slo_s, [graph.name or graph.id for graph in others], out)
 
 
@@ -102,14 +103,14 @@ def _others(names: list[str], graphs: list[OperatorGraph]) -> list[OperatorGraph
     return [known[name] if name in known else captured(name, None, None, None) for name in names]
 
 
-def _alone(trained: TrainedPredictor[OperatorGraph], graphs: list[OperatorGraph]) -> Answer:
+def _solo(trained: TrainedPredictor[OperatorGraph], graphs: list[OperatorGraph]) -> Answer:
     from slotool.cli.predict_report import Answer
 
     return Answer(trained, graphs, graphs, trained.predict(graphs))
 
 
-def _together(opened: PredictorArtifact, graphs: list[OperatorGraph], others: list[OperatorGraph]) -> Answer:
+def _colocated(opened: PredictorArtifact, graphs: list[OperatorGraph], others: list[OperatorGraph]) -> Answer:
     from slotool.cli.predict_report import Answer
 
-    alone, companies, predictions = opened.predict_together(graphs, others)
-    return Answer(opened.require_together(), graphs, companies, predictions, alone)
+    alone, colocations, predictions = opened.predict_colocated(graphs, others)
+    return Answer(opened.require_colocated(), graphs, colocations, predictions, alone)

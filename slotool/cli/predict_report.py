@@ -13,7 +13,7 @@ from slotool.cli.predict_source import Chosen, machine_differences
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.colocation import SoloAnswer
+    from slotool.predictors.colocation import SoloLatency
     from slotool.predictors.trained import Predictions, TrainedPredictor
 
 MAX_ROWS_SHOWN = 20
@@ -24,14 +24,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """``graphs`` and what was ``asked`` of them, a network alone or in company; ``solo``: of company, what each takes
-    alone. ``differences`` of this machine from the predictor's, in words, None where it is the same."""
+    """``graphs`` and the ``items`` predicted, each a network or a co-location; ``solo``: of co-locations, each one's
+    solo latency. ``differences`` of this machine from the predictor's, in words, None where it is the same."""
 
     trained: TrainedPredictor[Any]
     graphs: Sequence[OperatorGraph]
-    asked: Sequence[Any]
+    items: Sequence[Any]
     predictions: Predictions
-    solo: Sequence[SoloAnswer] = ()
+    solo: Sequence[SoloLatency] = ()
     differences: Sequence[str] | None = None
 
     def on_this_machine(self) -> Answer:
@@ -45,18 +45,18 @@ class Answer:
 def report_predictions(
     output: Output, answer: Answer, chosen: Chosen, slo_s: float | None, names: list[str], out: Path | None
 ) -> None:
-    """``names``: of the networks beside, if any."""
+    """``names``: of the co-runners, if any."""
     rows = _rows(answer, slo_s)
     shown = rows[:MAX_ROWS_SHOWN]
     for name, sentence in _warnings(answer)[:MAX_WARNINGS]:
         output.warn(f"{name}: {sentence}")
     if len(_warnings(answer)) > MAX_WARNINGS:
         output.warn(f"{len(_warnings(answer)) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
-    what = f"beside {' and '.join(names)}, " if names else ""
+    what = f"co-located with {' and '.join(names)}, " if names else ""
     title = f"Latency {what}predicted by {answer.trained.predictor.name}, and its 90 % interval"
     human: list[Any] = [_whose(answer, chosen), table(title, _titles(names, slo_s), [_cells(row) for row in shown])]
     if any(row.get("solo_measured") is False for row in shown):
-        human.append("~: predicted as well; the others were measured alone")
+        human.append("~: predicted solo latency; the others were measured")
     human += _no_intervals(shown)
     if answer.differences is not None:
         human.append(_calibrate(chosen))
@@ -72,7 +72,7 @@ def report_predictions(
         "this_machine": {"same": answer.differences is None, "differences": list(answer.differences or [])},
         "nominal_coverage": 0.9,
         "slo_s": slo_s,
-        "with": names,
+        "co_runners": names,
         "predictions": rows,
         "latency_table": None if out is None else str(out),
     }
@@ -163,7 +163,7 @@ def _finite(value: float) -> float | None:
 def _titles(names: list[str], slo_s: float | None) -> list[str]:
     titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "like training"]
     if names:
-        titles[3:4] = ["alone", "latency", "slower"]
+        titles[3:4] = ["solo", "latency", "ratio"]
     return titles if slo_s is None else [*titles, f"P(≤ {duration(slo_s)})"]
 
 

@@ -73,7 +73,7 @@ class Chosen:
     why: str | None
 
 
-def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sources, beside: bool) -> Chosen:
+def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sources, colocated: bool) -> Chosen:
     """That of ``predictor``; else the shipped one of ``backend``, or of the framework that ``sources`` come from.
 
     Raises ``typer.BadParameter`` for a backend that no shipped predictor has, or another than that of ``predictor``.
@@ -93,18 +93,18 @@ def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sourc
             f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {backend}: name a PREDICTOR of your own"
         )
         raise typer.BadParameter(problem, param_hint="--backend")
-    found, why = (backend, "as --backend says") if backend else _default(sources, beside)
+    found, why = (backend, "as --backend says") if backend else _default(sources, colocated)
     name = SHIPPED[found]
     return Chosen(PredictorArtifact.load(str(shipped_artifact(name).path)), name, why)
 
 
-def _default(sources: Sources, beside: bool) -> tuple[str, str]:
+def _default(sources: Sources, colocated: bool) -> tuple[str, str]:
     if sources.framework == TORCH:
         return TORCH, "the networks are torch modules"
     if sources.framework == KERAS:
         return KERAS, "the networks are Keras models"
-    if beside:
-        return KERAS, "the shipped one that knows networks side by side; --backend chooses another"
+    if colocated:
+        return KERAS, "the shipped one that predicts co-located latencies; --backend chooses another"
     if sources.models:
         return TORCH, "none is shipped for ONNX Runtime; --backend chooses another"
     return TORCH, "a graph file names no framework; --backend chooses another"

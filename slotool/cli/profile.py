@@ -47,10 +47,10 @@ Precision = Annotated[
         help="A row is stable when its samples and each of its rounds give its median to within this.",
     ),
 ]
-Visits = Annotated[
+Rounds = Annotated[
     int,
     typer.Option(
-        "--visits",
+        "--rounds",
         min=1,
         help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
     ),
@@ -61,9 +61,9 @@ MaxSeconds = Annotated[
     typer.Option("--max-seconds-per-item", min=0.0, help="Sampling stops here even if the median is unsure."),
 ]
 Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: emptied before every sample.")]
-Policy = Annotated[
+Placement = Annotated[
     str,
-    typer.Option("--policy", help="shared: all on the same --threads cores; split: --threads cores each."),
+    typer.Option("--placement", help="shared: all on the same --threads cores; split: --threads cores each."),
 ]
 Budget = Annotated[
     str | None,
@@ -94,10 +94,10 @@ def profile_solo(
     batch: Batch = "1",
     runs: Runs = 20,
     precision: Precision = 0.01,
-    visits: Annotated[
+    rounds: Annotated[
         int | None,
         typer.Option(
-            "--visits",
+            "--rounds",
             min=1,
             help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
             show_default="2, with --for 1",
@@ -121,7 +121,7 @@ def profile_solo(
 ) -> None:
     """Measure graphs and trained models, each alone, and write the latency table.
 
-    A fresh process with threads and cores set does the measuring; samples that other processes disturb are measured
+    A fresh process with threads and cores set does the measuring; samples that other processes interrupt are measured
     again. Run the same command again to resume one that was interrupted, or to add new subjects; nothing is measured
     twice.
 
@@ -129,7 +129,7 @@ def profile_solo(
 
     Example: slotool profile solo family -o family-latency.parquet --batch 1,8
 
-    Example: slotool profile solo --keras MobileNet,ResNet50 -o keras.parquet --visits 3
+    Example: slotool profile solo --keras MobileNet,ResNet50 -o keras.parquet --rounds 3
 
     Example: slotool profile solo cnns.parquet --for models/predictor --samples 10 -o few.parquet --backend keras
     """
@@ -145,7 +145,7 @@ def profile_solo(
         timeout_s=timeout,
         seed=seed,
         # Whoever pays for single labels of a few networks wants the next one rather than a second round.
-        visits=visits or (1 if predictor else 2),
+        rounds=rounds or (1 if predictor else 2),
         cold=_is_cold(cache),
     )
     chosen = proposal(predictor, inputs, keras, limit, samples, until, settings)
@@ -169,19 +169,21 @@ def profile_colocated(
     out: Out,
     inputs: Inputs = None,
     keras: Keras = None,
-    size: Annotated[str, typer.Option("--size", help="How many run side by side: 2, 3 or 2,3.")] = "2",
+    size: Annotated[str, typer.Option("--size", help="Networks per combination: 2, 3 or 2,3.")] = "2",
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Only so many combinations of each size, drawn by the seed.")
     ] = None,
-    with_itself: Annotated[bool, typer.Option("--with-itself", help="Also a subject beside copies of itself.")] = False,
-    policy: Policy = "shared",
+    with_itself: Annotated[
+        bool, typer.Option("--with-itself", help="Also a subject co-located with copies of itself.")
+    ] = False,
+    placement: Placement = "shared",
     backend: Backend = "torch",
     device: Device = "cpu",
     threads: Threads = None,
     batch: Batch = "1",
     runs: Runs = 20,
     precision: Precision = 0.05,
-    visits: Visits = 2,
+    rounds: Rounds = 2,
     timeout: Timeout = 120.0,
     max_seconds: MaxSeconds = 30.0,
     budget: Budget = None,
@@ -193,7 +195,7 @@ def profile_colocated(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Measure how much models slow each other down: pairs, trios and more, each in a process of its own.
+    """Measure how much co-located models slow each other down: pairs, trios and more, each in its own process.
 
     All members of a combination are warm, start at one instant, and a sample counts only while all of them run. Each
     is timed alone just before and just after, so that the degradation (co-located median against solo median) does
@@ -214,8 +216,8 @@ def profile_colocated(
         rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds),
         timeout_s=timeout,
         seed=seed,
-        visits=visits,
-        policy=_policy(policy),
+        rounds=rounds,
+        placement=_placement(placement),
     )
     sizes = [int(number) for number in parse_numbers(size, "--size")]
     items = combinations_of(_subjects(inputs, keras, None), sizes, settings, limit=limit, with_itself=with_itself)
@@ -237,18 +239,19 @@ def profile_points(
     artifacts: Annotated[list[Path], typer.Argument(metavar="ARTIFACT...", help="Folders of trained models.")],
     out: Out,
     copies: Annotated[
-        str, typer.Option("--beside", help="Copies of the full model that keep running beside it: 0,1 or 0:2.")
+        str,
+        typer.Option("--co-runners", help="Numbers of busy copies of the full model on the same cores: 0,1 or 0:2."),
     ] = "0,1",
     data: Annotated[
         str, typer.Option("--data", help="Answer examples of this set, one label each, instead of random inputs.")
     ] = "",
-    policy: Policy = "shared",
+    placement: Placement = "shared",
     device: Device = "cpu",
     threads: Threads = 1,
     batch: Batch = "1",
     runs: Runs = 200,
     precision: Precision = 0.05,
-    visits: Visits = 2,
+    rounds: Rounds = 2,
     timeout: Timeout = 120.0,
     max_seconds: MaxSeconds = 10.0,
     budget: Budget = None,
@@ -258,15 +261,15 @@ def profile_points(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Measure T(point, β): every operating point of a trained model, alone and beside copies of itself.
+    """Measure T(point, β): every operating point of a trained model, solo and with β busy copies of it.
 
     A sample is a single call, so that a quantile of them is what a deadline has to allow for.
 
-    Example: slotool profile points models/family -o points.parquet --beside 0,1 --batch 1,8
+    Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch 1,8
 
-    Example: slotool profile points slo-nn -o points.parquet --beside 0,1 --data digits
+    Example: slotool profile points slo-nn -o points.parquet --co-runners 0,1 --data digits
     """
-    from slotool.profiling.plan import Settings, points_beside_copies
+    from slotool.profiling.plan import Settings, points_with_copies
     from slotool.profiling.subjects import artifact_subjects
     from slotool.profiling.timer import StoppingRule
 
@@ -278,13 +281,11 @@ def profile_points(
         rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=True),
         timeout_s=timeout,
         seed=seed,
-        visits=visits,
-        policy=_policy(policy),
+        rounds=rounds,
+        placement=_placement(placement),
     )
-    counts = sorted({int(number) for number in parse_numbers(copies, "--beside")})
-    items = [
-        item for path in artifacts for item in points_beside_copies(artifact_subjects(path, data), counts, settings)
-    ]
+    counts = sorted({int(number) for number in parse_numbers(copies, "--co-runners")})
+    items = [item for path in artifacts for item in points_with_copies(artifact_subjects(path, data), counts, settings)]
     _run(json, items, settings, out, force=force, budget=budget, dry_run=dry_run, strict=strict)
 
 
@@ -366,9 +367,9 @@ def _is_cold(cache: str) -> bool:
     return cache == "cold"
 
 
-def _policy(policy: str) -> str:
-    from slotool.profiling.plan import POLICIES
+def _placement(placement: str) -> str:
+    from slotool.profiling.plan import PLACEMENTS
 
-    if policy not in POLICIES:
-        raise typer.BadParameter(f"{policy!r} is neither {' nor '.join(POLICIES)}", param_hint="--policy")
-    return policy
+    if placement not in PLACEMENTS:
+        raise typer.BadParameter(f"{placement!r} is neither {' nor '.join(PLACEMENTS)}", param_hint="--placement")
+    return placement

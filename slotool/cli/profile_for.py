@@ -37,7 +37,7 @@ Until = Annotated[
 ]
 DEFAULT_SAMPLES = 10
 # With --until alone: more labels than this are no adaptation any more.
-MOST_SAMPLES = 100
+MAX_SAMPLES = 100
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def proposal(
     trained = TrainedPredictor.load(str(path))
     found = {graph.id: graph for file in inputs for graph in read_graphs(file)}
     candidates = list(islice(found.values(), limit))
-    count = samples or (DEFAULT_SAMPLES if wanted is None else min(len(candidates), MOST_SAMPLES))
+    count = samples or (DEFAULT_SAMPLES if wanted is None else min(len(candidates), MAX_SAMPLES))
     chosen = [
         candidates[i] for i in propose(trained.predictor, candidates, count, settings.seed, by_time=wanted is not None)
     ]

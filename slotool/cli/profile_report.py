@@ -12,8 +12,8 @@ from slotool.tables import LatencyTable
 
 # Other processes may take this much of the machine before a person should hear of it.
 BUSY_CORES = 0.2
-MOST_REASONS = 20
-MOST_SHOWN = 60
+MAX_REASONS = 20
+MAX_SHOWN = 60
 
 
 def report_plan(output: Output, plan: Plan, settings: Settings, out: Path, budget_s: float | None) -> None:
@@ -21,7 +21,7 @@ def report_plan(output: Output, plan: Plan, settings: Settings, out: Path, budge
     limit = settings.memory_limit_bytes
     too_big = sum(item.memory_bytes > limit for item in plan.todo)
     predicted_s = predicted_seconds(plan.todo, settings)
-    places = settings.placement(max(len(item.members) for item in plan.items))
+    places = settings.cores_of(max(len(item.members) for item in plan.items))
     document = {
         **settings.configuration(),
         "output": str(out),
@@ -100,10 +100,10 @@ def _degradation_table(rows: list[dict[str, Any]]) -> Any:
             f"× {row['degradation_ratio']:.2f}",
             f"± {row['half_width']:.1%}",
         ]
-        for row in rows[:MOST_SHOWN]
+        for row in rows[:MAX_SHOWN]
     ]
-    title = "Degradation" if len(rows) <= MOST_SHOWN else f"Degradation, the first {MOST_SHOWN} of {len(rows):,} rows"
-    return table(title, ["model", "beside", "batch", "alone", "together", "ratio", "95 % interval"], cells)
+    title = "Degradation" if len(rows) <= MAX_SHOWN else f"Degradation, the first {MAX_SHOWN} of {len(rows):,} rows"
+    return table(title, ["model", "co-runners", "batch", "solo", "co-located", "ratio", "95 % interval"], cells)
 
 
 def _points_table(rows: list[dict[str, Any]]) -> Any:
@@ -127,8 +127,8 @@ def _summary(latency: LatencyTable) -> dict[str, Any]:
     degradation = []
     if "degradation_ratio" in ok:
         solo = ok["solo_s"].map(_median)
-        beside = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
-        degradation = beside.assign(degradation_ratio=ok["degradation_ratio"]).to_dict("records")
+        colocated = statistics[shown].assign(solo_s=solo, degradation_s=ok["degradation_s"])
+        degradation = colocated.assign(degradation_ratio=ok["degradation_ratio"]).to_dict("records")
     points = statistics[statistics["backend"] == "elastic"].sort_values(["subject", "batch_size", "median_s"])
     return {
         **run,
@@ -136,12 +136,12 @@ def _summary(latency: LatencyTable) -> dict[str, Any]:
         **{name: int(status.get(name, 0)) for name in ("skipped", "failed", "timeout")},
         "ok_rows": len(ok),
         "unstable": int((~ok["stable"].astype(bool)).sum()),
-        "disturbed": int(ok["disturbed"].sum()),
+        "interrupted": int(ok["interrupted"].sum()),
         "discarded": int(ok["discarded"].sum()),
         "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
         "points": points[shown].to_dict("records"),
         "degradation": degradation,
-        "reasons": [f"{subject}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)][:MOST_REASONS],
+        "reasons": [f"{subject}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)][:MAX_REASONS],
     }
 
 
@@ -160,18 +160,18 @@ def _remarks(found: dict[str, Any], settings: Settings) -> list[str]:
     if found["measured"] and others > BUSY_CORES:
         remarks.append(
             f"advice: other processes kept {others:.1f} cores busy meanwhile, which these latencies show; "
-            "measure on a quiet machine, or with fewer --threads than cores"
+            "measure on an idle machine, or with fewer --threads than cores"
         )
-    elif found["disturbed"]:
-        remarks.append(f"advice: {found['disturbed']} rows hold samples that other processes disturbed")
+    elif found["interrupted"]:
+        remarks.append(f"advice: {found['interrupted']} rows hold samples that other processes interrupted")
     if found["unstable"]:
         within = f"± {100 * settings.rule.precision:g}%"
-        if settings.visits == 1:
-            remarks.append(f"advice: one round cannot show that medians repeat to {within}; use --visits 2 or more")
+        if settings.rounds == 1:
+            remarks.append(f"advice: one round cannot show that medians repeat to {within}; use --rounds 2 or more")
         else:
             remarks.append(
                 f"advice: in {found['unstable']} rows the samples or the rounds differ by more than {within}; "
-                "the same command with --budget 5m goes back to them, on a quieter machine the better"
+                "the same command with --budget 5m measures them again; use an idle machine"
             )
     if found["left"]:
         remarks.append("the budget is spent; the same command goes on with what is left over")

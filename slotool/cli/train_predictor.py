@@ -69,8 +69,8 @@ def train_predictor(
         bool,
         typer.Option("--colocated", help="Learn from the rows beside others only, in a table that has both kinds."),
     ] = False,
-    policy: Annotated[
-        str | None, typer.Option("--policy", help="Co-located: only rows of this policy, shared or split.")
+    placement: Annotated[
+        str | None, typer.Option("--placement", help="Co-located: only rows of this placement, shared or split.")
     ] = None,
     solo: Annotated[
         Path | None,
@@ -95,8 +95,8 @@ def train_predictor(
     Example: slotool train-predictor colocated.parquet --graphs cnns.parquet --solo adapted -o both
     """
     from slotool.cli.adapt_predictor import adapt_predictor, require_base
-    from slotool.cli.train_together import train_together
-    from slotool.predictors.company_labels import is_colocated
+    from slotool.cli.train_colocation_predictor import train_colocation_predictor
+    from slotool.predictors.colocated_labels import is_colocated
     from slotool.tables import LatencyTable
 
     picked: dict[str, Any] = {
@@ -112,13 +112,15 @@ def train_predictor(
         return
     table = LatencyTable.load_all(latency)
     together = colocated or is_colocated(table)
-    if not together and (solo is not None or policy is not None):
-        raise typer.BadParameter("--solo and --policy are for a co-located table, and here are rows alone")
+    if not together and (solo is not None or placement is not None):
+        raise typer.BadParameter("--solo and --placement are for a co-located table, and here are rows alone")
     with chosen_search(engine, address) as search:
         choice = Choice(model, depths, search)
         if together:
-            picked["policy"] = policy
-            train_together(table, latency, graphs, out, solo, choice, picked, seed=seed, force=force, json=json)
+            picked["placement"] = placement
+            train_colocation_predictor(
+                table, latency, graphs, out, solo, choice, picked, seed=seed, force=force, json=json
+            )
         else:
             _train_alone(table, latency, graphs, out, choice, picked, seed=seed, force=force, json=json)
 

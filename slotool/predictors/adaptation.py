@@ -12,7 +12,7 @@ import numpy as np
 from slotool.artifacts import create_artifact
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.adapted import FEWEST_LABELS
+from slotool.predictors.adapted import MIN_LABELS
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
@@ -32,9 +32,9 @@ def adapt(base: TrainedPredictor, labelled: LabelledGraphs, seed: int = 0) -> tu
     networks further from them. Raises ``InputError`` for fewer than 3 labels.
     """
     graphs, latency_s = labelled.graphs, labelled.latency_s
-    if len(graphs) < FEWEST_LABELS:
+    if len(graphs) < MIN_LABELS:
         found = len(graphs)
-        raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {FEWEST_LABELS}")
+        raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     held_out = hold_out(base.predictor, graphs, latency_s, seed)
     best = held_out.best()
     start = None if best in LABELS_ALONE else base.domain

@@ -16,10 +16,10 @@ from slotool.predictors.base import Document, Predictor, Tensors, require_labels
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.typecosts import TypeCosts, covariance
 
-FEWEST_LABELS = 3
+MIN_LABELS = 3
 # Each fit costs the cube of the labels, and with so many a predictor of their own is better.
-MOST_LABELS = 200
-MOST_FITTED_AGAIN = 30
+MAX_LABELS = 200
+MAX_FITTED_AGAIN = 30
 # log(seconds) may shift as a whole, a base may stretch or shrink the range of sizes: deviations of the priors.
 SHIFT, STRETCH = 2.0, 0.05
 # How far apart networks are unlike, in logarithms of calls, FLOPs, bytes and the base's seconds.
@@ -29,11 +29,11 @@ SMOOTHNESS = 1.5
 # label no correction explains.
 PRIORS = tuple(product((0.05, 0.2, 0.5, 1.0), (0.0, 0.5), (0.0, 0.3), (0.03, 0.1)))
 WIDEST = (1.0, 0.5, 0.3, 0.03)
-LEAST_WEIGHT = 1e-3
+MIN_WEIGHT = 1e-3
 QUANTILES = 199
 # Below this a term of the roofline is as good as nothing.
-SHORTEST_S = 1e-9
-STEPS, DAMPING, LARGEST_STEP = 8, 0.7, 1.0
+MIN_TERM_S = 1e-9
+STEPS, DAMPING, MAX_STEP = 8, 0.7, 1.0
 
 
 class AdaptedPredictor(Predictor):
@@ -69,9 +69,9 @@ class AdaptedPredictor(Predictor):
     ) -> None:
         """Raises ``InputError`` also for fewer than 3 or more than 200 labels, and without a base."""
         require_labels(graphs, latency_s, "training")
-        if not FEWEST_LABELS <= len(graphs) <= MOST_LABELS:
+        if not MIN_LABELS <= len(graphs) <= MAX_LABELS:
             raise InputError(
-                f"a predictor is adapted by {FEWEST_LABELS} to {MOST_LABELS} labelled networks, not by {len(graphs)}"
+                f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {len(graphs)}"
             )
         if self.base is None:
             raise InputError("there is no predictor to adapt")
@@ -155,7 +155,7 @@ class Posterior:
             solved = [_Solved(self, *prior) for prior in PRIORS]
         evidence = np.array([each.evidence for each in solved])
         weights = np.exp(evidence - evidence.max())
-        kept = weights > LEAST_WEIGHT
+        kept = weights > MIN_WEIGHT
         self._solved = [each for each, keep in zip(solved, kept, strict=True) if keep]
         self._weights = weights[kept] / weights[kept].sum()
 
@@ -167,7 +167,7 @@ class Posterior:
     @cached_property
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance [n] of the log of each label, from all others."""
-        if len(self.log_s) > MOST_FITTED_AGAIN:
+        if len(self.log_s) > MAX_FITTED_AGAIN:
             return self._together([solved.left_out(self.log_s) for solved in self._solved])
         mean, variance = zip(*map(self._without, range(len(self.log_s))), strict=True)
         return np.concatenate(mean), np.concatenate(variance)
@@ -207,7 +207,7 @@ class _Solved:
         for _ in range(STEPS):
             self._solve(smooth)
             step = self._prior @ self._shares.T @ self._alpha - self._w
-            self._w = self._w + DAMPING * np.clip(step, -LARGEST_STEP, LARGEST_STEP)
+            self._w = self._w + DAMPING * np.clip(step, -MAX_STEP, MAX_STEP)
         self._solve(smooth)
 
     def _solve(self, smooth: np.ndarray) -> None:
@@ -273,7 +273,7 @@ class _Smooth:
 
 def _directions(costs: TypeCosts, log_base: np.ndarray) -> np.ndarray:
     """float64 [m, 5]: how much dearer the roofline is than the base, the base, and calls, FLOPs and bytes, in log."""
-    terms = np.log(np.maximum(costs.by_term(), SHORTEST_S))
+    terms = np.log(np.maximum(costs.by_term(), MIN_TERM_S))
     return np.column_stack([np.log(costs.total_s) - log_base, log_base, terms])
 
 

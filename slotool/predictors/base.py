@@ -1,4 +1,4 @@
-"""What every latency predictor is: networks (or companies) and seconds in, seconds out, its state tensors and JSON."""
+"""Base class of latency predictors: networks or co-locations in, seconds out; its state is tensors and JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.companies import Company
+from slotool.predictors.colocations import Colocation
 
 Tensors = Mapping[str, np.ndarray]
 Document = Mapping[str, Any]
-# What a latency is asked of: a network alone, or one beside others.
-Asked = TypeVar("Asked", bound=OperatorGraph | Company)
+# What a latency is predicted of: a network alone, or one with co-runners.
+Asked = TypeVar("Asked", bound=OperatorGraph | Colocation)
 
 
 def require_labels(graphs: Sequence[Any], latency_s: np.ndarray, which: str) -> None:
@@ -29,7 +29,7 @@ def require_labels(graphs: Sequence[Any], latency_s: np.ndarray, which: str) -> 
 class Predictor(ABC, Generic[Asked]):
     """Predicts the latency of what it has not seen from what it was fitted to.
 
-    ``Predictor[OperatorGraph]`` answers for networks alone, ``Predictor[Company]`` for networks beside others.
+    ``Predictor[OperatorGraph]`` predicts solo latencies, ``Predictor[Colocation]`` co-located latencies.
 
     Made without arguments (options have defaults), then either ``fit`` or built by ``from_state``. It knows nothing
     of intervals, training bounds or files: ``TrainedPredictor`` adds those to any predictor alike.

@@ -27,7 +27,7 @@ LEVELS = 199
 PRIOR_KINDS, PRIOR_SCORE = 5, 1.5
 # Residuals weigh in the scale as a Student's t with so many degrees of freedom: one wild network does not set it.
 DEGREES = 4
-SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 20.0
+MIN_SCALE, MAX_SCALE = 1e-3, 20.0
 # Median and deviation (of the logarithm) of what the five numbers of a scale are before any residual is seen.
 START, START_DEVIATION = (0.1, 1.0, 0.5, 0.3, 0.2), 1.0
 
@@ -168,7 +168,7 @@ def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
             loss += float(np.mean(np.log(s) + (DEGREES + 1) / 2 * np.log1p((kind.residuals / s) ** 2 / DEGREES)))
         return loss
 
-    bounds = [(np.log(SMALLEST_SCALE), np.log(LARGEST_SCALE))] * len(START)
+    bounds = [(np.log(MIN_SCALE), np.log(MAX_SCALE))] * len(START)
     return np.asarray(np.exp(minimize(unlikely, np.log(START), method="L-BFGS-B", bounds=bounds).x))
 
 

@@ -1,4 +1,4 @@
-"""A training run in company, and the artifact that answers for networks alone and beside others."""
+"""Training of predictors of co-located networks, and the artifact that predicts solo and co-located latencies."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.base import Predictor
-from slotool.predictors.companies import Company
-from slotool.predictors.company_labels import LabelledCompanies
+from slotool.predictors.colocated_labels import LabelledColocations
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.earlier_format import holds
 from slotool.predictors.labels import SETTING_COLUMNS, Setting, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.splits import Split
-from slotool.predictors.trained import ALONE, KIND, PREDICTIONS, SCORES, TOGETHER, Predictions, TrainedPredictor
+from slotool.predictors.trained import COLOCATED, KIND, PREDICTIONS, SCORES, SOLO, Predictions, TrainedPredictor
 from slotool.predictors.training import AUTO
 
 SOLO_LATENCIES = "solo-latencies.json"
-TOGETHER_SCORES, TOGETHER_PREDICTIONS = f"{TOGETHER}-{SCORES}", f"{TOGETHER}-{PREDICTIONS}"
-Makers = Mapping[str, Callable[[], Predictor[Company]]]
+COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}-{PREDICTIONS}"
+Makers = Mapping[str, Callable[[], Predictor[Colocation]]]
 
 
 @dataclass(frozen=True)
-class CompanyRun:
-    """As ``TrainingRun``, of companies; ``protocols``: scores by protocol (``company_splits``) and predictor,
-    None where it cannot take such companies."""
+class ColocatedRun:
+    """As ``TrainingRun``, of co-locations; ``protocols``: scores by protocol (``colocated_splits``) and predictor,
+    None where it cannot take such co-locations."""
 
-    labelled: LabelledCompanies
+    labelled: LabelledColocations
     split: Split
-    trained: Mapping[str, TrainedPredictor[Company]]
+    trained: Mapping[str, TrainedPredictor[Colocation]]
     held_out: Mapping[str, PredictionsTable]
     protocols: Mapping[str, Mapping[str, Score | None]]
     chosen: str
@@ -63,33 +64,33 @@ class CompanyRun:
         self, path: Path, solo: Artifact | None = None, *, config: Mapping[str, Any], seed: int, force: bool = False
     ) -> None:
         """Write the chosen predictor, scores, held-out predictions and the solo latencies of all networks as one
-        artifact; with what ``solo`` holds of networks alone."""
+        artifact, with the solo predictor of the artifact ``solo``."""
         provenance = {"predictor": self.chosen, "setting": self.labelled.setting.document()}
         alone = None if solo is None else _alone(solo)
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
-            self.trained[self.chosen].write(writer, TOGETHER)
+            self.trained[self.chosen].write(writer, COLOCATED)
             writer.write_json(SOLO_LATENCIES, dict(self.labelled.solo_s))
-            writer.write_json(TOGETHER_SCORES, self.scores())
-            writer.write_table(TOGETHER_PREDICTIONS, PredictionsTable(self.held_out[self.chosen].rows, provenance))
+            writer.write_json(COLOCATED_SCORES, self.scores())
+            writer.write_table(COLOCATED_PREDICTIONS, PredictionsTable(self.held_out[self.chosen].rows, provenance))
             if alone is not None and solo is not None:
                 alone.write(writer)
                 if SCORES in solo.manifest["files"]:
                     writer.write_json(SCORES, solo.json(SCORES))
 
 
-def train_companies(
+def train_colocated(
     makers: Makers,
-    labelled: LabelledCompanies,
+    labelled: LabelledColocations,
     split: Split,
     protocols: Mapping[str, Sequence[Split]],
     *,
     model: str = AUTO,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
-) -> CompanyRun:
+) -> ColocatedRun:
     """Train a predictor of each of ``makers`` on the split, and one for each split of each protocol, and score them.
 
-    ``auto`` keeps the one of lowest MAE on the dev rows that none has seen, in companies of all sizes.
+    ``auto`` keeps the one of lowest MAE on the dev rows that none has seen, over co-locations of all sizes.
     """
     trained = {
         name: TrainedPredictor.train(make(), labelled, split, seed=seed, progress=progress)
@@ -104,18 +105,20 @@ def train_companies(
             if progress:
                 progress(f"{protocol}: {name}")
     best = min(trained, key=lambda name: trained[name].dev_mae_s)
-    return CompanyRun(labelled, split, trained, held_out, found, best if model == AUTO else model)
+    return ColocatedRun(labelled, split, trained, held_out, found, best if model == AUTO else model)
 
 
-def _maker_of(trained: Predictor[Company], make: Callable[[], Predictor[Company]]) -> Callable[[], Predictor[Company]]:
+def _maker_of(
+    trained: Predictor[Colocation], make: Callable[[], Predictor[Colocation]]
+) -> Callable[[], Predictor[Colocation]]:
     """What makes the predictor again for a protocol: a search is not repeated, its finding is."""
-    from slotool.predictors.dnn import DnnTogether
+    from slotool.predictors.dnn import DnnColocatedPredictor
 
-    return (lambda: DnnTogether([trained.depth])) if isinstance(trained, DnnTogether) else make
+    return (lambda: DnnColocatedPredictor([trained.depth])) if isinstance(trained, DnnColocatedPredictor) else make
 
 
 def _scores(
-    make: Callable[[], Predictor[Company]], labelled: LabelledCompanies, splits: Sequence[Split], seed: int
+    make: Callable[[], Predictor[Colocation]], labelled: LabelledColocations, splits: Sequence[Split], seed: int
 ) -> Score | None:
     """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
     take none."""
@@ -132,9 +135,9 @@ def _scores(
 
 
 @dataclass(frozen=True)
-class SoloAnswer:
-    """What a network takes when nobody is beside it; ``unsure`` is half its 90 % interval in log, 0 where measured,
-    NaN where it has none."""
+class SoloLatency:
+    """Latency of a network alone; ``unsure`` is half its 90 % interval in log, 0 where measured, NaN where it has
+    none."""
 
     latency_s: float
     unsure: float = 0.0
@@ -146,81 +149,80 @@ class SoloAnswer:
 
 @dataclass(frozen=True)
 class PredictorArtifact:
-    """All that a predictor artifact answers with: ``alone``, ``together``, and ``solo_s``, latencies measured while
-    alone by graph id, which ``together`` starts from. Either predictor may be absent."""
+    """What a predictor artifact holds: the predictors ``solo`` and ``colocated``, either of which may be absent, and
+    ``solo_s``, measured solo latencies by graph id, which ``colocated`` starts from."""
 
     path: str
-    alone: TrainedPredictor[OperatorGraph] | None
-    together: TrainedPredictor[Company] | None
+    solo: TrainedPredictor[OperatorGraph] | None
+    colocated: TrainedPredictor[Colocation] | None
     solo_s: Mapping[str, float]
 
     @classmethod
     def load(cls, path: str) -> Self:
         """Raises ``ArtifactError`` as ``TrainedPredictor.load`` does."""
         artifact = open_artifact(path, KIND)
-        files = artifact.manifest["files"]
-        beside = f"{TOGETHER}.json" in files
+        has_colocated = holds(artifact, COLOCATED)
         return cls(
             path=path,
-            alone=TrainedPredictor.load(artifact) if f"{ALONE}.json" in files or not beside else None,
-            together=TrainedPredictor.load(artifact, TOGETHER) if beside else None,
-            solo_s=artifact.json(SOLO_LATENCIES) if beside else {},
+            solo=TrainedPredictor.load(artifact) if holds(artifact, SOLO) or not has_colocated else None,
+            colocated=TrainedPredictor.load(artifact, COLOCATED) if has_colocated else None,
+            solo_s=artifact.json(SOLO_LATENCIES) if has_colocated else {},
         )
 
     @property
     def setting(self) -> Setting:
         """Of the labels; what an artifact holds is of one setting."""
-        known = self.alone or self.together
+        known = self.solo or self.colocated
         assert known is not None
         return known.setting
 
-    def require_alone(self) -> TrainedPredictor[OperatorGraph]:
-        """Raises ``InputError`` when it knows networks only beside others."""
-        if self.alone is None:
+    def require_solo(self) -> TrainedPredictor[OperatorGraph]:
+        """Raises ``InputError`` when the artifact predicts co-located latencies only."""
+        if self.solo is None:
             raise InputError(
-                f"{self.path} holds a predictor of networks beside others only: name some with --with, "
-                "or train it with --solo PREDICTOR"
+                f"{self.path} predicts co-located latencies only: name co-runners with --co-runners, "
+                "or train it again with --solo PREDICTOR"
             )
-        return self.alone
+        return self.solo
 
-    def require_together(self) -> TrainedPredictor[Company]:
-        """Raises ``InputError`` when it knows networks only alone."""
-        if self.together is None:
+    def require_colocated(self) -> TrainedPredictor[Colocation]:
+        """Raises ``InputError`` when the artifact predicts solo latencies only."""
+        if self.colocated is None:
             raise InputError(
-                f"{self.path} holds no predictor of networks beside others: "
-                "train-predictor makes one from a co-located table"
+                f"{self.path} holds no predictor of co-located latencies: "
+                "train-colocation-predictor makes one from a co-located latency table"
             )
-        return self.together
+        return self.colocated
 
-    def solo(self, graphs: Sequence[OperatorGraph]) -> list[SoloAnswer]:
-        """Measured where the labels knew the network, else predicted. Raises ``InputError`` when neither can be."""
+    def solo_latencies(self, graphs: Sequence[OperatorGraph]) -> list[SoloLatency]:
+        """Measured where the labels had the network, else predicted. Raises ``InputError`` when neither is possible."""
         unknown = [graph for graph in graphs if graph.id not in self.solo_s]
-        if unknown and self.alone is None:
+        if unknown and self.solo is None:
             name = unknown[0].name or unknown[0].id
             raise InputError(
-                f"nothing says how long {name} takes alone: it is none of the {len(self.solo_s)} networks measured, "
-                f"and {self.path} holds no predictor of networks alone (train it with --solo PREDICTOR)"
+                f"the solo latency of {name} is not known: it is none of the {len(self.solo_s)} networks measured, "
+                f"and {self.path} holds no predictor of solo latencies (train it with --solo PREDICTOR)"
             )
-        answers = {id_: SoloAnswer(latency_s) for id_, latency_s in self.solo_s.items()}
-        if unknown and self.alone is not None:
-            answers |= _by_id(self.alone, unknown)
+        answers = {id_: SoloLatency(latency_s) for id_, latency_s in self.solo_s.items()}
+        if unknown and self.solo is not None:
+            answers |= _by_id(self.solo, unknown)
         return [answers[graph.id] for graph in graphs]
 
-    def predict_together(
-        self, subjects: Sequence[OperatorGraph], others: Sequence[OperatorGraph]
-    ) -> tuple[list[SoloAnswer], list[Company], Predictions]:
-        """How long each of ``subjects`` takes alone, its company with all ``others`` at once, and how long in that.
+    def predict_colocated(
+        self, subjects: Sequence[OperatorGraph], co_runners: Sequence[OperatorGraph]
+    ) -> tuple[list[SoloLatency], list[Colocation], Predictions]:
+        """Solo latency of each of ``subjects``, its co-location with all ``co_runners``, and its latency there.
 
-        The interval is the wider for a solo latency that was predicted. Raises ``InputError`` as ``solo`` does.
+        A predicted solo latency widens the interval. Raises ``InputError`` as ``solo_latencies`` does.
         """
-        trained = self.require_together()
-        answers = self.solo([*subjects, *others])
-        solo_s = {graph.id: answer.latency_s for graph, answer in zip([*subjects, *others], answers, strict=True)}
-        crowding = trained.setting.crowding(1 + len(others))
-        companies = [Company.of(subject, others, solo_s, crowding) for subject in subjects]
+        trained = self.require_colocated()
+        answers = self.solo_latencies([*subjects, *co_runners])
+        solo_s = {graph.id: answer.latency_s for graph, answer in zip([*subjects, *co_runners], answers, strict=True)}
+        oversubscription = trained.setting.oversubscription(1 + len(co_runners))
+        colocations = [Colocation.of(subject, co_runners, solo_s, oversubscription) for subject in subjects]
         answers = answers[: len(subjects)]
         unsure = np.array([answer.unsure for answer in answers])
-        return answers, companies, trained.predict(companies, unsure)
+        return answers, colocations, trained.predict(colocations, unsure)
 
 
 def _alone(solo: Artifact) -> TrainedPredictor[OperatorGraph]:
@@ -228,7 +230,7 @@ def _alone(solo: Artifact) -> TrainedPredictor[OperatorGraph]:
     return trained
 
 
-def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledCompanies) -> None:
+def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledColocations) -> None:
     """Raises ``InputError`` when a solo predictor is of another machine, device … than co-located labels."""
     for column in SETTING_COLUMNS:
         own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)
@@ -237,13 +239,13 @@ def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Label
             differ = machines_in_words([own, theirs], facts) if column == "machine" else ""
             raise InputError(
                 f"the solo predictor is for {column.replace('_', ' ')} {own}, the co-located table for {theirs}"
-                f"{differ}: they must be of one setting (train-predictor --base adapts a predictor to another)"
+                f"{differ}: they must be of one setting (adapt-predictor takes a predictor to another one)"
             )
 
 
-def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloAnswer]:
+def _by_id(alone: TrainedPredictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> dict[str, SoloLatency]:
     found = alone.predict(graphs)
     # NaN where there is no interval, and then there is none of what rests upon it.
     unsure = np.maximum(0.5 * np.log(found.high_s / found.low_s), 1e-6)
     columns = zip(graphs, found.latency_s.tolist(), unsure.tolist(), strict=True)
-    return {graph.id: SoloAnswer(latency_s, half) for graph, latency_s, half in columns}
+    return {graph.id: SoloLatency(latency_s, half) for graph, latency_s, half in columns}

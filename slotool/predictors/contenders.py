@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.graphs import OperatorGraph
-from slotool.predictors.adapted import FEWEST_LABELS, MOST_LABELS, AdaptedPredictor
+from slotool.predictors.adapted import MAX_LABELS, MIN_LABELS, AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Predictor
 from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
@@ -35,7 +35,7 @@ def contenders(base: Predictor[OperatorGraph], labels: int) -> dict[str, Fit]:
         THREE_TERM: lambda graphs, latency_s: _fit(ThreeTermPredictor(), graphs, latency_s),
         SCRATCH: lambda graphs, latency_s: _fit(AdditivePredictor(), graphs, latency_s),
     }
-    if FEWEST_LABELS <= labels <= MOST_LABELS:
+    if MIN_LABELS <= labels <= MAX_LABELS:
         fits[ADAPTED] = lambda graphs, latency_s: _fit(AdaptedPredictor(base), graphs, latency_s)
         fits[ADAPTED_THREE_TERM] = _adapted_three_term
     return fits

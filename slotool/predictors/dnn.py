@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Asked, Document, Predictor, Tensors
-from slotool.predictors.companies import Company
-from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
-from slotool.predictors.flat_companies import FlatOfCompanies
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.flat import Examples, Features, FlatRegressor, FlatSolo
+from slotool.predictors.flat_colocated import FlatColocated
 from slotool.predictors.search import Search, one_by_one
 
 HIDDEN_UNITS = 100
@@ -28,9 +28,9 @@ DEPTHS = tuple(range(1, 21))
 # 0.55). log1p never won.
 SCALES_TRIED = ("counts", "sqrt")
 LEARNING_RATE = 5e-3
-LARGEST_BATCH = 128
+MAX_BATCH = 128
 STEPS_PER_EPOCH = 8
-MOST_EPOCHS = 300
+MAX_EPOCHS = 300
 PATIENCE_TO_SLOW = 12
 PATIENCE_TO_STOP = 40
 
@@ -141,12 +141,12 @@ class DnnRegressor(FlatRegressor[Asked]):
         ]
 
 
-class DnnPredictor(DnnRegressor[OperatorGraph], FlatOfNetworks):
+class DnnPredictor(DnnRegressor[OperatorGraph], FlatSolo):
     """Of the latency of networks alone."""
 
 
-class DnnTogether(DnnRegressor[Company], FlatOfCompanies):
-    """Of what companies add to a network's solo latency. Source: inference-latency-prediction, 4.2."""
+class DnnColocatedPredictor(DnnRegressor[Colocation], FlatColocated):
+    """Of what colocations add to a network's solo latency. Source: inference-latency-prediction, 4.2."""
 
 
 @contextmanager
@@ -205,13 +205,13 @@ def _train(
 ) -> tuple[nn.Sequential, float]:
     """The network as it was at its lowest dev MAE, and that MAE."""
     (x, y), (dev_x, dev_y) = train, dev
-    batch = min(LARGEST_BATCH, max(1, len(y) // STEPS_PER_EPOCH))
+    batch = min(MAX_BATCH, max(1, len(y) // STEPS_PER_EPOCH))
     optimiser = torch.optim.Adam(network.parameters(), LEARNING_RATE, fused=True)
     slower = torch.optim.lr_scheduler.ReduceLROnPlateau(optimiser, factor=0.5, patience=PATIENCE_TO_SLOW)
     shuffle = torch.Generator().manual_seed(seed)
     best, best_at = float("inf"), 0
     kept: dict[str, Tensor] = network.state_dict()
-    for epoch in range(MOST_EPOCHS):
+    for epoch in range(MAX_EPOCHS):
         for rows in torch.randperm(len(y), generator=shuffle).to(y.device).split(batch):
             optimiser.zero_grad(set_to_none=True)
             (network(x[rows]).squeeze(1) - y[rows]).abs().mean().backward()

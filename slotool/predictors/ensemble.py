@@ -13,7 +13,7 @@ from slotool.predictors.base import Document, Predictor, Tensors
 
 # Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
 MAX_LOG_ERROR = 1.0
-LEAST_WEIGHT = 0.02
+MIN_WEIGHT = 0.02
 
 
 class EnsemblePredictor(Predictor[OperatorGraph]):
@@ -70,9 +70,9 @@ def inverse_errors(log_errors: np.ndarray) -> np.ndarray:
     """Weights [m], summing to 1, of m contenders whose held-out log errors are float64 [m, n].
 
     Inverse to the square of the mean squared error: sharper than the inverse alone, which is best only where errors are
-    independent, and those of predictors of the same labels are not. Weights below ``LEAST_WEIGHT`` become 0.
+    independent, and those of predictors of the same labels are not. Weights below ``MIN_WEIGHT`` become 0.
     """
     squares = np.mean(np.minimum(np.abs(log_errors), MAX_LOG_ERROR) ** 2, axis=1)
     weights = np.maximum(squares, 1e-12) ** -2.0
-    weights = np.where(weights < LEAST_WEIGHT * weights.sum(), 0.0, weights)
+    weights = np.where(weights < MIN_WEIGHT * weights.sum(), 0.0, weights)
     return np.asarray(weights / weights.sum())

@@ -60,7 +60,7 @@ Encoded_contra = TypeVar("Encoded_contra", contravariant=True)
 
 
 class Features(Protocol[Encoded_contra]):
-    """What turns networks, or companies, into the numbers of a regression; fitted to a training set."""
+    """What turns networks, or co-locations, into the numbers of a regression; fitted to a training set."""
 
     @property
     def weight_scale(self) -> str: ...
@@ -72,7 +72,7 @@ class Features(Protocol[Encoded_contra]):
 
 @dataclass(frozen=True)
 class Examples(Generic[Asked]):
-    """Networks or companies, and the seconds that are to be learnt of each: float64 [n]."""
+    """Networks or co-locations, and the seconds that are to be learnt of each: float64 [n]."""
 
     graphs: Sequence[Asked]
     seconds: np.ndarray
@@ -82,7 +82,7 @@ class FlatRegressor(Predictor[Asked]):
     """Regression on a flattened encoding, room being made for the largest graph of the training and dev sets.
 
     A regression may answer anything, but a latency is positive: answers below the least of the training set are
-    raised to it. ``FlatOfNetworks`` and ``FlatOfCompanies`` say of what it is, subclasses of those which regression.
+    raised to it. ``FlatSolo`` and ``FlatColocated`` say of what it is, subclasses of those which regression.
     """
 
     _features: Features[Asked]
@@ -162,7 +162,7 @@ class FlatRegressor(Predictor[Asked]):
         """Take back what ``_learnt`` gave."""
 
 
-class FlatOfNetworks(FlatRegressor[OperatorGraph]):
+class FlatSolo(FlatRegressor[OperatorGraph]):
     """Of networks alone: the label is the latency, the features are ``FlatFeatures``."""
 
     def _base_s(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:

@@ -25,15 +25,15 @@ ROUNDS = 2
 MEMBERS = 2
 LEARNING_RATE = 4e-3
 WEIGHT_DECAY = 1e-2
-LARGEST_BATCH = 128
+MAX_BATCH = 128
 STEPS_PER_EPOCH = 8
-MOST_EPOCHS = 150
-MOST_STEPS = 3600
+MAX_EPOCHS = 150
+MAX_STEPS = 3600
 PATIENCE_TO_STOP = 50
 # A dozen dev labels say little about one epoch: the error that stops training is averaged over about this many.
 EPOCHS_SMOOTHED = 10
 # An operator costs at most e^5 times, at least e^-5 of what the roofline says.
-FURTHEST = 5.0
+MAX_LOG_FACTOR = 5.0
 # In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
 BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
@@ -56,7 +56,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
     name = "graph"
 
-    def __init__(self, members: int = MEMBERS, epochs: int = MOST_EPOCHS):
+    def __init__(self, members: int = MEMBERS, epochs: int = MAX_EPOCHS):
         if min(members, epochs) < 1:
             raise InputError("the graph network needs at least 1 member and 1 epoch")
         self.members, self.epochs = members, epochs
@@ -219,30 +219,30 @@ class GraphNetwork(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.enter = nn.Linear(width, HIDDEN_UNITS)
+        self.input_proj = nn.Linear(width, HIDDEN_UNITS)
         self.rounds = nn.ModuleList(nn.Linear(3 * HIDDEN_UNITS, HIDDEN_UNITS) for _ in range(ROUNDS))
-        self.deepen = nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS)
-        self.leave = nn.Linear(HIDDEN_UNITS, 1)
+        self.hidden = nn.Linear(HIDDEN_UNITS, HIDDEN_UNITS)
+        self.readout = nn.Linear(HIDDEN_UNITS, 1)
         self.constant = nn.Parameter(torch.zeros(()))
 
     def forward(self, graphs: Packed) -> Tensor:
-        state = nn.functional.silu(self.enter(graphs.operators))
+        state = nn.functional.silu(self.input_proj(graphs.operators))
         for combine in self.rounds:
-            heard = [
+            messages = [
                 _mean_of(state, *ends) for ends in ((graphs.source, graphs.target), (graphs.target, graphs.source))
             ]
-            state = state + nn.functional.silu(combine(torch.cat([state, *heard], dim=1)))
-        factor = self.leave(nn.functional.silu(self.deepen(state))).squeeze(1)
-        cost_s = graphs.cost * torch.exp(graphs.known * FURTHEST * torch.tanh(factor / FURTHEST))
+            state = state + nn.functional.silu(combine(torch.cat([state, *messages], dim=1)))
+        factor = self.readout(nn.functional.silu(self.hidden(state))).squeeze(1)
+        cost_s = graphs.cost * torch.exp(graphs.known * MAX_LOG_FACTOR * torch.tanh(factor / MAX_LOG_FACTOR))
         constant_s = graphs.constant_s * torch.exp(self.constant)
         return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
 
 
 def _mean_of(state: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """What each operator hears: the mean state of the sources whose target it is, or zero."""
+    """The message to each operator: the mean state of the sources whose target it is, or zero."""
     ones = torch.ones(len(source), 1, device=state.device)
-    heard = torch.zeros_like(state).index_add(0, target, state[source])
-    return heard / state.new_zeros(len(state), 1).index_add(0, target, ones).clamp(min=1)
+    messages = torch.zeros_like(state).index_add(0, target, state[source])
+    return messages / state.new_zeros(len(state), 1).index_add(0, target, ones).clamp(min=1)
 
 
 def _with_context(measures: np.ndarray) -> np.ndarray:
@@ -367,11 +367,11 @@ def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
         torch.manual_seed(seed)
         network = GraphNetwork(scaling.width)
     # It starts as the roofline it corrects.
-    nn.init.zeros_(network.leave.weight)
-    nn.init.zeros_(network.leave.bias)
+    nn.init.zeros_(network.readout.weight)
+    nn.init.zeros_(network.readout.bias)
     with torch.no_grad():
         # No training operator is of an unknown type, so nothing would ever teach these weights.
-        network.enter.weight[:, len(scaling.types)] = 0
+        network.input_proj.weight[:, len(scaling.types)] = 0
     return network
 
 
@@ -383,9 +383,9 @@ def _train(
     (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
     network = _new_network(scaling, seed).to(device)
     pick = _Picker(packed)
-    batch = min(LARGEST_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
+    batch = min(MAX_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
     steps = -(-len(labels) // batch)
-    epochs = max(1, min(epochs, MOST_STEPS // steps))
+    epochs = max(1, min(epochs, MAX_STEPS // steps))
     optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
     slower = torch.optim.lr_scheduler.OneCycleLR(optimiser, LEARNING_RATE, total_steps=epochs * steps, pct_start=0.1)
     shuffle = torch.Generator().manual_seed(seed)

@@ -23,7 +23,7 @@ from slotool.tables import FULL, LatencyTable
 class Setting:
     """What a latency belongs to: columns of the latency table that must be the same for all labels.
 
-    Of co-located labels also ``policy``, shared or split, and how many ``cores`` a member may use.
+    Of co-located labels also ``placement``, shared or split, and how many ``cores`` a member may use.
     """
 
     machine: str
@@ -32,7 +32,7 @@ class Setting:
     threads: int
     batch_size: int
     cpu: str | None = None
-    policy: str = ""
+    placement: str = ""
     cores: int | None = None
 
     @classmethod
@@ -50,26 +50,28 @@ class Setting:
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         where = f"machine {self.machine}" + (f" ({self.cpu})" if self.cpu else "")
         cores = (
-            f" on {self.cores} {self.policy} core{'s' if self.cores and self.cores > 1 else ''}" if self.policy else ""
+            f" on {self.cores} {self.placement} core{'s' if self.cores and self.cores > 1 else ''}"
+            if self.placement
+            else ""
         )
         return f"{self.device}, {self.backend}, {threads}{cores}, batch {self.batch_size}, {where}"
 
-    def crowding(self, members: int) -> float:
+    def oversubscription(self, members: int) -> float:
         """How many times more threads than cores there are when so many run side by side, at least 1.
 
         An accelerator counts as one core, and one thread of each member.
         """
         if self.device != "cpu":
             return float(members)
-        threads = self.threads * (1 if self.policy == "split" else members)
+        threads = self.threads * (1 if self.placement == "split" else members)
         return max(1.0, threads / (self.cores or self.threads))
 
 
-SETTING_COLUMNS = tuple(field.name for field in fields(Setting) if field.name not in ("cpu", "policy", "cores"))
+SETTING_COLUMNS = tuple(field.name for field in fields(Setting) if field.name not in ("cpu", "placement", "cores"))
 
 
 class Labelled(Protocol[Asked]):
-    """What predictors are trained on and scored by: networks, or companies, with their labels."""
+    """What predictors are trained on and scored by: networks, or co-locations, with their labels."""
 
     @property
     def latency_s(self) -> np.ndarray: ...

@@ -9,9 +9,9 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Asked, Document, Tensors
-from slotool.predictors.companies import Company
-from slotool.predictors.flat import Examples, Features, FlatOfNetworks, FlatRegressor
-from slotool.predictors.flat_companies import FlatOfCompanies
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.flat import Examples, Features, FlatRegressor, FlatSolo
+from slotool.predictors.flat_colocated import FlatColocated
 
 # Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
 # columns of a node sum to one, so columns always depend on each other and a plain solution would be noise there.
@@ -53,9 +53,9 @@ class LinearRegressor(FlatRegressor[Asked]):
         self._coefficients, self._intercept_s = tensors["coefficients"], float(document["intercept_s"])
 
 
-class LinearPredictor(LinearRegressor[OperatorGraph], FlatOfNetworks):
+class LinearPredictor(LinearRegressor[OperatorGraph], FlatSolo):
     """Of the latency of networks alone."""
 
 
-class LinearTogether(LinearRegressor[Company], FlatOfCompanies):
-    """Of what companies add to a network's solo latency. Source: inference-latency-prediction, 4.2."""
+class LinearColocatedPredictor(LinearRegressor[Colocation], FlatColocated):
+    """Of what colocations add to a network's solo latency. Source: inference-latency-prediction, 4.2."""

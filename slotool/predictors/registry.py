@@ -10,34 +10,34 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Predictor
-from slotool.predictors.companies import Company
-from slotool.predictors.dnn import DnnPredictor, DnnTogether
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.dnn import DnnColocatedPredictor, DnnPredictor
 from slotool.predictors.ensemble import EnsemblePredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearPredictor, LinearTogether
+from slotool.predictors.linear import LinearColocatedPredictor, LinearPredictor
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.predictors.three_term import ThreeTermPredictor
 
 _CLASSES = (LinearPredictor, ThreeTermPredictor, DnnPredictor, AdditivePredictor, GraphNetworkPredictor)
-_TOGETHER = (LinearTogether, DnnTogether, RidgePredictor, SharingPredictor)
+_COLOCATED = (LinearColocatedPredictor, DnnColocatedPredictor, RidgePredictor, SharingPredictor)
 PREDICTORS: dict[str, type[Predictor[OperatorGraph]]] = {kind.name: kind for kind in _CLASSES}
 # Trained beside whatever else was asked for: they cost nothing, and show what the elaborate one buys.
 SIMPLE_RIVALS = (LinearPredictor.name, ThreeTermPredictor.name)
-# Of networks alone too, but made from other predictors.
+# Of solo latencies too, but made from other predictors.
 _TRANSFERRED: tuple[type[Predictor[OperatorGraph]], ...] = (AdaptedPredictor, ScaledPredictor, EnsemblePredictor)
-# Of networks in company.
-TOGETHER_PREDICTORS: dict[str, type[Predictor[Company]]] = {kind.name: kind for kind in _TOGETHER}
+# Of co-located latencies.
+COLOCATED_PREDICTORS: dict[str, type[Predictor[Colocation]]] = {kind.name: kind for kind in _COLOCATED}
 
 
-def predictor_class(name: str, *, together: bool = False) -> type[Predictor[Any]]:
-    """``together``: one of companies.
+def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any]]:
+    """``colocated``: one of co-located latencies.
 
     Raises ``ArtifactError`` for a name that an artifact holds but this slotool does not know.
     """
     alone: dict[str, type[Predictor[Any]]] = {**PREDICTORS, **{kind.name: kind for kind in _TRANSFERRED}}
-    known: Mapping[str, type[Predictor[Any]]] = TOGETHER_PREDICTORS if together else alone
+    known: Mapping[str, type[Predictor[Any]]] = COLOCATED_PREDICTORS if colocated else alone
     if name not in known:
         raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {', '.join(known)}")
     return known[name]

@@ -12,9 +12,9 @@ from slotool import strict_json
 from slotool.errors import InputError
 
 # With fewer residuals their two tails are taken as alike: five in a hundred of so few is no label at all.
-FEWEST_FOR_TWO_TAILS = 100
+MIN_FOR_TWO_TAILS = 100
 # More are thinned to a grid of so many quantiles, which is finer than anyone asks.
-MOST_KEPT = 400
+MAX_KEPT = 400
 # e to this power is still a number.
 MAX_RESIDUAL = 50.0
 
@@ -37,10 +37,10 @@ class Residuals:
         if not len(measured_s):
             raise InputError("no label is left to tell from how wrong predictions are")
         residuals = np.log(measured_s / predicted_s) / spread
-        mirrored = len(residuals) < FEWEST_FOR_TWO_TAILS
+        mirrored = len(residuals) < MIN_FOR_TWO_TAILS
         values = np.sort(np.abs(residuals) if mirrored else residuals)
-        if len(values) > MOST_KEPT:
-            values = np.quantile(values, np.arange(1, MOST_KEPT + 1) / (MOST_KEPT + 1), method="weibull")
+        if len(values) > MAX_KEPT:
+            values = np.quantile(values, np.arange(1, MAX_KEPT + 1) / (MAX_KEPT + 1), method="weibull")
         return cls(values, mirrored)
 
     def interval(self, coverage: float) -> tuple[float, float]:

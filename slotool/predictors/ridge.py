@@ -1,4 +1,4 @@
-"""The simple rival in company: linear regression of the logarithm on what each member demands."""
+"""The baseline of co-located latencies: linear regression of the logarithm on resource features."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.predictors.base import Document, Predictor, Tensors, require_labels
-from slotool.predictors.companies import Company
-from slotool.predictors.demands import DEMANDS, demand_matrix, fair_s
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
 PENALTIES = tuple(10.0**power for power in range(-2, 5))
 
 
-class RidgePredictor(Predictor[Company]):
-    """latency = solo latency × crowding × e^(linear in ``demands`` and in the logarithm of the number of members).
+class RidgePredictor(Predictor[Colocation]):
+    """latency = solo latency × oversubscription × e^(linear in resource features and in log(number of members)).
 
     The penalty on coefficients of standardised columns is that of least error over labels left out one by one, which
     has a closed form. Answers stay within the degradation that training had; dev set and seed play no part.
@@ -26,9 +26,9 @@ class RidgePredictor(Predictor[Company]):
 
     def fit(
         self,
-        graphs: Sequence[Company],
+        graphs: Sequence[Colocation],
         latency_s: np.ndarray,
-        dev_graphs: Sequence[Company],
+        dev_graphs: Sequence[Colocation],
         dev_latency_s: np.ndarray,
         *,
         seed: int,
@@ -45,21 +45,24 @@ class RidgePredictor(Predictor[Company]):
         if progress:
             progress("ridge: least squares")
 
-    def predict(self, graphs: Sequence[Company]) -> np.ndarray:
+    def predict(self, graphs: Sequence[Colocation]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
         log_ratio = np.clip(self._level + self._scaled(_columns(graphs)) @ self._coefficients, *self._range)
-        alone = np.array([len(company) == 1 for company in graphs])
+        alone = np.array([len(colocation) == 1 for colocation in graphs])
         return fair_s(graphs) * np.exp(np.where(alone, 0.0, log_ratio))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         names = ("mean", "deviation", "range", "coefficients")
-        return {name: getattr(self, f"_{name}") for name in names}, {"names": list(DEMANDS), "level": self._level}
+        return {name: getattr(self, f"_{name}") for name in names}, {
+            "names": list(RESOURCE_FEATURES),
+            "level": self._level,
+        }
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["names"] != list(DEMANDS):
-            raise InputError("the ridge predictor was trained with other demands than this slotool has")
+        if document["names"] != list(RESOURCE_FEATURES):
+            raise InputError("the ridge predictor was trained with other resource features than this slotool has")
         restored = cls()
         restored._mean, restored._deviation = tensors["mean"], tensors["deviation"]
         restored._range, restored._coefficients = tensors["range"], tensors["coefficients"]
@@ -70,10 +73,10 @@ class RidgePredictor(Predictor[Company]):
         return np.asarray((columns - self._mean) / self._deviation)
 
 
-def _columns(companies: Sequence[Company]) -> np.ndarray:
-    """float64 [n, 2 × DEMANDS + 1]."""
-    sizes = np.log([[float(len(company))] for company in companies])
-    return np.hstack([demand_matrix(companies), sizes])
+def _columns(colocations: Sequence[Colocation]) -> np.ndarray:
+    """float64 [n, 2 × RESOURCE_FEATURES + 1]."""
+    sizes = np.log([[float(len(colocation))] for colocation in colocations])
+    return np.hstack([resource_features(colocations), sizes])
 
 
 def _solved(

@@ -8,14 +8,14 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.adapted import FEWEST_LABELS, AdaptedPredictor, covariance_before, interval_factor
+from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, covariance_before, interval_factor
 from slotool.predictors.base import Predictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts
 from slotool.profiling.rows import Row
 
 # Networks whose sureness is looked at; more would say little more and take the square of their number.
-MOST_WATCHED = 1000
+MAX_WATCHED = 1000
 # A measurement costs this long at least, however fast the network: opening it, starting, repeating.
 SECONDS_PER_MEASUREMENT = 1.0
 CALLS_PER_MEASUREMENT = 22
@@ -29,7 +29,7 @@ def propose(
     Each one is that whose label would take most variance of log latency from all candidates together, given those
     before it (A-optimal greedily, of the Gaussian process of ``AdaptedPredictor``); ``by_time`` divides by what its
     measurement is predicted to take. Of an adapted predictor the process knows its labels; of another nothing is known
-    of the new setting. The seed draws the candidates that are watched when there are more than ``MOST_WATCHED``.
+    of the new setting. The seed draws the candidates that are watched when there are more than ``MAX_WATCHED``.
 
     Raises ``InputError`` when n is below 1 or above the number of candidates.
     """
@@ -37,8 +37,8 @@ def propose(
         raise InputError(f"{n} of {len(candidates)} networks cannot be chosen")
     rng = np.random.default_rng(seed)
     watched = np.arange(len(candidates))
-    if len(candidates) > MOST_WATCHED:
-        watched = np.sort(rng.choice(watched, max(MOST_WATCHED, n), replace=False))
+    if len(candidates) > MAX_WATCHED:
+        watched = np.sort(rng.choice(watched, max(MAX_WATCHED, n), replace=False))
     graphs = [candidates[int(i)] for i in watched]
     covariance, noise = _covariance(predictor, graphs)
     price = measuring_seconds(predictor.predict(graphs)) if by_time else np.ones(len(graphs))
@@ -99,7 +99,7 @@ class Enough:
             return True
         if self._until is None:
             return False
-        if len(labels) != self._seen and len(labels) >= FEWEST_LABELS:
+        if len(labels) != self._seen and len(labels) >= MIN_LABELS:
             self._seen, self.half_width = len(labels), self._refit(labels)
         return self.half_width is not None and self.half_width <= self._until
 

@@ -26,7 +26,7 @@ PREDICTIONS_SCHEMA = Schema(
         Column("low_s", "number", "lower end of its interval, if any", optional=True, rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of its interval, if any", optional=True, rule=NOT_NEGATIVE),
         Column("noise_s", "number", "how far the label itself may be off", optional=True, rule=NOT_NEGATIVE),
-        Column("solo_s", "number", "in company: the latency alone, known beforehand", optional=True, rule=POSITIVE),
+        Column("solo_s", "number", "co-located: the latency alone, known beforehand", optional=True, rule=POSITIVE),
     ),
 )
 
@@ -37,12 +37,12 @@ class PredictionsTable(Table):
     schema = PREDICTIONS_SCHEMA
 
     def scores(self) -> Score:
-        """``score`` of all rows; in company also ``degradation_mean_s``, which ``mae_s`` is to be seen beside."""
+        """``score`` of all rows; co-located also ``degradation_mean_s``, which ``mae_s`` is to be seen beside."""
         columns = ("measured_s", "predicted_s", "low_s", "high_s", "noise_s")
         scores = score(*(self.rows[column].to_numpy(dtype=np.float64) for column in columns))
         solo_s = self.rows["solo_s"].to_numpy(dtype=np.float64)
         if np.isfinite(solo_s).all():
-            # The paper's labels in company are what it adds; what a predictor is off by is the same for both.
+            # The paper's labels co-located are what it adds; what a predictor is off by is the same for both.
             scores["degradation_mean_s"] = float(np.mean(self.rows["measured_s"].to_numpy() - solo_s))
         return scores
 

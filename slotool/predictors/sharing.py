@@ -1,4 +1,4 @@
-"""Co-location as the sharing of processors, corrected by a Gaussian process over what each member demands."""
+"""Co-location as fair sharing of processors, corrected by a Gaussian process over resource features."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
 from slotool.predictors.base import Document, Predictor, Tensors, require_labels
-from slotool.predictors.companies import Company
-from slotool.predictors.demands import DEMANDS, demand_matrix, fair_s
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
 # More rows than these tell no more of so few numbers, and a fit takes the cube of them.
-MOST_ROWS = 1500
+MAX_ROWS = 1500
 # Deviations, in log, of what is not learnt from labels but believed before: the level, and its change with the number
 # of members where that is not what sharing alone would make of it.
 LEVEL, GROWTH = 1.0, 0.3
-# How far apart demands may lie (in their deviations) to be alike still: those of one network, and of similar ones.
+# Length scales in deviations of the features: of one network measured again, and of similar networks.
 NEAR, REACH = 0.15, 2.0
 SWEEPS = 2
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Deviations of log(degradation): linear in the subject's demands; smooth in them; of networks quite alike; linear
-    in them but another at other sizes of company; smooth in the others' demands; ``noise`` of a label by size."""
+    """Deviations of log(degradation): linear in the subject's features; smooth in them; of nearly equal networks;
+    linear in them with a slope by the number of members; smooth in the co-runners' features; ``noise`` of a label
+    by number of members."""
 
     linear: float = 0.1
     smooth: float = 0.05
@@ -48,18 +49,18 @@ CHOICES: dict[str, tuple[float, ...]] = {
 NOISES = (0.005, 0.01, 0.02, 0.04, 0.1, 0.2, 0.3, 0.4, 0.6)
 
 
-class SharingPredictor(Predictor[Company]):
-    """latency = solo latency × crowding × e^g.
+class SharingPredictor(Predictor[Colocation]):
+    """latency = solo latency × oversubscription × e^g.
 
-    With threads of all members on the same cores, each member gets 1 ÷ ``crowding`` of the time that it has alone;
-    e^g, mostly below 1, says how much of that it misses: a network that does not keep its cores busy when alone loses
-    less. g is a Gaussian process over the demands of the one asked about and the mean of the others' (``demands``):
-    a level, a linear and a smooth part by the subject, a part that differs with the number of members, and a smooth
-    part by the others. How large each is, and how noisy labels are in companies of each size, is what makes the labels
-    likeliest. The others are pooled, so their order does not matter and there may be any number; beside nobody the
-    answer is the solo latency. Of companies larger than any shown, crowding alone speaks.
+    All members' threads share the same cores, so each member gets 1 ÷ ``oversubscription`` of its solo time; e^g,
+    mostly below 1, says how much of that it loses: a network that does not keep its cores busy when alone loses less. g
+    is a Gaussian process over the resource features of the subject and the mean of its co-runners': a level, a linear
+    and a smooth part by the subject, a part that differs with the number of members, and a smooth part by the
+    co-runners. The size of each part, and the noise of labels by number of members, maximise the likelihood of the
+    labels. Co-runners are pooled, so their order does not matter and there may be any number. Without co-runners the
+    prediction is the solo latency; with more members than any training label it is oversubscription alone.
 
-    The spread is the deviation of log latency, a label's noise included. Dev set and seed play no part, but that the
+    The spread is the deviation of log latency, a label's noise included. Dev set and seed play no part, except that the
     seed draws the rows where there are more than 1,500.
     """
 
@@ -67,9 +68,9 @@ class SharingPredictor(Predictor[Company]):
 
     def fit(
         self,
-        graphs: Sequence[Company],
+        graphs: Sequence[Colocation],
         latency_s: np.ndarray,
-        dev_graphs: Sequence[Company],
+        dev_graphs: Sequence[Colocation],
         dev_latency_s: np.ndarray,
         *,
         seed: int,
@@ -77,59 +78,62 @@ class SharingPredictor(Predictor[Company]):
     ) -> None:
         require_labels(graphs, latency_s, "training")
         rows = np.arange(len(graphs))
-        if len(rows) > MOST_ROWS:
-            rows = np.sort(np.random.default_rng(seed).choice(rows, MOST_ROWS, replace=False))
-        companies = [graphs[int(i)] for i in rows]
-        sizes, log_ratio = _sizes(companies), np.log(latency_s[rows] / fair_s(companies))
+        if len(rows) > MAX_ROWS:
+            rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))
+        colocations = [graphs[int(i)] for i in rows]
+        sizes, log_ratio = _sizes(colocations), np.log(latency_s[rows] / fair_s(colocations))
         # Matrices of a few hundred rows gain nothing from more threads and lose much on a busy machine.
         with threadpool_limits(1):
-            self._learnt = _Posterior(demand_matrix(companies), sizes, log_ratio)
+            self._learnt = _Posterior(resource_features(colocations), sizes, log_ratio)
         if progress:
             progress("sharing: Gaussian process")
 
-    def predict(self, graphs: Sequence[Company]) -> np.ndarray:
+    def predict(self, graphs: Sequence[Colocation]) -> np.ndarray:
         return self.predict_and_spread(graphs)[0]
 
-    def predict_and_spread(self, graphs: Sequence[Company]) -> tuple[np.ndarray, np.ndarray]:
+    def predict_and_spread(self, graphs: Sequence[Colocation]) -> tuple[np.ndarray, np.ndarray]:
         if not graphs:
             return np.empty(0), np.empty(0)
         sizes = _sizes(graphs)
-        mean, variance = self._learnt.answer(demand_matrix(graphs), sizes)
+        mean, variance = self._learnt.answer(resource_features(graphs), sizes)
         latency_s = fair_s(graphs) * np.exp(np.where(sizes > 1, mean, 0.0))
         return latency_s, np.sqrt(variance)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         learnt = self._learnt
-        tensors = {"demands": learnt.demands, "sizes": learnt.sizes, "log_ratio": learnt.log_ratio}
-        return tensors, {"names": list(DEMANDS), "prior": {**vars(learnt.prior), "noise": list(learnt.prior.noise)}}
+        tensors = {"features": learnt.features, "sizes": learnt.sizes, "log_ratio": learnt.log_ratio}
+        return tensors, {
+            "names": list(RESOURCE_FEATURES),
+            "prior": {**vars(learnt.prior), "noise": list(learnt.prior.noise)},
+        }
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        if document["names"] != list(DEMANDS):
-            raise InputError("the sharing predictor was trained with other demands than this slotool has")
+        if document["names"] != list(RESOURCE_FEATURES):
+            raise InputError("the sharing predictor was trained with other resource features than this slotool has")
         prior = Prior(**{**document["prior"], "noise": tuple(document["prior"]["noise"])})
         restored = cls()
-        restored._learnt = _Posterior(tensors["demands"], tensors["sizes"], tensors["log_ratio"], prior)
+        restored._learnt = _Posterior(tensors["features"], tensors["sizes"], tensors["log_ratio"], prior)
         return restored
 
 
 class _Posterior:
-    """What n labels say under one prior. ``demands`` float64 [n, 2 × DEMANDS], ``sizes`` int64 [n] members,
+    """What n labels say under one prior. ``features`` float64 [n, 2 × RESOURCE_FEATURES], ``sizes`` int64 [n] members,
     ``log_ratio`` float64 [n] log(latency ÷ what fair sharing alone would make it)."""
 
-    def __init__(self, demands: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, prior: Prior | None = None):
-        self.demands, self.sizes, self.log_ratio = demands, sizes, log_ratio
-        self._mean, deviation = demands.mean(axis=0), demands.std(axis=0)
+    def __init__(self, features: np.ndarray, sizes: np.ndarray, log_ratio: np.ndarray, prior: Prior | None = None):
+        self.features, self.sizes, self.log_ratio = features, sizes, log_ratio
+        self._mean, deviation = features.mean(axis=0), features.std(axis=0)
         self._deviation = np.where(deviation > 1e-6, deviation, 1.0)
         self._known_sizes = np.unique(sizes)
-        self._x = self._scaled(demands)
+        self._x = self._scaled(features)
         self._middle = float(log_ratio.mean())
         self.prior = self._likeliest() if prior is None else prior
         self._factor, self._alpha, _ = self._solved(_parts(self._x, sizes, self._x, sizes), self.prior)
 
-    def answer(self, demands: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def answer(self, features: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the log ratio, a label's noise included, float64 [m] each."""
-        x = self._scaled(demands)
+        x = self._scaled(features)
         across = _kernel(_parts(x, sizes, self._x, self.sizes), self.prior)
         before = np.array([_kernel(_parts(x[[i]], sizes[[i]], x[[i]], sizes[[i]]), self.prior) for i in range(len(x))])
         explained = solve_triangular(self._factor, across.T, lower=True)
@@ -159,20 +163,20 @@ class _Posterior:
         evidence = float(-0.5 * half @ half - np.log(np.diag(factor)).sum())
         return factor, solve_triangular(factor, half, lower=True, trans="T"), evidence
 
-    def _scaled(self, demands: np.ndarray) -> np.ndarray:
-        return np.asarray((demands - self._mean) / self._deviation)
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        return np.asarray((features - self._mean) / self._deviation)
 
     def _noise(self, sizes: np.ndarray, prior: Prior) -> np.ndarray:
-        """Deviation of a label; in companies of a size never seen, that of the next smaller one."""
+        """Deviation of a label; with a number of members never seen, that of the next smaller one."""
         at = np.clip(np.searchsorted(self._known_sizes, sizes, side="right") - 1, 0, len(self._known_sizes) - 1)
         return np.asarray(prior.noise)[at]
 
 
 def _parts(x: np.ndarray, sizes: np.ndarray, y: np.ndarray, other_sizes: np.ndarray) -> dict[str, np.ndarray]:
-    """Covariances of deviation 1, float64 [n, m], between companies of scaled demands x and y."""
-    own, others = slice(0, len(DEMANDS)), slice(len(DEMANDS), None)
+    """Covariances of deviation 1, float64 [n, m], between co-locations of scaled demands x and y."""
+    own, others = slice(0, len(RESOURCE_FEATURES)), slice(len(RESOURCE_FEATURES), None)
     apart = _distance(x[:, own], y[:, own])
-    linear = x[:, own] @ y[:, own].T / len(DEMANDS)
+    linear = x[:, own] @ y[:, own].T / len(RESOURCE_FEATURES)
     growth = np.outer(np.log(sizes / 2), np.log(other_sizes / 2)) / np.log(1.5) ** 2
     return {
         "linear": linear,
@@ -204,8 +208,8 @@ def _with(prior: Prior, name: str, at: int, value: float) -> Prior:
     return replace(prior, **changed)
 
 
-def _sizes(companies: Sequence[Company]) -> np.ndarray:
-    return np.array([len(company) for company in companies])
+def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
+    return np.array([len(colocation) for colocation in colocations])
 
 
 def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:

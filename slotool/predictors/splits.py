@@ -16,7 +16,7 @@ DEV_SHARE = {"mlp": 0.10, "cnn": 0.15}
 DEV_SHARE_OTHER = 0.15
 DEV_SHARE_MIXED = 0.075
 # Half of the dev set gives the 90 % interval, which fewer than 9 labels cannot bound.
-FEWEST_DEV_ROWS = 18
+MIN_DEV_ROWS = 18
 # What extrapolation is asked of, roughly: networks come in whole steps of depth or width.
 BEYOND_SHARE = 0.20
 ALL = "all"
@@ -37,12 +37,12 @@ class Split:
         are, or so few that no interval could be had from them.
         """
         there = len(self.train) + len(self.dev)
-        if not 2 * FEWEST_DEV_ROWS <= labels <= there:
+        if not 2 * MIN_DEV_ROWS <= labels <= there:
             raise InputError(
                 f"a learning curve cannot have a point at {labels:,} networks: "
-                f"it needs {2 * FEWEST_DEV_ROWS} at least, and {there:,} are there to learn from"
+                f"it needs {2 * MIN_DEV_ROWS} at least, and {there:,} are there to learn from"
             )
-        dev = max(FEWEST_DEV_ROWS, round(labels * len(self.dev) / there))
+        dev = max(MIN_DEV_ROWS, round(labels * len(self.dev) / there))
         rng = np.random.default_rng(seed)
         train_rows, dev_rows = (rng.permutation(rows) for rows in (self.train, self.dev))
         return Split(np.sort(train_rows[: labels - dev]), np.sort(dev_rows[:dev]), self.test)
@@ -55,7 +55,7 @@ def paper_split(kinds: Sequence[str], seed: int) -> Split:
     the dev set, and in the test set, as of any other. Where a kind is so scarce that this would take more than half
     of it, all kinds give fewer. Source: inference-latency-prediction, 5.1.
 
-    Raises ``InputError`` when the dev set would have fewer than ``FEWEST_DEV_ROWS`` rows.
+    Raises ``InputError`` when the dev set would have fewer than ``MIN_DEV_ROWS`` rows.
     """
     per_kind = _held_out_per_kind(Counter(kinds))
     rng = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split
         return {kind: paper_split(kinds.tolist(), seed) for kind in counts or [ALL]}
     splits = {}
     for kind in sorted(counts, key=lambda kind: -counts[kind]):
-        if round(DEV_SHARE.get(kind, DEV_SHARE_OTHER) * counts[kind]) >= FEWEST_DEV_ROWS:
+        if round(DEV_SHARE.get(kind, DEV_SHARE_OTHER) * counts[kind]) >= MIN_DEV_ROWS:
             rows = np.flatnonzero(kinds == kind)
             alone = paper_split([kind] * len(rows), seed)
             splits[kind] = Split(rows[alone.train], rows[alone.dev], rows[alone.test])
@@ -151,7 +151,7 @@ def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, se
 def _learnt_from(seen: np.ndarray, seed: int) -> Split:
     """Train and dev set from the rows ``seen``, a tenth of them dev; all others are the test set."""
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(seen))
-    dev = max(FEWEST_DEV_ROWS, round(0.10 * len(rows)))
+    dev = max(MIN_DEV_ROWS, round(0.10 * len(rows)))
     if len(rows) < 2 * dev:
         raise InputError(f"too few labelled graphs to learn from: {len(rows)}, of which {dev} would be the dev set")
     return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), np.flatnonzero(~seen))
@@ -180,10 +180,10 @@ def _held_out_per_kind(counts: Counter[str]) -> int:
         per_kind = round(DEV_SHARE.get(next(iter(counts)), DEV_SHARE_OTHER) * rows)
     else:
         per_kind = min(round(DEV_SHARE_MIXED * rows / max(len(counts), 1)), scarcest // 4)
-    if per_kind * len(counts) < FEWEST_DEV_ROWS:
+    if per_kind * len(counts) < MIN_DEV_ROWS:
         found = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "none"
         raise InputError(
             f"too few labelled graphs to split ({found}): the dev set would have {per_kind * len(counts)}, "
-            f"and needs {FEWEST_DEV_ROWS}"
+            f"and needs {MIN_DEV_ROWS}"
         )
     return per_kind

@@ -15,7 +15,7 @@ from slotool.predictors.base import Document, Predictor, Tensors, require_labels
 
 TERMS = ("flops", "operators", "activation_elements")
 # Answers keep to at least this share of the shortest latency shown: a price of zero makes no latency of zero.
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 
 
 class ThreeTermPredictor(Predictor[OperatorGraph]):
@@ -41,7 +41,7 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
         relative = _terms(graphs) / latency_s[:, None]
         scale = np.maximum(relative.max(axis=0), 1e-300)
         self._prices_s = nnls(relative / scale, np.ones(len(graphs)))[0] / scale
-        self._least_s = LEAST_SHARE * float(latency_s.min())
+        self._least_s = MIN_SHARE * float(latency_s.min())
         if progress:
             progress(f"{self.name}: non-negative least squares")
 

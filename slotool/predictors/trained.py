@@ -14,8 +14,9 @@ from slotool.errors import ArtifactError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Asked, Predictor
 from slotool.predictors.calibration import Calibration, hold_out_kinds
-from slotool.predictors.companies import Company, members_of
+from slotool.predictors.colocations import Colocation, members_of
 from slotool.predictors.domain import Distance, Domain
+from slotool.predictors.earlier_format import file_name, holds, renamed_setting, renamed_tensors
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.residuals import Residuals
@@ -25,11 +26,12 @@ from slotool.tables import LatencyTable
 
 KIND = "predictor"
 SCORES, PREDICTIONS = "scores.json", "predictions.parquet"
-# An artifact may hold two predictors: of networks alone, and of networks in company.
-ALONE, TOGETHER = "predictor", "together"
-DOCUMENT_VERSION = 3
-# Version 2 had an interval from networks of the same kinds alone, which did not hold for any other.
-OLD_VERSIONS = (2,)
+# An artifact may hold two predictors: of solo latencies, and of co-located latencies.
+SOLO, COLOCATED = "predictor", "colocated"
+DOCUMENT_VERSION = 4
+# Until version 3 files and tensors had other names (``earlier_format``). Version 2 had an interval from networks of the
+# same kinds alone, which did not hold for any other.
+OLD_VERSIONS = (2, 3)
 NOMINAL_COVERAGE = 0.90
 # Networks count as like the training networks up to the distance that this share of held-out ones keep within.
 LIKE_TRAINING = 0.95
@@ -45,7 +47,7 @@ Range = tuple[float, float]
 class Bounds:
     """Ranges, least and most, of the networks a predictor was trained on, and the operator types they had.
 
-    Of companies, every member's; ``members``: how many ran side by side.
+    Of co-locations, every member's; ``members``: how many were co-located.
     """
 
     operators: Range
@@ -56,7 +58,7 @@ class Bounds:
     members: Range = (1.0, 1.0)
 
     @classmethod
-    def of(cls, asked: Sequence[OperatorGraph | Company], latency_s: np.ndarray) -> Self:
+    def of(cls, asked: Sequence[OperatorGraph | Colocation], latency_s: np.ndarray) -> Self:
         graphs = list({graph.id: graph for each in asked for graph in members_of(each)}.values())
         return cls(
             operators=_range([len(graph.operators) for graph in graphs]),
@@ -78,8 +80,8 @@ class Bounds:
         ranges = {name: (min(a[0], b[0]), max(a[1], b[1])) for name, (a, b) in pairs.items()}
         return Bounds(operator_types=tuple(sorted({*self.operator_types, *other.operator_types})), **ranges)
 
-    def outside(self, asked: OperatorGraph | Company, predicted_s: float) -> str | None:
-        """In what a network, a member of a company, or the prediction lies outside; None when inside in everything."""
+    def outside(self, asked: OperatorGraph | Colocation, predicted_s: float) -> str | None:
+        """In what a network, a member of a co-location, or the prediction lies outside; None when all lies inside."""
         members = members_of(asked)
         types = {operator.op for graph in members for operator in graph.operators}
         unknown = sorted(types - set(self.operator_types))
@@ -88,7 +90,7 @@ class Bounds:
             ("operators", [len(graph.operators) for graph in members], self.operators),
             ("weights", [graph.weights for graph in members], self.weights),
             ("FLOPs", [graph.flops for graph in members], self.flops),
-            ("networks side by side", [len(members)], self.members),
+            ("co-located networks", [len(members)], self.members),
             ("predicted seconds", [predicted_s], self.latency_s),
         ):
             beyond = [value for value in values if not low <= value <= high]
@@ -98,7 +100,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Of n networks or companies: latency and its 90 % interval, float64 seconds [n], NaN where none can be given.
+    """Of n networks or co-locations: latency and its 90 % interval, float64 seconds [n], NaN where none can be given.
 
     ``outside``: for each, in what it differs from what was trained on, or None. ``no_interval``: why there is none, or
     None. ``distances``: how far it lies from the training networks; empty where that is not known. ``spread``, float64
@@ -123,7 +125,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class TrainedPredictor(Generic[Asked]):
-    """A fitted predictor, of networks or of companies, and everything that is the same for all predictors.
+    """A fitted predictor, of networks or of co-locations, and everything that is the same for all predictors.
 
     ``residuals`` are of labels that the predictor never saw, of the same kinds as those it learnt from; they give the
     interval of networks like the training networks: those within ``like``, float64 [4], in all of ``Distance.vector``.
@@ -131,7 +133,7 @@ class TrainedPredictor(Generic[Asked]):
     that chose a depth are fitted too well to say how wrong it is. ``dev_mae_s`` is over the unseen rows as well.
 
     Any other network gets its interval from ``calibration``, the errors on kinds that were held out, the wider the
-    further it lies from ``domain``; without either it gets none. Of companies ``domain`` is None: those within
+    further it lies from ``domain``; without either it gets none. Of co-locations ``domain`` is None: those within
     ``bounds`` are taken to be like those learnt from, all others get none. ``facts``: of the labels' machine, where
     known.
     """
@@ -210,7 +212,7 @@ class TrainedPredictor(Generic[Asked]):
     def _like_training(
         self, asked: Sequence[Asked], latency_s: np.ndarray, spread: np.ndarray, unsure: np.ndarray
     ) -> Predictions:
-        """Of companies. Outside the bounds of what was learnt nobody has checked an interval, so none is given."""
+        """Of co-locations. Outside the bounds of the training data no interval was checked, so none is given."""
         assert self.residuals is not None
         low, high = self.residuals.interval(NOMINAL_COVERAGE)
         spread = np.hypot(spread, 2 * unsure / max(high - low, 1e-9))
@@ -233,7 +235,7 @@ class TrainedPredictor(Generic[Asked]):
             return MADE_BY_OLDER
         if not np.isfinite(spread):
             return "what it is predicted from has no interval"
-        return None if outside is None else f"outside of what was measured in company: {outside}"
+        return None if outside is None else f"outside the range of the measured co-locations: {outside}"
 
     @property
     def _far_residuals(self) -> Residuals | None:
@@ -303,7 +305,7 @@ class TrainedPredictor(Generic[Asked]):
             for graph, latency, low, high in seconds
         )
 
-    def write(self, writer: ArtifactWriter, part: str = ALONE) -> None:
+    def write(self, writer: ArtifactWriter, part: str = SOLO) -> None:
         """Put the predictor into a bundle being written, as its ``part``."""
         tensors, state = self.predictor.state()
         domain = {} if self.domain is None else {**self.domain.document(), "like": _listed(self.like)}
@@ -325,27 +327,30 @@ class TrainedPredictor(Generic[Asked]):
         writer.write_json(f"{part}.json", document)
 
     @classmethod
-    def load(cls, source: str | Artifact, part: str = ALONE) -> TrainedPredictor[Any]:
+    def load(cls, source: str | Artifact, part: str = SOLO) -> TrainedPredictor[Any]:
         """The predictor that is this ``part`` of an artifact. Raises ``ArtifactError`` when it is damaged, no
         predictor, has no such part, or is of a version or name that this slotool does not know.
         """
         artifact = source if isinstance(source, Artifact) else open_artifact(source, KIND)
-        if f"{part}.json" not in artifact.manifest["files"]:
-            what = "networks alone" if part == ALONE else "networks beside others"
+        if not holds(artifact, part):
+            what = "solo latencies" if part == SOLO else "co-located latencies"
             raise ArtifactError(f"{artifact.path} holds no predictor of {what}")
         with strict_json.assembling(artifact.path, f"a {part} predictor that slotool wrote", error=ArtifactError):
             return cls._assembled(artifact, part)
 
     @classmethod
     def _assembled(cls, artifact: Artifact, part: str) -> TrainedPredictor[Any]:
-        document = strict_json.convert(artifact.json(f"{part}.json"), dict[str, Any])
+        name = file_name(artifact, part)
+        document = strict_json.convert(artifact.json(f"{name}.json"), dict[str, Any])
         version = document.get("version")
         if version not in (DOCUMENT_VERSION, *OLD_VERSIONS):
             raise ArtifactError(
                 f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}"
             )
-        kind = predictor_class(document["name"], together=part == TOGETHER)
-        tensors = artifact.weights(f"{part}.safetensors")
+        kind = predictor_class(document["name"], colocated=part == COLOCATED)
+        tensors = artifact.weights(f"{name}.safetensors")
+        if version < DOCUMENT_VERSION:
+            tensors, document["setting"] = renamed_tensors(tensors), renamed_setting(document["setting"])
         return cls(
             predictor=kind.from_state(tensors, document["state"]),
             bounds=Bounds.from_document(document["bounds"]),
@@ -356,8 +361,8 @@ class TrainedPredictor(Generic[Asked]):
             like=_maybe(lambda own: _maybe(_distance_limits, own["like"]), document.get("domain")),
             calibration=_maybe(Calibration.from_document, document.get("calibration")),
             facts=_maybe(lambda own: strict_json.convert(own, dict[str, Any]), document.get("machine_facts")),
-            # How networks slow each other down was never said of networks of other kinds.
-            old=version in OLD_VERSIONS and part == ALONE,
+            # Intervals of co-located latencies were never given for networks of other kinds.
+            old=version == 2 and part == SOLO,
         )
 
 
@@ -382,9 +387,9 @@ def _ends(residuals: Residuals | None) -> tuple[float, float]:
 
 
 def domain_of(
-    asked: Sequence[OperatorGraph | Company], unseen: Sequence[OperatorGraph | Company]
+    asked: Sequence[OperatorGraph | Colocation], unseen: Sequence[OperatorGraph | Colocation]
 ) -> tuple[Domain | None, np.ndarray | None]:
-    """Of networks alone: what they are, and how far from them held-out ones lie; of companies nothing."""
+    """Of networks: what they are, and how far from them held-out ones lie; of co-locations nothing."""
     graphs = [each for each in asked if isinstance(each, OperatorGraph)]
     others = [each for each in unseen if isinstance(each, OperatorGraph)]
     if len(graphs) < len(asked):
@@ -394,16 +399,16 @@ def domain_of(
     return domain, np.quantile(vectors, LIKE_TRAINING, axis=0, method="higher")
 
 
-def _subject(asked: OperatorGraph | Company) -> dict[str, str]:
-    """Columns of a latency table that say what ran, and beside what."""
-    if isinstance(asked, Company):
-        return {"subject": asked.subject.id, "co_runners": "+".join(sorted(graph.id for graph in asked.others))}
+def _subject(asked: OperatorGraph | Colocation) -> dict[str, str]:
+    """Columns of a latency table that say what ran, and with which co-runners."""
+    if isinstance(asked, Colocation):
+        return {"subject": asked.subject.id, "co_runners": "+".join(sorted(graph.id for graph in asked.co_runners))}
     return {"subject": asked.id}
 
 
-def _solo(asked: OperatorGraph | Company) -> dict[str, float]:
-    """Column of a predictions table: what the network takes when nobody is beside it, where that is not the label."""
-    return {"solo_s": asked.solo_s[0]} if isinstance(asked, Company) else {}
+def _solo(asked: OperatorGraph | Colocation) -> dict[str, float]:
+    """Column of a predictions table: the solo latency, where that is not the label."""
+    return {"solo_s": asked.solo_s[0]} if isinstance(asked, Colocation) else {}
 
 
 def _range(values: Any) -> Range:

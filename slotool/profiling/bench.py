@@ -14,7 +14,7 @@ from slotool.profiling.backends import Backend
 from slotool.profiling.barrier import SharedMemoryBarrier
 from slotool.profiling.caches import eviction
 from slotool.profiling.interference import Interference
-from slotool.profiling.timer import Call, StoppingRule, Surroundings, measure
+from slotool.profiling.timer import Call, MeasurementHooks, StoppingRule, measure
 
 # Enough digits for a tenth of a picosecond in a microsecond; the rest is noise that would only fill the journal.
 DIGITS = 11
@@ -29,8 +29,8 @@ class Bench:
 
     def __init__(self, backend: Backend, cores: list[int], rule: StoppingRule, cold: bool = False):
         self._backend, self._rule = backend, rule
-        self._interference = Interference(cores, crowded=backend.crowded)
-        self._around = Surroundings(
+        self._interference = Interference(cores, oversubscribed=backend.oversubscribed)
+        self._hooks = MeasurementHooks(
             begin=self._interference.look_again,
             lost=self._lost_s,
             idle=self._interference.idle_s,
@@ -98,14 +98,14 @@ class Bench:
 
     def _timed(self, rule: StoppingRule) -> dict[str, Any]:
         call = self._ready()
-        measured = measure(call, rule, around=self._around)
+        measured = measure(call, rule, hooks=self._hooks)
         self._calls_per_sample = measured.calls_per_sample
         found = {
             "first_call_s": measured.first_call_s,
             "samples_s": _rounded(measured.samples_s),
             "calls_per_sample": measured.calls_per_sample,
             "discarded": measured.discarded,
-            "disturbed": measured.disturbed,
+            "interrupted": measured.interrupted,
             "measured_at": time.time(),
         }
         if measured.device_samples_s is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 # When the system does not say how large its caches are; and the most that is worth streaming through.
 USUAL_BYTES = 64 << 20
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -26,7 +26,7 @@ def eviction() -> Callable[[], None]:
 def largest_cache_bytes(core: int = 0, root: str = "/sys/devices/system/cpu") -> int:
     """Bytes of the largest cache that ``core`` reaches, as the system states them, within sensible bounds."""
     sizes = [_size(path.read_text()) for path in Path(root).glob(f"cpu{core}/cache/index*/size")]
-    return min(max(sizes, default=USUAL_BYTES), MOST_BYTES)
+    return min(max(sizes, default=USUAL_BYTES), MAX_BYTES)
 
 
 def _size(text: str) -> int:

@@ -20,12 +20,12 @@ from slotool.profiling.backends import backend_class
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.journal import Journal, JournalContent, read_journal, refuse_other
 from slotool.profiling.plan import Item, Plan, Settings, make_plan, solo_items
-from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, doubt, key_of
+from slotool.profiling.rows import EXTRA_COLUMNS, Key, Row, by_key, check_row, doubt, key_of, present_names
 from slotool.profiling.subjects import Subject
 from slotool.tables import LatencyTable
 
 # Columns that only a campaign writes.
-_MARKS = ("content", "visits", "stable", "calls_per_sample")
+_MARKS = ("content", "rounds", "stable", "calls_per_sample")
 
 
 def profile_solo(
@@ -183,7 +183,7 @@ def _check(items: Sequence[Item], settings: Settings, out: Path) -> None:
     for backend in {settings.backend_of(member) for item in items for member in item.members}:
         backend_class(backend)
     for members in {len(item.members) for item in items} or {1}:
-        settings.placement(members)
+        settings.cores_of(members)
     if out.exists() and not out.is_file():
         raise InputError(f"{out} exists and is no regular file; choose another name")
 
@@ -207,9 +207,8 @@ def _finished(out: Path, settings: Settings, journal: Journal | JournalContent) 
     own = source.get("id") == journal.id
     if journal.replaces and not own:
         return _checked(journal, out)
-    refuse_other(
-        table.provenance["configuration"], settings.configuration(), out, table.provenance.get("machine_facts")
-    )
+    earlier = present_names(table.provenance["configuration"])
+    refuse_other(earlier, settings.configuration(), out, table.provenance.get("machine_facts"))
     left = _checked(journal, out)[source.get("rows", 0) if own else 0 :]
     rows = [_completed(row, table.provenance) for row in table.rows.to_dict("records")]
     return [*rows, *left]
@@ -234,7 +233,7 @@ def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
     count = len(found["samples_s"])
     if not len(found["samples_per_round"]) and count:
         # Rounds of a row share its runs evenly; where they began was not written down.
-        parts = min(int(found["visits"]), count)
+        parts = min(int(found["rounds"]), count)
         found["samples_per_round"] = [count // parts + (part < count % parts) for part in range(parts)]
     limit = found["limit_s"]
     if found["status"] == "timeout" and (limit is None or math.isnan(limit)):

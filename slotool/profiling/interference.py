@@ -1,4 +1,4 @@
-"""What others took from a measuring process: time waiting for a core, time the host stole, time it was stopped."""
+"""What other processes took from a measuring process: waiting for a core, time the host stole, time it was stopped."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ STEAL_FIELD = 8  # of a line "cpuN user nice system idle iowait irq softirq stea
 
 
 class Interference:
-    """Call it for the seconds that others took since the last call: 0 on a quiet machine.
+    """Call it for the seconds that other processes took since the last call: 0 on an idle machine.
 
     Counted are the run-queue delay of every thread of this process (runnable, but another process had the core) and
     the steal time of ``cores`` (the hypervisor ran another guest; its ticks are 10 ms long). Where the kernel counts
     neither, it is always 0. A short read per thread keeps it cheap enough to ask after every sample.
 
-    ``crowded``: this process has more busy threads than cores, so they wait for each other too, and their delay says
-    nothing of others; only steal is counted then.
+    ``oversubscribed``: this process has more busy threads than cores, so they wait for each other too, and their delay
+    says nothing of others; only steal is counted then.
     """
 
-    def __init__(self, cores: Sequence[int], *, crowded: bool = False):
-        self._crowded = crowded
+    def __init__(self, cores: Sequence[int], *, oversubscribed: bool = False):
+        self._oversubscribed = oversubscribed
         self._cores = {f"cpu{core}".encode() for core in cores}
         self._tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
         self._threads: dict[str, int] = {}
@@ -32,7 +32,7 @@ class Interference:
 
     def look_again(self) -> None:
         """Find the threads there are now; call it when a model has run once and its pools exist."""
-        alive = set() if self._crowded else set(os.listdir("/proc/self/task"))
+        alive = set() if self._oversubscribed else set(os.listdir("/proc/self/task"))
         for gone in self._threads.keys() - alive:
             os.close(self._threads.pop(gone))
         for thread in sorted(alive - self._threads.keys()):

@@ -1,4 +1,4 @@
-"""The append-only journal beside a campaign's output: what was finished survives any death.
+"""The append-only journal next to a campaign's output: finished rows survive the death of any process.
 
 A line is eight hexadecimal digits, the CRC-32 of the rest, and a JSON object: first a header, then finished rows. A bit
 that flipped on the disk is found by its line; only a last line without its end, which a death tears, is dropped.
@@ -21,9 +21,12 @@ from typing import Any
 from slotool import strict_json
 from slotool.errors import AlreadyExistsError, InputError
 from slotool.machine import differences, machine_facts, machine_id
+from slotool.profiling.rows import present_names
 
 FORMAT = "slotool-journal"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+# Also read: version 2, whose rows and configuration have earlier names.
+READ_VERSIONS = (2, 3)
 _CHECKSUM_DIGITS = 8
 
 
@@ -192,7 +195,7 @@ def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[st
     if not _may_begin(lines[0]):
         raise InputError(f"{path}: line 1 is damaged, or this is no journal of slotool; add --force to begin again")
     header, *rows = [_document(line, number, path) for number, line in enumerate(lines, start=1)]
-    if header.get("format") != FORMAT or header.get("format_version") != FORMAT_VERSION:
+    if header.get("format") != FORMAT or header.get("format_version") not in READ_VERSIONS:
         raise InputError(f"{path}: this journal was written by another version of slotool; add --force to begin again")
     try:
         strict_json.convert(header, _Header)
@@ -200,7 +203,8 @@ def _parse(data: bytes, path: Path) -> tuple[dict[str, Any] | None, list[dict[st
         raise InputError(
             f"{path}: line 1 is not the header of a journal ({error}); add --force to begin again"
         ) from error
-    return header, rows, end
+    header["configuration"] = present_names(header["configuration"])
+    return header, [present_names(row) for row in rows], end
 
 
 def _may_begin(data: bytes) -> bool:

@@ -25,7 +25,7 @@ SECONDS_PER_OPERATOR = 1e-5
 SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02}
 SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0}
 WARM_UP_CALLS = 2
-POLICIES = ("shared", "split")
+PLACEMENTS = ("shared", "split")
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Settings:
     """How to measure.
 
     ``timeout_s`` and ``memory_limit_bytes`` bound one item (default: half of available memory). ``rule`` is kept over
-    all ``visits`` to an item together; they lie a whole round apart, so that a slow minute of the machine spoils one
-    of them at most. ``cold``: caches are emptied before each sample. ``policy`` places co-runners: ``shared`` gives
-    all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its own. ``solo_runs`` are a
-    co-runner's samples alone, once before and once after each combination.
+    all ``rounds`` of an item. Between two rounds of an item all other items are measured, so a slow minute of the
+    machine spoils one round at most. ``cold``: caches are emptied before each sample. ``placement`` assigns cores to
+    co-runners: ``shared`` gives all of them the same ``threads`` cores, ``split`` gives each ``threads`` cores of its
+    own. ``solo_runs``: solo samples of a co-runner, once before and once after each combination.
     """
 
     backend: str = "torch"
@@ -47,15 +47,15 @@ class Settings:
     timeout_s: float = 60.0
     memory_limit_bytes: int = field(default_factory=lambda: available_memory() // 2)
     seed: int = 0
-    visits: int = 1
+    rounds: int = 1
     cold: bool = False
-    policy: str | None = None
+    placement: str | None = None
     solo_runs: int = 5
 
     @property
     def kind(self) -> str:
-        """``colocated`` when a policy places co-runners, else ``solo``."""
-        return "colocated" if self.policy else "solo"
+        """``colocated`` when co-runners have a placement, else ``solo``."""
+        return "colocated" if self.placement else "solo"
 
     def configuration(self) -> dict[str, Any]:
         """What the numbers depend on: rows of one table share it, and a resumed campaign must have the same."""
@@ -68,27 +68,27 @@ class Settings:
             "runs": self.rule.runs,
             "precision": self.rule.precision,
             "max_seconds_per_item": self.rule.max_seconds,
-            "visits": self.visits,
+            "rounds": self.rounds,
             "cache": "cold" if self.cold else "warm",
             "machine": machine_id(),
         }
-        return shared | ({"policy": self.policy, "solo_runs": self.solo_runs} if self.policy else {})
+        return shared | ({"placement": self.placement, "solo_runs": self.solo_runs} if self.placement else {})
 
     @property
-    def visit_rule(self) -> StoppingRule:
-        """One visit's share of ``rule``."""
+    def round_rule(self) -> StoppingRule:
+        """One round's share of ``rule``."""
         rule = self.rule
-        return replace(rule, runs=math.ceil(rule.runs / self.visits), max_seconds=rule.max_seconds / self.visits)
+        return replace(rule, runs=math.ceil(rule.runs / self.rounds), max_seconds=rule.max_seconds / self.rounds)
 
-    def placement(self, members: int = 1) -> list[list[int]]:
+    def cores_of(self, members: int = 1) -> list[list[int]]:
         """The cores each of so many co-runners is bound to: distinct physical cores first, the last ones given, as
         the first ones serve the system's interrupts. Raises ``InputError`` when there are too few."""
         given = cores_by_preference()
-        needed = self.threads * (members if self.policy == "split" else 1)
+        needed = self.threads * (members if self.placement == "split" else 1)
         if needed > len(given):
             each = f"{members} × {self.threads}" if needed != self.threads else str(self.threads)
             raise InputError(f"{each} threads, but only {len(given)} cores are given to this process")
-        if self.policy != "split":
+        if self.placement != "split":
             return [sorted(given[: self.threads])] * members
         return [sorted(given[i * self.threads : (i + 1) * self.threads]) for i in range(members)]
 
@@ -98,9 +98,9 @@ class Settings:
 
 @dataclass(frozen=True)
 class Item:
-    """What is measured in one go and finished as one: subjects side by side at a batch size, a row each.
+    """What is measured in one go and finished as one: co-located subjects at a batch size, a row each.
 
-    ``background`` runs beside them and gets no row.
+    ``background`` subjects run at the same time and get no row.
     """
 
     subjects: tuple[Subject, ...]
@@ -117,8 +117,8 @@ class Item:
         labels = [member.label for member in self.members]
         others = ["+".join(sorted(labels[:i] + labels[i + 1 :])) for i in range(len(self.subjects))]
         return [
-            (subject.name, subject.point, self.batch_size, beside)
-            for subject, beside in zip(self.subjects, others, strict=True)
+            (subject.name, subject.point, self.batch_size, co_runners)
+            for subject, co_runners in zip(self.subjects, others, strict=True)
         ]
 
     @property
@@ -162,9 +162,7 @@ def combinations_of(
     chance = random.Random(settings.seed)
     for size in sizes:
         if size < 2 or (size > len(subjects) and not with_itself):
-            raise InputError(
-                f"{size} of {len(subjects)} subjects cannot run side by side; name at least {max(size, 2)}"
-            )
+            raise InputError(f"{size} of {len(subjects)} subjects cannot be co-located; name at least {max(size, 2)}")
         found = list((combinations_with_replacement if with_itself else combinations)(subjects, size))
         if limit is not None and limit < len(found):
             found = sorted(chance.sample(found, limit), key=found.index)
@@ -172,8 +170,8 @@ def combinations_of(
     return items
 
 
-def points_beside_copies(points: Sequence[Subject], copies: Sequence[int], settings: Settings) -> list[Item]:
-    """Each operating point of one model, beside so many copies of its most expensive one."""
+def points_with_copies(points: Sequence[Subject], copies: Sequence[int], settings: Settings) -> list[Item]:
+    """Each operating point of one model, co-located with each number of copies of its most expensive point."""
     full = points[-1]
     return [
         Item((point,), batch, background=(full,) * count)
@@ -191,7 +189,7 @@ def make_plan(
     budgeted: bool = False,
     in_order: bool = False,
 ) -> Plan:
-    """Items in rounds of one visit each, every round in an order of its own shuffled by the seed, so that drift of the
+    """Every item once per round, each round in an order of its own shuffled by the seed, so that drift of the
     machine does not go with size; or ``in_order``, as they are.
 
     When time is ``budgeted`` the campaign may end after any item, so cheap ones tend to come first: see
@@ -205,11 +203,11 @@ def make_plan(
         for key, subject in zip(item.keys, item.subjects, strict=True):
             if rows.get(key, {}).get("content", subject.content) != subject.content:
                 raise AlreadyExistsError(f"{subject.name} has changed since it was measured")
-    left = [_visits_left(item, rows, settings) for item in items]
+    left = [_rounds_left(item, rows, settings) for item in items]
     chance = random.Random(settings.seed)
     todo: list[Item] = []
-    for visit in range(settings.visits, 0, -1):
-        due = [item for item, visits in zip(items, left, strict=True) if visits >= visit]
+    for number in range(settings.rounds, 0, -1):
+        due = [item for item, rounds in zip(items, left, strict=True) if rounds >= number]
         if in_order:
             todo += due
         else:
@@ -217,15 +215,15 @@ def make_plan(
     return Plan(todo, left.count(0), items, list(rows.values()))
 
 
-def _visits_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:
+def _rounds_left(item: Item, rows: Mapping[Key, Row], settings: Settings) -> int:
     found = [rows.get(key) for key in item.keys]
     made = [0 if row is None or _may_do_now(row, item, settings) else _rounds_made(row, settings) for row in found]
-    return max(0, settings.visits - min(made))
+    return max(0, settings.rounds - min(made))
 
 
 def _rounds_made(row: Row, settings: Settings) -> int:
     """A row without samples is not tried again."""
-    return int(row["visits"]) if row["status"] == "ok" else settings.visits
+    return int(row["rounds"]) if row["status"] == "ok" else settings.rounds
 
 
 def _may_do_now(row: Row, item: Item, settings: Settings) -> bool:
@@ -250,8 +248,8 @@ def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
     """A rough prediction of a campaign's time: roofline of assumed rates, start of workers, the fewest runs."""
     fits = [item for item in items if item.memory_bytes <= settings.memory_limit_bytes]
     members = [member for item in items for member in item.members]
-    # A worker per backend, or, beside co-runners, one per subject.
-    started = {member.label if settings.policy else settings.backend_of(member): member for member in members}
+    # A worker per backend, or, with co-runners, one per subject.
+    started = {member.label if settings.placement else settings.backend_of(member): member for member in members}
     starts = [settings.backend_of(member) for member in started.values()]
     seconds = sum(SECONDS_PER_START.get(backend, SECONDS_PER_START["torch"]) for backend in starts)
     return seconds + sum(item_seconds(item, settings) for item in fits)
@@ -260,12 +258,14 @@ def predicted_seconds(items: Sequence[Item], settings: Settings) -> float:
 def item_seconds(item: Item, settings: Settings) -> float:
     """A rough prediction for one item that fits."""
     calls_s = [_call_seconds(member, item.batch_size, settings.threads) for member in item.members]
-    if settings.policy:
-        # On shared cores all slow each other down; the slowest decides how long they run together.
-        together_s = (settings.visit_rule.runs + 2) * (sum(calls_s) if settings.policy == "shared" else max(calls_s))
-        return min(together_s + 2 * (settings.solo_runs + 2) * sum(calls_s), settings.timeout_s)
+    if settings.placement:
+        # On shared cores all slow each other down; the slowest decides how long they are co-located.
+        colocated_s = (settings.round_rule.runs + 2) * (
+            sum(calls_s) if settings.placement == "shared" else max(calls_s)
+        )
+        return min(colocated_s + 2 * (settings.solo_runs + 2) * sum(calls_s), settings.timeout_s)
     overhead_s = SECONDS_PER_ITEM.get(settings.backend_of(item.subjects[0]), SECONDS_PER_ITEM["torch"])
-    return overhead_s + min(calls_s[0] * (settings.visit_rule.runs + WARM_UP_CALLS), settings.timeout_s)
+    return overhead_s + min(calls_s[0] * (settings.round_rule.runs + WARM_UP_CALLS), settings.timeout_s)
 
 
 def _call_seconds(subject: Subject, batch_size: int, threads: int) -> float:

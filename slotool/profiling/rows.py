@@ -1,4 +1,4 @@
-"""Rows of a campaign: their columns beside the schema's, and how the rounds of one item become one row."""
+"""Rows of a campaign: their columns in addition to the schema's, and how the rounds of one item become one row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from slotool import strict_json
 from slotool.profiling.timer import StoppingRule, is_stable
+from slotool.tables.latency import EARLIER_NAMES
 from slotool.tables.rounds import USUAL_NOISE, round_medians, rounds_agree
 from slotool.tables.statistics import median_interval
 
@@ -17,9 +18,9 @@ Row = Mapping[str, Any]
 # Subject, point, batch size, co-runners.
 Key = tuple[str, str, int, str]
 
-# With what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
-# what the name stood for; visits counts the rounds in which the item was measured; discarded counts samples measured
-# again because others disturbed them, disturbed says that they did not let off; stable that all rounds agree to the
+# And what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
+# what the name stood for; rounds counts the rounds in which the item was measured; discarded counts samples measured
+# again because other processes interrupted them; interrupted: such samples were kept; stable: all rounds agree to the
 # precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep.
 EXTRA_COLUMNS: Mapping[str, Any] = {
     "content": "",
@@ -28,9 +29,9 @@ EXTRA_COLUMNS: Mapping[str, Any] = {
     "prepare_s": None,
     "cache": "warm",
     "affinity": "",
-    "visits": 1,
+    "rounds": 1,
     "discarded": 0,
-    "disturbed": False,
+    "interrupted": False,
     "stable": False,
     "measured_at": None,
     "limit_s": None,
@@ -47,9 +48,9 @@ class _Parts:
     batch_size: int
     status: str
     content: str
-    visits: int
+    rounds: int
     discarded: int
-    disturbed: bool
+    interrupted: bool
     stable: bool
     measured_at: float | None
     limit_s: float | None
@@ -60,13 +61,18 @@ class _Parts:
     device_samples_s: list[float] = field(default_factory=list)
 
 
+def present_names(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A row or a configuration of an earlier version of tables and journals, under the present names."""
+    return {EARLIER_NAMES.get(name, name): value for name, value in mapping.items()}
+
+
 def check_row(row: Row) -> None:
     """Raises ``JsonError`` unless a row read from outside can be planned with and pooled."""
     parts = strict_json.convert(row, _Parts)
     if parts.status == "ok" and (not parts.samples_s or ("solo_s" in row and not parts.solo_s)):
         raise strict_json.JsonError("status ok without samples")
     counts = parts.samples_per_round
-    if sum(counts) != len(parts.samples_s) or min(counts, default=1) < 1 or len(counts) > max(parts.visits, 0):
+    if sum(counts) != len(parts.samples_s) or min(counts, default=1) < 1 or len(counts) > max(parts.rounds, 0):
         raise strict_json.JsonError("samples_per_round does not fit the samples")
 
 
@@ -76,19 +82,19 @@ def key_of(row: Row) -> Key:
 
 
 def judged(row: Row, rule: StoppingRule) -> dict[str, Any]:
-    """The row with ``stable`` and, beside co-runners, its degradation, as its samples have it.
+    """The row with ``stable`` and, with co-runners, its degradation, both computed from its samples.
 
     Stable is a row of two rounds or more, none of which disagrees (``rounds_agree``), whose samples give their median
-    to ± the rule's precision, and of which none was disturbed. One round cannot show what another would.
+    to ± the rule's precision, and of which none was interrupted. One round cannot show what another would.
     """
     if row["status"] != "ok":
         return {**row, "stable": False}
     samples = np.asarray(row["samples_s"])
-    enough = len(samples) >= rule.runs and not row["disturbed"] and is_stable(samples, rule.precision)
+    enough = len(samples) >= rule.runs and not row["interrupted"] and is_stable(samples, rule.precision)
     found = {**row, "stable": bool(enough and rounds_agree(samples, row["samples_per_round"], rule.precision))}
     if "solo_s" in row:
-        together_s, solo_s = float(np.median(samples)), float(np.median(row["solo_s"]))
-        found |= {"degradation_s": together_s - solo_s, "degradation_ratio": together_s / solo_s}
+        colocated_s, solo_s = float(np.median(samples)), float(np.median(row["solo_s"]))
+        found |= {"degradation_s": colocated_s - solo_s, "degradation_ratio": colocated_s / solo_s}
     return found
 
 
@@ -100,15 +106,15 @@ def pooled(first: Row, second: Row) -> dict[str, Any]:
     return {
         **first,
         **samples,
-        "visits": first["visits"] + second["visits"],
+        "rounds": first["rounds"] + second["rounds"],
         "discarded": first["discarded"] + second["discarded"],
-        "disturbed": first["disturbed"] or second["disturbed"],
+        "interrupted": first["interrupted"] or second["interrupted"],
         "measured_at": second["measured_at"],
     }
 
 
 def by_key(rows: Iterable[Row], rule: StoppingRule) -> dict[Key, Row]:
-    """One judged row per key, the visits pooled in order."""
+    """One judged row per key, the rounds pooled in order."""
     found: dict[Key, Row] = {}
     for row in rows:
         key = key_of(row)

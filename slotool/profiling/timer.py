@@ -21,15 +21,15 @@ Clock = Callable[[], float]
 CLOCK_READS_PER_SAMPLE = 1000
 WARM_UP_CALLS = 1
 WARM_UP_SECONDS = 0.01
-# A sample of which others took more than this share is measured again.
-MOST_LOST = 0.01
+# A sample of which other processes took more than this share is measured again.
+MAX_LOST = 0.01
 # A sample is also measured again when it was idle for so much longer than the others of its kind, for more than this
 # share of it, and longer than any wait of a program for its own threads: its process was stopped.
 STOP_TO_USUAL = 10.0
 STOP_SHARE = 0.05
 MIN_STOP_S = 1e-3
-# So many times the runs asked for are measured again before we take the machine as it is.
-MOST_REPEATS = 2
+# At most this many times the requested runs are measured again; after that interrupted samples are kept.
+MAX_REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def _none_lost() -> float:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a timed call is surrounded by; the defaults are a CPU nobody else uses.
+class MeasurementHooks:
+    """What is called around a timed call; the defaults suit a CPU that no other process uses.
 
-    ``begin`` is called once, when the call is warm. ``lost``: seconds that others took since it was last asked
-    (``Interference``). ``idle``: seconds since it was last asked in which no thread of this process ran or was to run.
-    ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns when
-    the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on the
-    device as they would. ``stopwatch``: the device's own clock.
+    ``begin`` is called once, when the call is warm. ``lost``: seconds that other processes took since its last call
+    (``Interference``). ``idle``: seconds since its last call in which no thread of this process ran or was ready to
+    run. ``before_sample`` runs untimed before each sample, which is then a single call (cold caches). ``wait`` returns
+    when the device has done what was called; it is timed, once per sample, so that calls within a sample may overlap on
+    the device as they would. ``stopwatch``: the device's own clock.
     """
 
     begin: Callable[[], None] = _nothing
@@ -88,28 +88,29 @@ class Surroundings:
 class Measurement:
     """``samples_s``: float64 [n], seconds per call, each the mean over a block of ``calls_per_sample`` calls.
 
-    ``discarded`` samples were measured again because others disturbed them; ``disturbed`` says that this did not end,
-    so that disturbed samples are among the kept. ``device_samples_s`` are the same samples by the device's own clock.
+    ``discarded`` samples were measured again because other processes interrupted them. ``interrupted``: that did not
+    end, so interrupted samples are among the kept ones. ``device_samples_s`` are the same samples by the device's own
+    clock.
     """
 
     first_call_s: float
     samples_s: np.ndarray
     calls_per_sample: int
     discarded: int = 0
-    disturbed: bool = False
+    interrupted: bool = False
     device_samples_s: np.ndarray | None = None
 
 
 def measure(
-    call: Call, rule: StoppingRule, clock: Clock = time.perf_counter, around: Surroundings | None = None
+    call: Call, rule: StoppingRule, clock: Clock = time.perf_counter, hooks: MeasurementHooks | None = None
 ) -> Measurement:
     """Time ``call``; the collector is off meanwhile. ``clock`` returns seconds. What ``call`` raises goes through."""
-    around = around or Surroundings()
+    hooks = hooks or MeasurementHooks()
     with collector_off():
-        first_call_s = _block(call, 1, clock, around.wait)
-        quickest_s = _warm_up(call, clock, around.wait)
-        calls = 1 if around.before_sample or rule.single else block_size(quickest_s, clock_overhead(clock))
-        return _Sampler(call, calls, rule, clock, around).run(first_call_s)
+        first_call_s = _block(call, 1, clock, hooks.wait)
+        quickest_s = _warm_up(call, clock, hooks.wait)
+        calls = 1 if hooks.before_sample or rule.single else block_size(quickest_s, clock_overhead(clock))
+        return _Sampler(call, calls, rule, clock, hooks).run(first_call_s)
 
 
 def is_stable(samples_s: np.ndarray, precision: float) -> bool:
@@ -169,16 +170,16 @@ class _Sample:
 
 
 class _Sampler:
-    """Takes samples, sets the disturbed ones apart, and knows when there are enough."""
+    """Takes samples, sets interrupted ones apart, and stops when there are enough."""
 
-    def __init__(self, call: Call, calls: int, rule: StoppingRule, clock: Clock, around: Surroundings):
-        self._call, self._calls, self._rule, self._clock, self._around = call, calls, rule, clock, around
+    def __init__(self, call: Call, calls: int, rule: StoppingRule, clock: Clock, hooks: MeasurementHooks):
+        self._call, self._calls, self._rule, self._clock, self._hooks = call, calls, rule, clock, hooks
         self._clean: list[_Sample] = []
-        self._disturbed: list[_Sample] = []
+        self._interrupted: list[_Sample] = []
 
     def run(self, first_call_s: float) -> Measurement:
         started, checks = self._clock(), check_counts(self._rule.runs, self._rule.max_samples)
-        self._around.begin()
+        self._hooks.begin()
         next_check = next(checks)
         while not self._is_hopeless():
             self._take_one()
@@ -190,29 +191,29 @@ class _Sampler:
         return self._measurement(first_call_s)
 
     def _take_one(self) -> None:
-        around = self._around
-        if around.before_sample is not None:
-            around.before_sample()
-            around.lost()
-        around.idle()
-        if around.stopwatch is not None:
-            around.stopwatch.start()
-        seconds = _block(self._call, self._calls, self._clock, around.wait)
-        device_s = around.stopwatch.stop() if around.stopwatch is not None else math.nan
-        sample = _Sample(seconds, device_s, around.idle())
-        disturbed = around.lost() > MOST_LOST * seconds
-        (self._disturbed if disturbed else self._clean).append(sample)
+        hooks = self._hooks
+        if hooks.before_sample is not None:
+            hooks.before_sample()
+            hooks.lost()
+        hooks.idle()
+        if hooks.stopwatch is not None:
+            hooks.stopwatch.start()
+        seconds = _block(self._call, self._calls, self._clock, hooks.wait)
+        device_s = hooks.stopwatch.stop() if hooks.stopwatch is not None else math.nan
+        sample = _Sample(seconds, device_s, hooks.idle())
+        interrupted = hooks.lost() > MAX_LOST * seconds
+        (self._interrupted if interrupted else self._clean).append(sample)
 
     def _some_were_stopped(self) -> bool:
         """Set samples apart during which the process was stopped; returns whether there were any."""
         idle_s, lasted_s = (np.array([getattr(s, name) for s in self._clean]) for name in ("idle_s", "seconds"))
         stopped = [s for s, was in zip(self._clean, stops(idle_s, lasted_s), strict=True) if was]
         self._clean = [sample for sample in self._clean if sample not in stopped]
-        self._disturbed += stopped
+        self._interrupted += stopped
         return bool(stopped)
 
     def _is_hopeless(self) -> bool:
-        return len(self._disturbed) > MOST_REPEATS * self._rule.runs + len(self._clean)
+        return len(self._interrupted) > MAX_REPEATS * self._rule.runs + len(self._clean)
 
     def _is_enough(self, spent_s: float) -> bool:
         rule, samples_s = self._rule, np.array([sample.seconds for sample in self._clean])
@@ -220,12 +221,12 @@ class _Sampler:
         return spent or is_stable(samples_s, rule.precision)
 
     def _measurement(self, first_call_s: float) -> Measurement:
-        disturbed = len(self._clean) < self._rule.runs
-        kept = [*self._clean, *self._disturbed] if disturbed else self._clean
+        interrupted = len(self._clean) < self._rule.runs
+        kept = [*self._clean, *self._interrupted] if interrupted else self._clean
         samples_s, device_s = (np.array(values) / self._calls for values in _columns(kept))
-        device_samples_s = device_s if self._around.stopwatch is not None else None
-        discarded = 0 if disturbed else len(self._disturbed)
-        return Measurement(first_call_s, samples_s, self._calls, discarded, disturbed, device_samples_s)
+        device_samples_s = device_s if self._hooks.stopwatch is not None else None
+        discarded = 0 if interrupted else len(self._interrupted)
+        return Measurement(first_call_s, samples_s, self._calls, discarded, interrupted, device_samples_s)
 
 
 def _columns(samples: Sequence[_Sample]) -> tuple[list[float], list[float]]:

@@ -14,9 +14,12 @@ from slotool.tables.schema import NOT_NEGATIVE, POSITIVE, Column, Schema
 from slotool.tables.statistics import median_interval, tail_quantile
 from slotool.tables.table import Table
 
+# Names until version 1, and what they are now.
+EARLIER_NAMES = {"visits": "rounds", "disturbed": "interrupted", "policy": "placement"}
+
 LATENCY_SCHEMA = Schema(
     "latency",
-    1,
+    2,
     (
         Column("subject", "text", "what ran: a graph's id, or an artifact's name"),
         Column("point", "text", "operating point key; 'full' for a model without a dial", default="full"),
@@ -47,6 +50,8 @@ LATENCY_SCHEMA = Schema(
         Column("low_s", "number", "lower end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
         Column("high_s", "number", "upper end of a prediction's interval", optional=True, rule=NOT_NEGATIVE),
     ),
+    # Of columns that only campaigns write.
+    earlier={1: EARLIER_NAMES},
 )
 
 KEY = ("subject", "point", "batch_size", "device", "backend", "threads", "replicas", "co_runners", "machine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,11 +74,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """A named, versioned set of columns. Extra columns in a file are kept as they are."""
+    """A named, versioned set of columns. Extra columns in a file are kept as they are.
+
+    ``earlier``: by version that is still read, the columns it called otherwise and their present names.
+    """
 
     name: str
     version: int
     columns: tuple[Column, ...]
+    earlier: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def load(self, path: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
         """Rows and provenance of a Parquet or CSV file.
@@ -165,14 +169,15 @@ class Schema:
         header = read_header(table.schema, path)
         if header and header.get("schema") != self.name:
             raise TableError(f"{path}: holds a {header.get('schema')} table, not a {self.name} table")
-        if header and header.get("schema_version") != self.version:
+        version = header.get("schema_version", self.version)
+        if version != self.version and version not in self.earlier:
             raise TableError(
-                f"{path}: {self.name} schema version {header.get('schema_version')}, "
-                f"but this slotool reads version {self.version}"
+                f"{path}: {self.name} schema version {version}, but this slotool reads version {self.version}"
             )
         if table.num_rows == 0:
             raise TableError(f"{path}: the table has no rows")
         with strict_json.assembling(path, f"a {self.name} table", error=TableError):
+            frame = frame.rename(columns=dict(self.earlier.get(version, {})))
             return self.validate(frame, str(path)), dict(header.get("provenance", {}))
 
 

@@ -1,5 +1,5 @@
-"""Conformance of latency predictors: subclass ``PredictorConformance``, or ``CompanyPredictorConformance`` for those of
-networks in company, with ``make`` and every test applies."""
+"""Conformance of latency predictors: subclass ``PredictorConformance``, or ``ColocatedPredictorConformance`` for
+predictors of co-located latencies, define ``make``, and every test applies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.base import Predictor
-from slotool.predictors.companies import Company
-from slotool.predictors.registry import PREDICTORS, TOGETHER_PREDICTORS
+from slotool.predictors.colocations import Colocation
+from slotool.predictors.registry import COLOCATED_PREDICTORS, PREDICTORS
 
 
 def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]:
@@ -50,32 +50,32 @@ def strange_network() -> OperatorGraph:
     return builder.graph()
 
 
-def networks_in_company(n: int, seed: int = 0) -> list[Company]:
-    """``n`` different companies, mostly pairs, else trios, of 16 small networks.
+def synthetic_colocations(n: int, seed: int = 0) -> list[Colocation]:
+    """``n`` different co-locations, mostly pairs, else trios, of 16 small networks.
 
     Two threads each on two cores; solo latencies are made up.
     """
     rng = np.random.default_rng(seed)
     graphs = random_networks(8, seed) + random_networks(8, seed, kind="cnn")
     solo_s = dict(zip([graph.id for graph in graphs], synthetic_latency_s(graphs).tolist(), strict=True))
-    found: dict[str, Company] = {}
+    found: dict[str, Colocation] = {}
     while len(found) < n:
         chosen = [graphs[i] for i in rng.choice(len(graphs), 2 if rng.random() < 0.75 else 3, replace=False)]
-        company = Company.of(chosen[0], chosen[1:], solo_s, crowding=float(len(chosen)))
-        found[company.id] = company
+        colocation = Colocation.of(chosen[0], chosen[1:], solo_s, oversubscription=float(len(chosen)))
+        found[colocation.id] = colocation
     return list(found.values())
 
 
-def synthetic_company_latency_s(companies: Sequence[Company]) -> np.ndarray:
+def synthetic_colocated_latency_s(colocations: Sequence[Colocation]) -> np.ndarray:
     """A made-up latency: fair sharing, of which a network misses the more, the more of its FLOPs a weight has.
     float64 seconds [n]."""
-    missed = [0.7 + 0.3 * min(1.0, c.subject.flops / max(c.subject.weights, 1) / 130) for c in companies]
-    return np.array([c.solo_s[0] * c.crowding * part for c, part in zip(companies, missed, strict=True)])
+    missed = [0.7 + 0.3 * min(1.0, c.subject.flops / max(c.subject.weights, 1) / 130) for c in colocations]
+    return np.array([c.solo_s[0] * c.oversubscription * part for c, part in zip(colocations, missed, strict=True)])
 
 
 class Conformance:
-    """What any ``Predictor`` must do, of networks or of companies. ``make`` returns a new one, small enough to fit in a
-    second or two; 160 ``graphs`` (or companies) have made-up labels ``latency_s``."""
+    """What any ``Predictor`` must do. ``make`` returns a new one, small enough to fit in a second or two; 160
+    ``graphs`` (networks or co-locations) have synthetic labels ``latency_s``."""
 
     make: Callable[[], Predictor[Any]]
     _fitted: ClassVar[dict[type, Predictor[Any]]] = {}
@@ -147,7 +147,7 @@ class Conformance:
 
 
 class PredictorConformance(Conformance):
-    """``Conformance`` of a predictor of networks alone."""
+    """``Conformance`` of a predictor of solo latencies."""
 
     registered = PREDICTORS
     graphs = random_networks(160, seed=0)
@@ -157,27 +157,27 @@ class PredictorConformance(Conformance):
         assert self.fitted().predict([strange_network()])[0] > 0
 
 
-class CompanyPredictorConformance(Conformance):
-    """``Conformance`` of a predictor of networks in company."""
+class ColocatedPredictorConformance(Conformance):
+    """``Conformance`` of a predictor of co-located latencies."""
 
-    registered = TOGETHER_PREDICTORS
-    graphs = networks_in_company(160)
-    latency_s = synthetic_company_latency_s(graphs)
+    registered = COLOCATED_PREDICTORS
+    graphs = synthetic_colocations(160)
+    latency_s = synthetic_colocated_latency_s(graphs)
 
     def test_the_order_of_the_others_plays_no_part(self) -> None:
-        trio = next(company for company in self.graphs if len(company) == 3)
+        trio = next(colocation for colocation in self.graphs if len(colocation) == 3)
         solo_s = dict(zip([graph.id for graph in trio.members], trio.solo_s, strict=True))
-        turned = Company.of(trio.subject, trio.others[::-1], solo_s, trio.crowding)
+        turned = Colocation.of(trio.subject, trio.co_runners[::-1], solo_s, trio.oversubscription)
         assert self.fitted().predict([turned])[0] == self.fitted().predict([trio])[0]
 
     def test_a_slower_solo_latency_makes_a_slower_one_in_company(self) -> None:
-        pair = next(company for company in self.graphs if len(company) == 2)
+        pair = next(colocation for colocation in self.graphs if len(colocation) == 2)
         slower = replace(pair, solo_s=(3 * pair.solo_s[0], pair.solo_s[1]))
         assert self.fitted().predict([slower])[0] > self.fitted().predict([pair])[0]
 
     def test_an_operator_type_never_seen_is_answered(self) -> None:
-        company = Company((strange_network(), self.graphs[0].subject), (1e-5, self.graphs[0].solo_s[0]), 2.0)
-        assert self.fitted().predict([company])[0] > 0
+        colocation = Colocation((strange_network(), self.graphs[0].subject), (1e-5, self.graphs[0].solo_s[0]), 2.0)
+        assert self.fitted().predict([colocation])[0] > 0
 
 
 def _refuses(predictor: Predictor[Any], *sets: object) -> None:

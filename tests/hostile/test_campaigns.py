@@ -25,7 +25,7 @@ from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
 
-SETTINGS = Settings(backend="onnx", visits=2, rule=StoppingRule(runs=4))
+SETTINGS = Settings(backend="onnx", rounds=2, rule=StoppingRule(runs=4))
 SUBJECTS = [Subject(name=f"s{i}", content=f"s{i}", request={}) for i in range(12)]
 # So often one campaign is killed before it may end.
 KILLS = 6
@@ -85,7 +85,7 @@ def check_whole(out: Path, base: int = 0) -> None:
     """Every subject once, with two rounds of two different samples of the campaign ``base``."""
     rows = LatencyTable.load(out).rows
     assert Counter(rows["subject"]) == Counter(subject.name for subject in SUBJECTS)
-    assert set(rows["visits"]) == {2}
+    assert set(rows["rounds"]) == {2}
     samples = [sample for row in rows["samples_s"] for sample in row]
     assert len(samples) == len(set(samples)) == 4 * len(SUBJECTS)
     assert all(base + 1 <= sample < base + 2 for sample in samples)
@@ -193,7 +193,7 @@ def test_every_flipped_bit_of_a_journal_is_refused_by_its_line_or_drops_the_torn
 
 GOOD_ROW = {
     "subject": "other", "point": "full", "batch_size": 1, "co_runners": "", "status": "ok", "reason": "",
-    "content": "", "visits": 1, "discarded": 0, "disturbed": False, "stable": False, "measured_at": 1.0,
+    "content": "", "rounds": 1, "discarded": 0, "interrupted": False, "stable": False, "measured_at": 1.0,
     "limit_s": None, "samples_s": [0.1], "samples_per_round": [1],
 }  # fmt: skip
 
@@ -208,8 +208,8 @@ GOOD_ROW = {
         {"samples_s": [[0.1]]},
         {"samples_s": None},
         {"samples_per_round": [5]},
-        {"samples_per_round": [-1, 2], "visits": 2},
-        {"visits": 1e300},
+        {"samples_per_round": [-1, 2], "rounds": 2},
+        {"rounds": 1e300},
         {"solo_s": []},
         {"limit_s": "soon"},
     ],

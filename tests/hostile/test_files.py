@@ -20,7 +20,7 @@ from slotool.elastic import load_model
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.store import read_graphs
-from slotool.predictors.trained import TOGETHER, TrainedPredictor
+from slotool.predictors.trained import COLOCATED, TrainedPredictor
 from slotool.rules import RuleSet
 from slotool.rules.switching import Load, SwitchingPlan
 from slotool.tables import LatencyTable, OutcomeTable
@@ -46,8 +46,8 @@ def use(path: Path) -> None:
     predictions = predictor.predict([builder.graph()])
     predictor.probability_within(predictions, 0.1)
     predictor.latency_table([builder.graph()], predictions)
-    if f"{TOGETHER}.json" in artifact.manifest["files"]:
-        TrainedPredictor.load(artifact, TOGETHER)
+    if f"{COLOCATED}.json" in artifact.manifest["files"]:
+        TrainedPredictor.load(artifact, COLOCATED)
 
 
 def refused_or_fine(attempt: Callable[[], Any], what: object) -> bool:

@@ -19,12 +19,12 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
 from slotool.predictors.adaptation import adapt_and_score
 from slotool.predictors.calibration import Calibration, hold_out_kinds
-from slotool.predictors.colocation import SOLO_LATENCIES, TOGETHER_PREDICTIONS, PredictorArtifact
+from slotool.predictors.colocation import COLOCATED_PREDICTIONS, SOLO_LATENCIES, PredictorArtifact
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.labels import LabelledGraphs, join_labels
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import Split, paper_split
-from slotool.predictors.trained import KIND, PREDICTIONS, SCORES, TOGETHER, TrainedPredictor, domain_of
+from slotool.predictors.trained import COLOCATED, KIND, PREDICTIONS, SCORES, TrainedPredictor, domain_of
 from slotool.tables import LatencyTable
 
 ROOT = Path(__file__).parents[2]
@@ -78,16 +78,16 @@ def write(name: str, trained: TrainedPredictor, scores: dict[str, Any], table: P
     stays."""
     path = MODELS / name
     old, opened = open_artifact(path), PredictorArtifact.load(str(path))
-    files = [file for file in old.manifest["files"] if file.startswith(TOGETHER) and file.endswith("-scores.json")]
+    files = [file for file in old.manifest["files"] if file.startswith(COLOCATED) and file.endswith("-scores.json")]
     with create_artifact(path, KIND, config=old.manifest["config"], seed=old.manifest["seed"], force=True) as to:
         trained.write(to)
         to.write_json(SCORES, scores)
         if table is not None:
             to.write_table(PREDICTIONS, table)
-        if opened.together is not None:
-            replace(opened.together, facts=trained.facts).write(to, TOGETHER)
+        if opened.colocated is not None:
+            replace(opened.colocated, facts=trained.facts).write(to, COLOCATED)
             to.write_json(SOLO_LATENCIES, dict(opened.solo_s))
-            to.write_table(TOGETHER_PREDICTIONS, PredictionsTable.load(old.file(TOGETHER_PREDICTIONS)))
+            to.write_table(COLOCATED_PREDICTIONS, PredictionsTable.load(old.file(COLOCATED_PREDICTIONS)))
         for file in files:
             to.write_json(file, old.json(file))
     print(f"wrote {path}", flush=True)

@@ -1,6 +1,6 @@
 """Labels one can trust, and how fast they come: the same random networks profiled twice, and a plain Keras loop.
 
-The floor of a label's error is its repetition: here two campaigns of visits in turn, each in an order and a worker
+The floor of a label's error is its repetition: here two campaigns of rounds in turn, each in an order and a worker
 process of its own, beside a naive 20-run loop treated alike. Labels per hour stand beside the loop that a Keras user
 would write: build, compile, call ``predict`` 20 times. The profiler's own cost is what a campaign spends outside the
 calls it reports.
@@ -31,7 +31,7 @@ from slotool.profiling.subjects import graph_subject
 from slotool.profiling.timer import StoppingRule
 
 DATASETS = Path(__file__).parents[2] / "datasets"
-NETWORKS, KERAS_NETWORKS, RUNS, VISITS, SEED = 200, 20, 20, 3, 11
+NETWORKS, KERAS_NETWORKS, RUNS, ROUNDS, SEED = 200, 20, 20, 3, 11
 # Beyond its 20 runs the peer does not care for precision; as little more makes the rates comparable.
 QUICK_S = 0.05
 
@@ -39,7 +39,7 @@ QUICK_S = 0.05
 def main() -> None:
     threads = len(os.sched_getaffinity(0))
     graphs = _drawn(NETWORKS)
-    settings = Settings(threads=threads, visits=VISITS)
+    settings = Settings(threads=threads, rounds=ROUNDS)
     ours, seconds, timed_s = _campaigns(graphs, settings)
     naive = _naive_twice(graphs, threads)
     stable = np.array([all(pair) for pair in zip(*(table["stable"] for table in ours), strict=True)])
@@ -70,7 +70,7 @@ def _drawn(count: int) -> list[OperatorGraph]:
 
 
 def _campaigns(graphs: list[OperatorGraph], settings: Settings) -> tuple[list[dict[str, np.ndarray]], float, float]:
-    """Two campaigns, a visit of the one and a visit of the other in turn; seconds of both, and of their timed calls."""
+    """Two campaigns, a round of the one and a round of the other in turn; seconds of both, and of their timed calls."""
     items = solo_items(map(graph_subject, graphs), settings)
     rows: list[list[Row]] = [[], []]
     with ExitStack() as opened:
@@ -100,7 +100,7 @@ def _timed_seconds(row: Row) -> float:
 
 def _visits(items: list[Item], seed: int) -> Iterator[Item]:
     chance = random.Random(seed)
-    for _ in range(VISITS):
+    for _ in range(ROUNDS):
         yield from chance.sample(items, len(items))
 
 

@@ -1,4 +1,4 @@
-"""Networks in company: labels, splits, what the predictors say of made-up and of shipped measurements, and commands."""
+"""Co-located networks: labels, splits, predictions of synthetic and of shipped measurements, and the commands."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.artifacts import open_artifact
+from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
-from slotool.predictors.colocation import PredictorArtifact, train_companies
-from slotool.predictors.companies import Company
-from slotool.predictors.company_labels import is_colocated, join_companies
-from slotool.predictors.company_splits import company_splits, random_company_split
-from slotool.predictors.demands import fair_s
+from slotool.predictors.colocated_labels import is_colocated, join_colocated
+from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
+from slotool.predictors.colocation import PredictorArtifact, train_colocated
+from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Setting
-from slotool.predictors.linear import LinearTogether
-from slotool.predictors.registry import TOGETHER_PREDICTORS
+from slotool.predictors.linear import LinearColocatedPredictor
+from slotool.predictors.registry import COLOCATED_PREDICTORS
+from slotool.predictors.resource_features import fair_s
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import (
-    networks_in_company,
     random_networks,
-    synthetic_company_latency_s,
+    synthetic_colocated_latency_s,
+    synthetic_colocations,
     synthetic_latency_s,
 )
 
 SHIPPED = Path(__file__).parents[2] / "datasets"
-COMPANIES = networks_in_company(200)
+COLOCATIONS = synthetic_colocations(200)
 OTHERS = random_networks(200, seed=8) + random_networks(40, seed=8, kind="cnn")
-NETWORKS = {graph.id: graph for company in COMPANIES for graph in company.members}
+NETWORKS = {graph.id: graph for colocation in COLOCATIONS for graph in colocation.members}
 
 
-def colocated_rows(companies: list[Company] = COMPANIES, **columns: object) -> list[dict[str, object]]:
+def colocated_rows(colocations: list[Colocation] = COLOCATIONS, **columns: object) -> list[dict[str, object]]:
     rng = np.random.default_rng(0)
     return [
         {
-            "subject": company.subject.id,
-            "co_runners": "+".join(sorted(graph.id for graph in company.others)),
+            "subject": colocation.subject.id,
+            "co_runners": "+".join(sorted(graph.id for graph in colocation.co_runners)),
             "samples_s": latency_s * rng.lognormal(0, 0.02, 5),
-            "solo_s": company.solo_s[0] * rng.lognormal(0, 0.01, 5),
+            "solo_s": colocation.solo_s[0] * rng.lognormal(0, 0.01, 5),
             "threads": 2,
             "affinity": "0,1",
-            "policy": "shared",
+            "placement": "shared",
             "machine": machine_id(),
             **columns,
         }
-        for company, latency_s in zip(companies, synthetic_company_latency_s(companies), strict=True)
+        for colocation, latency_s in zip(colocations, synthetic_colocated_latency_s(colocations), strict=True)
     ]
 
 
@@ -74,24 +74,24 @@ def alone_rows() -> list[dict[str, object]]:
 
 @pytest.fixture(scope="module")
 def labelled():
-    return join_companies(table_of(colocated_rows()), NETWORKS.values())
+    return join_colocated(table_of(colocated_rows()), NETWORKS.values())
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    return join_companies(
+    return join_colocated(
         LatencyTable.load(SHIPPED / "keras-applications-colocated.parquet"),
         read_graphs(SHIPPED / "keras-applications-graphs.parquet"),
     )
 
 
 def test_labels_are_medians_in_company_against_solo_samples_beside_them(labelled) -> None:
-    assert len(labelled) == len(COMPANIES)
-    found = {company.id: i for i, company in enumerate(labelled.companies)}
-    at = [found[company.id] for company in COMPANIES]
-    np.testing.assert_allclose(labelled.latency_s[at], synthetic_company_latency_s(COMPANIES), rtol=0.05)
-    assert {company.crowding for company in labelled.companies} == {2.0, 3.0}
-    assert labelled.setting.policy == "shared"
+    assert len(labelled) == len(COLOCATIONS)
+    found = {colocation.id: i for i, colocation in enumerate(labelled.colocations)}
+    at = [found[colocation.id] for colocation in COLOCATIONS]
+    np.testing.assert_allclose(labelled.latency_s[at], synthetic_colocated_latency_s(COLOCATIONS), rtol=0.05)
+    assert {colocation.oversubscription for colocation in labelled.colocations} == {2.0, 3.0}
+    assert labelled.setting.placement == "shared"
     assert "2 threads on 2 shared cores" in str(labelled.setting)
     assert np.all(labelled.noise_s > 0)
 
@@ -99,24 +99,24 @@ def test_labels_are_medians_in_company_against_solo_samples_beside_them(labelled
 def test_rows_of_one_company_are_one_label_whatever_the_order_of_the_names() -> None:
     first, *_ = trio_rows = [row for row in colocated_rows() if "+" in str(row["co_runners"])]
     turned = {**first, "co_runners": "+".join(str(first["co_runners"]).split("+")[::-1])}
-    twice = join_companies(table_of([*colocated_rows(), turned]), NETWORKS.values())
-    assert len(twice) == len(COMPANIES)
+    twice = join_colocated(table_of([*colocated_rows(), turned]), NETWORKS.values())
+    assert len(twice) == len(COLOCATIONS)
     assert trio_rows
 
 
 @pytest.mark.parametrize(
-    ("setting", "members", "crowding"),
+    ("setting", "members", "oversubscription"),
     [
-        ({"threads": 2, "cores": 2, "policy": "shared"}, 3, 3.0),
-        ({"threads": 2, "cores": 8, "policy": "shared"}, 3, 1.0),
-        ({"threads": 4, "cores": 8, "policy": "shared"}, 3, 1.5),
-        ({"threads": 2, "cores": 2, "policy": "split"}, 3, 1.0),
-        ({"threads": 1, "cores": None, "policy": "shared", "device": "cuda:0"}, 2, 2.0),
+        ({"threads": 2, "cores": 2, "placement": "shared"}, 3, 3.0),
+        ({"threads": 2, "cores": 8, "placement": "shared"}, 3, 1.0),
+        ({"threads": 4, "cores": 8, "placement": "shared"}, 3, 1.5),
+        ({"threads": 2, "cores": 2, "placement": "split"}, 3, 1.0),
+        ({"threads": 1, "cores": None, "placement": "shared", "device": "cuda:0"}, 2, 2.0),
     ],
 )
-def test_crowding_is_threads_over_cores(setting: dict, members: int, crowding: float) -> None:
+def test_crowding_is_threads_over_cores(setting: dict, members: int, oversubscription: float) -> None:
     facts = {"machine": "m", "device": "cpu", "backend": "keras", "batch_size": 1, **setting}
-    assert Setting(**facts).crowding(members) == crowding
+    assert Setting(**facts).oversubscription(members) == oversubscription
 
 
 def _without(rows, **columns):
@@ -127,36 +127,36 @@ def _without(rows, **columns):
     ("rows", "error", "sentence"),
     [
         ([{k: v for k, v in row.items() if k != "solo_s"} for row in colocated_rows()], InputError, "no column solo_s"),
-        (_without(colocated_rows(), co_runners=""), InputError, "no measured row beside others"),
+        (_without(colocated_rows(), co_runners=""), InputError, "no measured co-located row"),
         (_without(colocated_rows(), co_runners="nobody"), InputError, "no graph has the id or name nobody"),
         (_without(colocated_rows(), solo_s=[0.0]), TableError, "solo samples that are no positive seconds"),
         (_without(colocated_rows(), solo_s=[]), TableError, "solo samples that are no positive seconds"),
-        ([*colocated_rows(), *colocated_rows(policy="split")], InputError, "policy shared, split.*--policy"),
+        ([*colocated_rows(), *colocated_rows(placement="split")], InputError, "placement shared, split.*--placement"),
         ([*colocated_rows(), *colocated_rows(machine="b")], InputError, "mixes machine .*--machine"),
         ([*colocated_rows(), *colocated_rows(affinity="0,1,2")], InputError, "mixes numbers of cores: 2, 3"),
     ],
 )
 def test_tables_that_say_nothing_of_company_are_sentences(rows, error, sentence: str) -> None:
     with pytest.raises(error, match=sentence):
-        join_companies(table_of(rows), NETWORKS.values())
+        join_colocated(table_of(rows), NETWORKS.values())
 
 
 def test_protocols_hold_out_what_they_say(labelled) -> None:
-    companies = labelled.companies
-    splits = company_splits(companies, 0)
+    colocations = labelled.colocations
+    splits = colocated_splits(colocations, 0)
     for split in splits["pairs unseen"]:
-        learnt = {companies[i].together for i in [*split.train, *split.dev]}
-        assert not learnt & {companies[i].together for i in split.test}
+        learnt = {colocations[i].member_ids for i in [*split.train, *split.dev]}
+        assert not learnt & {colocations[i].member_ids for i in split.test}
     for split in splits.get("network unseen", []):
-        (asked,) = {companies[i].subject.id for i in split.test}
-        assert all(asked not in companies[i].together for i in [*split.train, *split.dev])
+        (asked,) = {colocations[i].subject.id for i in split.test}
+        assert all(asked not in colocations[i].member_ids for i in [*split.train, *split.dev])
     (trios,) = splits["trios from pairs"]
-    assert {len(companies[i]) for i in trios.test} == {3}
-    assert {len(companies[i]) for i in [*trios.train, *trios.dev]} == {2}
-    whole = random_company_split(companies, 0)
-    assert sorted(np.concatenate([whole.train, whole.dev, whole.test])) == list(range(len(companies)))
-    with pytest.raises(InputError, match="too few labelled companies to split \\(5\\)"):
-        random_company_split(companies[:5], 0)
+    assert {len(colocations[i]) for i in trios.test} == {3}
+    assert {len(colocations[i]) for i in [*trios.train, *trios.dev]} == {2}
+    whole = random_colocated_split(colocations, 0)
+    assert sorted(np.concatenate([whole.train, whole.dev, whole.test])) == list(range(len(colocations)))
+    with pytest.raises(InputError, match="too few labelled co-locations to split \\(5\\)"):
+        random_colocated_split(colocations[:5], 0)
 
 
 @given(st.lists(st.sampled_from(list(NETWORKS.values())), min_size=1, max_size=4), st.randoms())
@@ -164,33 +164,33 @@ def test_a_company_is_the_same_in_any_order(members, random) -> None:
     solo_s = dict.fromkeys(NETWORKS, 0.01)
     others = members[1:]
     turned = random.sample(others, len(others))
-    assert Company.of(members[0], others, solo_s) == Company.of(members[0], turned, solo_s)
+    assert Colocation.of(members[0], others, solo_s) == Colocation.of(members[0], turned, solo_s)
 
 
 @pytest.mark.parametrize("kind", [SharingPredictor, RidgePredictor])
 def test_beside_nobody_a_network_takes_its_solo_latency(kind) -> None:
     predictor = kind()
-    predictor.fit(COMPANIES, synthetic_company_latency_s(COMPANIES), [], np.empty(0), seed=0)
-    alone = [Company.of(graph, [], dict.fromkeys(NETWORKS, 0.02)) for graph in NETWORKS.values()]
+    predictor.fit(COLOCATIONS, synthetic_colocated_latency_s(COLOCATIONS), [], np.empty(0), seed=0)
+    alone = [Colocation.of(graph, [], dict.fromkeys(NETWORKS, 0.02)) for graph in NETWORKS.values()]
     np.testing.assert_allclose(predictor.predict(alone), 0.02)
 
 
 def test_sharing_takes_more_members_than_it_was_shown() -> None:
-    pairs = [company for company in COMPANIES if len(company) == 2]
+    pairs = [colocation for colocation in COLOCATIONS if len(colocation) == 2]
     predictor = SharingPredictor()
-    predictor.fit(pairs, synthetic_company_latency_s(pairs), [], np.empty(0), seed=0)
-    trios = [company for company in COMPANIES if len(company) == 3]
+    predictor.fit(pairs, synthetic_colocated_latency_s(pairs), [], np.empty(0), seed=0)
+    trios = [colocation for colocation in COLOCATIONS if len(colocation) == 3]
     mean, spread = predictor.predict_and_spread(trios)
-    # Made up so that a trio is exactly as its crowding says.
-    np.testing.assert_allclose(mean, synthetic_company_latency_s(trios), rtol=0.15)
+    # Made up so that a trio is exactly as its oversubscription says.
+    np.testing.assert_allclose(mean, synthetic_colocated_latency_s(trios), rtol=0.15)
     assert np.median(spread) > 2 * np.median(predictor.predict_and_spread(pairs)[1])
 
 
 def test_on_shipped_pairs_ours_is_near_the_noise_and_beats_the_papers_baseline(shipped) -> None:
-    """Qualitatively the paper's figure 9, and the pairs that were never learnt together."""
-    makers = {"linear": LinearTogether, "sharing": SharingPredictor}
-    protocols = {"unseen": company_splits(shipped.companies, 0)["pairs unseen"]}
-    run = train_companies(makers, shipped, random_company_split(shipped.companies, 0), protocols)
+    """Qualitatively the paper's figure 9, and pairs of which no training row had both."""
+    makers = {"linear": LinearColocatedPredictor, "sharing": SharingPredictor}
+    protocols = {"unseen": colocated_splits(shipped.colocations, 0)["pairs unseen"]}
+    run = train_colocated(makers, shipped, random_colocated_split(shipped.colocations, 0), protocols)
     pairs = {name: table.scores_by_kind()["pair"] for name, table in run.held_out.items()}
     for scores, most in ((pairs, 0.06), (run.protocols["unseen"], 0.10)):
         ours, linear = scores["sharing"], scores["linear"]
@@ -219,7 +219,7 @@ def measured(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(measured: Path) -> Path:
-    """An artifact that knows networks alone and beside others, by the library."""
+    """An artifact that predicts solo and co-located latencies, made by the library."""
     from slotool.predictors.additive import AdditivePredictor
     from slotool.predictors.labels import join_labels
     from slotool.predictors.splits import paper_split
@@ -229,10 +229,10 @@ def both(measured: Path) -> Path:
     run = train_and_score([AdditivePredictor()], alone, paper_split(alone.kinds, 0))
     run.save(measured / "alone", config={}, seed=0)
     table = LatencyTable.load(measured / "colocated.parquet")
-    labelled = join_companies(table, read_graphs(measured / "graphs.jsonl"))
+    labelled = join_colocated(table, read_graphs(measured / "graphs.jsonl"))
     makers = {"sharing": SharingPredictor}
-    together = train_companies(makers, labelled, random_company_split(labelled.companies, 0), {})
-    together.save(measured / "both", open_artifact(measured / "alone"), config={}, seed=0)
+    run = train_colocated(makers, labelled, random_colocated_split(labelled.colocations, 0), {})
+    run.save(measured / "both", open_artifact(measured / "alone"), config={}, seed=0)
     return measured / "both"
 
 
@@ -244,37 +244,37 @@ def test_train_predictor_knows_a_colocated_table_and_prints_every_protocol(sloto
         assert text in finished.stdout
     assert "kept " in finished.stdout
     artifact = open_artifact(tmp_path / "p", "predictor")
-    scores = artifact.json("together-scores.json")
-    assert list(scores["predictors"]) == list(TOGETHER_PREDICTORS)
+    scores = artifact.json("colocated-scores.json")
+    assert list(scores["predictors"]) == list(COLOCATED_PREDICTORS)
     assert scores["chosen"] == min(scores["predictors"], key=lambda name: scores["predictors"][name]["dev_mae_s"])
     # It answers for these networks straight away, for they were measured alone as well.
     graphs = ["--graph", measured / "graphs.jsonl"]
-    finished = slotool("predict", tmp_path / "p", *graphs, "--with", "net1", "--with", "net2", "--json")
+    finished = slotool("predict", tmp_path / "p", *graphs, "--co-runners", "net1", "--co-runners", "net2", "--json")
     assert finished.exit_code == 0, finished.stderr
     rows = finished.document["predictions"]
     assert all(row["solo_measured"] and row["low_s"] < row["latency_s"] < row["high_s"] for row in rows)
     assert all(2 < row["degradation_ratio"] < 3.2 for row in rows)
     finished = slotool("predict", tmp_path / "p", *graphs)
     assert finished.exit_code == 2
-    assert "networks beside others only" in finished.stderr
+    assert "predicts co-located latencies only" in finished.stderr
     finished = slotool("train-predictor", *arguments, "-o", tmp_path / "q", "--solo", tmp_path / "p")
     assert finished.exit_code == 2
-    assert "holds no predictor of networks alone" in finished.stderr
+    assert "holds no predictor of solo latencies" in finished.stderr
     assert not (tmp_path / "q").exists()
 
 
-def test_one_artifact_answers_alone_and_beside_others(slotool, measured: Path, both: Path, tmp_path: Path) -> None:
+def test_one_artifact_predicts_solo_and_co_located(slotool, measured: Path, both: Path, tmp_path: Path) -> None:
     new = replace(random_networks(1, seed=99)[0], name="new")
     graphs = [new, *read_graphs(measured / "graphs.jsonl")]
     write_graphs(tmp_path / "new.jsonl", graphs)
     asked = [both, "--graph", tmp_path / "new.jsonl"]
     alone = slotool("predict", *asked, "--json").document["predictions"][0]
     out = tmp_path / "predicted.parquet"
-    finished = slotool("predict", *asked, "--with", "net3", "--slo", "30us", "--out", out)
+    finished = slotool("predict", *asked, "--co-runners", "net3", "--slo", "30us", "--out", out)
     assert finished.exit_code == 0, finished.stderr
-    for text in ("Latency beside net3", "alone", "slower", "P(≤ 30 µs)", "~: predicted as well", "2 shared cores"):
+    for text in ("Latency co-located with net3", "solo", "ratio", "P(≤ 30 µs)", "~: predicted solo", "2 shared cores"):
         assert text in finished.stdout
-    rows = slotool("predict", *asked, "--with", "net3", "--json").document["predictions"]
+    rows = slotool("predict", *asked, "--co-runners", "net3", "--json").document["predictions"]
     assert rows[0]["solo_s"] == alone["latency_s"]
     assert [row["solo_measured"] for row in rows] == [False] + [True] * len(NETWORKS)
     # What rests on a predicted solo latency is less sure.
@@ -291,25 +291,25 @@ def test_one_artifact_answers_alone_and_beside_others(slotool, measured: Path, b
 def test_outside_of_what_was_measured_in_company_there_is_no_interval(measured: Path, both: Path) -> None:
     opened = PredictorArtifact.load(str(both))
     nets = list(read_graphs(measured / "graphs.jsonl"))
-    assert opened.together is not None
-    most = int(opened.together.bounds.members[1])
-    *_, crowded = opened.predict_together(nets[:2], nets[2 : 2 + most])
+    assert opened.colocated is not None
+    most = int(opened.colocated.bounds.members[1])
+    *_, crowded = opened.predict_colocated(nets[:2], nets[2 : 2 + most])
     assert np.all(np.isnan(crowded.low_s))
-    assert all("networks side by side" in (why or "") for why in crowded.no_interval)
-    assert np.all(np.isnan(opened.together.probability_within(crowded, 1.0)))
-    *_, known = opened.predict_together(nets[:2], nets[2 : 1 + most])
+    assert all("co-located networks" in (why or "") for why in crowded.no_interval)
+    assert np.all(np.isnan(opened.colocated.probability_within(crowded, 1.0)))
+    *_, known = opened.predict_colocated(nets[:2], nets[2 : 1 + most])
     assert np.all(known.low_s < known.high_s)
     assert known.no_interval == [None, None]
 
 
 def test_probability_grows_with_the_slo(slotool, measured: Path, both: Path) -> None:
     asked = [both, "--graph", measured / "graphs.jsonl"]
-    for company in ([], ["--with", "net3"]):
-        finished = slotool("predict", *asked, *company, "--json")
+    for colocation in ([], ["--co-runners", "net3"]):
+        finished = slotool("predict", *asked, *colocation, "--json")
         row = finished.document["predictions"][0]
         chances = []
         for limit_s in (row["low_s"] * 0.999, row["latency_s"], row["high_s"] * 1.001):
-            answer = slotool("predict", *asked, *company, "--slo", f"{1e6 * limit_s}us", "--json").document
+            answer = slotool("predict", *asked, *colocation, "--slo", f"{1e6 * limit_s}us", "--json").document
             assert answer["slo_s"] == pytest.approx(limit_s)
             chances.append(answer["predictions"][0]["probability_within_slo"])
         assert chances[0] <= 0.07 < chances[1] < 0.93 <= chances[2]
@@ -318,8 +318,8 @@ def test_probability_grows_with_the_slo(slotool, measured: Path, both: Path) -> 
 def test_wrong_questions_are_sentences(slotool, measured: Path, both: Path) -> None:
     graphs = ["--graph", measured / "graphs.jsonl"]
     for arguments, sentence in (
-        ([measured / "alone", *graphs, "--with", "net1"], "holds no predictor of networks beside others"),
-        ([both, *graphs, "--with", "Nonsense"], "Nonsense"),
+        ([measured / "alone", *graphs, "--co-runners", "net1"], "holds no predictor of co-located latencies"),
+        ([both, *graphs, "--co-runners", "Nonsense"], "Nonsense"),
         ([both, *graphs, "--slo", "soon"], "no duration such as 20ms"),
     ):
         finished = slotool("predict", *arguments)
@@ -331,9 +331,9 @@ def test_wrong_questions_are_sentences(slotool, measured: Path, both: Path) -> N
     ("rows", "sentence"),
     [
         (colocated_rows()[:1], "a co-runner's own solo latency is nowhere in the table"),
-        (colocated_rows(COMPANIES[:40]), "too few labelled companies to split"),
+        (colocated_rows(COLOCATIONS[:40]), "too few labelled co-locations to split"),
         (colocated_rows(machine="elsewhere"), "the solo predictor is for machine"),
-        ([*colocated_rows(), *colocated_rows(policy="split")], "mixes policy shared, split"),
+        ([*colocated_rows(), *colocated_rows(placement="split")], "mixes placement shared, split"),
     ],
 )
 def test_nothing_is_written_of_what_cannot_be_learnt(slotool, measured, both, tmp_path, rows, sentence: str) -> None:
@@ -345,9 +345,9 @@ def test_nothing_is_written_of_what_cannot_be_learnt(slotool, measured, both, tm
     assert not (tmp_path / "p").exists()
 
 
-def test_options_for_company_are_refused_for_a_table_without(slotool, measured: Path, tmp_path: Path) -> None:
+def test_co_location_options_are_refused_for_a_table_without(slotool, measured: Path, tmp_path: Path) -> None:
     arguments = [measured / "alone.parquet", "--graphs", measured / "all.jsonl", "-o", tmp_path / "p"]
-    for option in (["--policy", "shared"], ["--solo", measured]):
+    for option in (["--placement", "shared"], ["--solo", measured]):
         finished = slotool("train-predictor", *arguments, *option)
         assert finished.exit_code == 2
         assert "for a co-located table" in " ".join(finished.stderr.replace("│", " ").split())
@@ -359,11 +359,29 @@ def test_options_for_company_are_refused_for_a_table_without(slotool, measured: 
 def test_parts_of_an_artifact_load_apart_and_answer_alike(both: Path, measured: Path) -> None:
     opened = PredictorArtifact.load(str(both))
     graphs = list(read_graphs(measured / "graphs.jsonl"))
-    assert opened.together is not None
-    answers, companies, predictions = opened.predict_together(graphs[:3], graphs[5:7])
-    again = TrainedPredictor.load(open_artifact(both), "together").predict(companies)
+    assert opened.colocated is not None
+    answers, colocations, predictions = opened.predict_colocated(graphs[:3], graphs[5:7])
+    again = TrainedPredictor.load(open_artifact(both), "colocated").predict(colocations)
     assert np.array_equal(predictions.latency_s, again.latency_s)
     assert [answer.latency_s for answer in answers] == [opened.solo_s[graph.id] for graph in graphs[:3]]
-    assert fair_s(companies)[0] == pytest.approx(3 * answers[0].latency_s)
-    with pytest.raises(ArtifactError, match="holds no predictor of networks beside others"):
-        TrainedPredictor.load(str(measured / "alone"), "together")
+    assert fair_s(colocations)[0] == pytest.approx(3 * answers[0].latency_s)
+    with pytest.raises(ArtifactError, match="holds no predictor of co-located latencies"):
+        TrainedPredictor.load(str(measured / "alone"), "colocated")
+
+
+def test_an_artifact_of_version_3_is_read_under_the_present_names(both: Path, tmp_path: Path) -> None:
+    """Until then the files were together.*, and tensors and the setting had other names."""
+    with create_artifact(tmp_path / "old", "predictor", config={}, seed=0) as writer:
+        document = open_artifact(both).json("colocated.json")
+        tensors = open_artifact(both).weights("colocated.safetensors")
+        setting = document["setting"]
+        setting["policy"] = setting.pop("placement")
+        writer.write_json("together.json", {**document, "version": 3})
+        writer.write_tensors("together.safetensors", {n.replace("features", "demands"): t for n, t in tensors.items()})
+        writer.write_json("solo-latencies.json", open_artifact(both).json("solo-latencies.json"))
+    old, new = (PredictorArtifact.load(str(path)) for path in (tmp_path / "old", both))
+    assert (old.solo, old.setting.placement) == (None, "shared")
+    assert old.colocated is not None
+    assert new.colocated is not None
+    asked = COLOCATIONS[:20]
+    assert np.array_equal(old.colocated.predict(asked).latency_s, new.colocated.predict(asked).latency_s)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slotool.errors import GraphError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.splits import FEWEST_DEV_ROWS, paper_split
+from slotool.predictors.splits import MIN_DEV_ROWS, paper_split
 from slotool.testing.predictors import random_networks, strange_network
 
 GRAPHS = random_networks(20, seed=3) + random_networks(20, seed=3, kind="cnn")
@@ -86,14 +86,14 @@ mixed = st.tuples(st.integers(0, 400), st.integers(0, 400)).map(lambda n: ["mlp"
 
 @given(mixed, st.integers(0, 5))
 def test_splits_are_disjoint_cover_all_and_balance_the_kinds(kinds: list[str], seed: int) -> None:
-    if len(kinds) < 260 or min(Counter(kinds).values()) < 2 * FEWEST_DEV_ROWS:
+    if len(kinds) < 260 or min(Counter(kinds).values()) < 2 * MIN_DEV_ROWS:
         with contextlib.suppress(InputError):
             paper_split(kinds, seed)
         return
     split = paper_split(kinds, seed)
     rows = np.concatenate([split.train, split.dev, split.test])
     assert sorted(rows) == list(range(len(kinds)))
-    assert len(split.dev) == len(split.test) >= FEWEST_DEV_ROWS
+    assert len(split.dev) == len(split.test) >= MIN_DEV_ROWS
     for part in (split.dev, split.test):
         assert len(set(Counter(kinds[i] for i in part).values())) == 1
     for kind, count in Counter(kinds).items():

@@ -78,7 +78,10 @@ def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
             "3 sha",
         ),
         (["--graph", "a.jsonl", "--backend", "onnx"], "ships predictors of torch and keras, none of onnx"),
-        (["--graph", "a.jsonl", "--backend", "torch", "--with", "VGG16"], "no predictor of networks beside others"),
+        (
+            ["--graph", "a.jsonl", "--backend", "torch", "--co-runners", "VGG16"],
+            "no predictor of co-located latencies",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(slotool, arguments: list[str], sentence: str) -> None:

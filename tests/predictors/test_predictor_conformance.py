@@ -9,13 +9,13 @@ from sklearn.linear_model import LinearRegression
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.dnn import DnnPredictor, DnnTogether
+from slotool.predictors.dnn import DnnColocatedPredictor, DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearPredictor, LinearTogether
+from slotool.predictors.linear import LinearColocatedPredictor, LinearPredictor
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.testing.predictors import (
-    CompanyPredictorConformance,
+    ColocatedPredictorConformance,
     PredictorConformance,
     random_networks,
     synthetic_latency_s,
@@ -38,19 +38,19 @@ class TestGraphNetwork(PredictorConformance):
     make = staticmethod(lambda: GraphNetworkPredictor(members=1, epochs=15))
 
 
-class TestLinearTogether(CompanyPredictorConformance):
-    make = staticmethod(LinearTogether)
+class TestLinearTogether(ColocatedPredictorConformance):
+    make = staticmethod(LinearColocatedPredictor)
 
 
-class TestDnnTogether(CompanyPredictorConformance):
-    make = staticmethod(lambda: DnnTogether([2]))
+class TestDnnTogether(ColocatedPredictorConformance):
+    make = staticmethod(lambda: DnnColocatedPredictor([2]))
 
 
-class TestRidge(CompanyPredictorConformance):
+class TestRidge(ColocatedPredictorConformance):
     make = staticmethod(RidgePredictor)
 
 
-class TestSharing(CompanyPredictorConformance):
+class TestSharing(ColocatedPredictorConformance):
     make = staticmethod(SharingPredictor)
 
 

@@ -14,7 +14,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.labels import join_labels
 from slotool.predictors.noise import floor, label_noise_s
 from slotool.predictors.scoring import mean_score, score
-from slotool.predictors.splits import ALL, FEWEST_DEV_ROWS, PROTOCOLS, Split, splits_of
+from slotool.predictors.splits import ALL, MIN_DEV_ROWS, PROTOCOLS, Split, splits_of
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
@@ -35,7 +35,7 @@ def test_no_row_is_in_two_sets_and_the_seed_decides(protocol: str) -> None:
     for name, split in splits_of(protocol, GRAPHS, 0).items():
         parts = [split.train, split.dev, split.test]
         assert sum(map(len, parts)) == len(set(np.concatenate(parts).tolist()))
-        assert min(map(len, parts)) >= FEWEST_DEV_ROWS, name
+        assert min(map(len, parts)) >= MIN_DEV_ROWS, name
         again, other = (splits_of(protocol, GRAPHS, seed)[name] for seed in (0, 1))
         assert again.dev.tolist() == split.dev.tolist() != other.dev.tolist()
 
@@ -84,12 +84,12 @@ def test_protocols_that_are_impossible_are_sentences(protocol: str, graphs, sent
         splits_of(protocol, graphs, 0)
 
 
-@given(st.integers(2 * FEWEST_DEV_ROWS, 300), st.integers(0, 3))
+@given(st.integers(2 * MIN_DEV_ROWS, 300), st.integers(0, 3))
 def test_fewer_labels_are_among_more_and_the_test_set_stays(labels: int, seed: int) -> None:
     whole = Split(np.arange(260), np.arange(260, 300), np.arange(300, 340))
     fewer, more = whole.fewer(labels, seed), whole.fewer(300, seed)
     assert len(fewer.train) + len(fewer.dev) == labels
-    assert len(fewer.dev) >= FEWEST_DEV_ROWS
+    assert len(fewer.dev) >= MIN_DEV_ROWS
     assert set(fewer.train) <= set(more.train) == set(whole.train)
     assert set(fewer.dev) <= set(whole.dev)
     assert fewer.test is whole.test

@@ -1,4 +1,4 @@
-"""T(k, β) from latencies alone and a few in company: on a core whose slices are known, and by the command."""
+"""T(k, β) from latencies alone and a few co-located: on a core whose slices are known, and by the command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table(in_company: dict[int, tuple[int, ...]], name: str = "net", points: Any
 
 
 @pytest.mark.parametrize("beside", [1, 3])
-def test_two_points_beside_one_copy_tell_the_others_and_other_numbers_of_copies(beside: int) -> None:
+def test_two_points_with_one_copy_predict_the_others_and_other_numbers_of_copies(beside: int) -> None:
     filled = fill("net", POINTS, table({1: (0, 3)}), [0, 1, beside])
     rows = filled.table.where(co_runners="+".join(["net"] * beside)).rows.set_index("point")
     for point, own_us in zip(POINTS, OWN_US, strict=True):
@@ -59,7 +59,7 @@ def test_two_points_beside_one_copy_tell_the_others_and_other_numbers_of_copies(
     own = {(r["point"], r["co_runners"]): r["predicted"] for r in filled.table.rows.to_dict("records")}
     assert not own[POINTS[0].key, "net"], "what was measured stays as it is"
     assert own[POINTS[1].key, "net"]
-    assert set(filled.errors["beside"]) == {1}
+    assert set(filled.errors["copies"]) == {1}
     assert sum(own.values()) == filled.predicted == (2 if beside == 1 else 6)
 
 
@@ -78,7 +78,7 @@ def test_a_filled_table_is_a_profile_that_lcao_plans_with() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(own_us=st.floats(1.0, 5e4), beside=st.integers(1, 4), seed=st.integers(0, 99))
-def test_company_makes_no_call_quicker_and_its_interval_holds_most(own_us: float, beside: int, seed: int) -> None:
+def test_co_runners_make_no_call_faster_and_its_interval_holds_most(own_us: float, beside: int, seed: int) -> None:
     alone = LatencyTable.of([{**row(POINTS[0], own_us, 0)}, {**row(FULL, 50.0, 0)}, row(FULL, 50.0, 1)])
     filled = fill("net", (POINTS[0], FULL), alone, [beside], seed=seed).table
     (found,) = filled.where(point=POINTS[0].key).rows.to_dict("records")
@@ -92,8 +92,8 @@ def test_company_makes_no_call_quicker_and_its_interval_holds_most(own_us: float
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        (table({}), "no row of net beside copies of itself"),
-        (LatencyTable.of([row(FULL, 50.0, 0), row(FULL, 50.0, 1)]), "takes alone at k=0.1, k=0.2, k=0.5"),
+        (table({}), "no row of net co-located with copies of itself"),
+        (LatencyTable.of([row(FULL, 50.0, 0), row(FULL, 50.0, 1)]), "no solo latency of net at k=0.1, k=0.2, k=0.5"),
     ],
 )
 def test_a_table_that_does_not_tell_is_refused(rows: LatencyTable, sentence: str) -> None:
@@ -106,7 +106,7 @@ def test_the_command_fills_a_table(slotool: Callable[..., Any], tmp_path: Path) 
     whole = SloNN.load(artifact).points
     rows = [row(point, 10.0, 0, artifact.name) for point in whole] + [row(FULL, 10.0, 1, artifact.name)]
     LatencyTable.of(rows).save(tmp_path / "few.parquet")
-    command = ["predict-points", artifact.path, "--latency", tmp_path / "few.parquet", "--beside", "0:2"]
+    command = ["predict-points", artifact.path, "--latency", tmp_path / "few.parquet", "--co-runners", "0:2"]
     done = slotool(*command, "-o", tmp_path / "all.parquet", "--json")
     assert done.exit_code == 0, done.stderr
     assert done.document["schema"] == "slotool/predict-points"
@@ -116,4 +116,4 @@ def test_the_command_fills_a_table(slotool: Callable[..., Any], tmp_path: Path) 
     assert len(filled) == 3 * len(whole)
     for wrong in ("-1", "0.5"):
         refused = slotool(*command[:-1], wrong, "-o", tmp_path / "other.parquet")
-        assert (refused.exit_code, "numbers of copies" in refused.stderr) == (2, True)
+        assert (refused.exit_code, "whole number" in refused.stderr) == (2, True)

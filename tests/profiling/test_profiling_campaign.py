@@ -119,7 +119,7 @@ def test_rows_say_how_they_were_measured(subject: MakeSubject, out: Path) -> Non
     assert table.rows["samples_s"].map(len).min() >= 5
     assert table.rows["samples_s"].map(min).min() > 0.0004
     assert table.provenance["seed"] == 5
-    assert set(table.rows["affinity"]) == {",".join(map(str, settings.placement()[0]))}
+    assert set(table.rows["affinity"]) == {",".join(map(str, settings.cores_of()[0]))}
     assert table.provenance["machine_facts"]["cores_given"] >= 1
 
 
@@ -238,8 +238,8 @@ def test_a_full_disk_keeps_the_journal(subject: MakeSubject, out: Path, monkeypa
     assert set(runs(out).values()) == {1}
 
 
-def order(subjects: list[Subject], seed: int, *, budgeted: bool = False, visits: int = 1) -> list[str]:
-    settings = replace(SETTINGS, seed=seed, visits=visits)
+def order(subjects: list[Subject], seed: int, *, budgeted: bool = False, rounds: int = 1) -> list[str]:
+    settings = replace(SETTINGS, seed=seed, rounds=rounds)
     plan = make_plan(solo_items(subjects, settings), settings, [], budgeted=budgeted)
     return [item.subjects[0].name for item in plan.todo]
 
@@ -249,7 +249,7 @@ def test_the_order_is_shuffled_by_the_seed_and_every_round_has_its_own(subject: 
     names = sorted(s.name for s in subjects)
     assert order(subjects, 1) == order(subjects, 1)
     assert order(subjects, 1) != order(subjects, 2)
-    rounds = order(subjects, 1, visits=2)
+    rounds = order(subjects, 1, rounds=2)
     assert sorted(rounds[:40]) == sorted(rounds[40:]) == names
     assert rounds[:40] != rounds[40:]
 
@@ -266,12 +266,12 @@ def test_with_a_budget_cheap_items_come_first_by_and_large_and_dear_ones_now_and
 
 
 def test_visits_lie_a_round_apart_and_become_one_row_with_all_their_samples(subject: MakeSubject, out: Path) -> None:
-    subjects, settings = [subject(f"s{i}") for i in range(3)], replace(SETTINGS, visits=2, rule=replace(RULE, runs=8))
+    subjects, settings = [subject(f"s{i}") for i in range(3)], replace(SETTINGS, rounds=2, rule=replace(RULE, runs=8))
     with pytest.raises(Stop):
         profile_solo(subjects, settings, out, progress=stop_after(4))
     assert plan_only(solo_items(subjects, settings), settings, out).resumed == 1
     rows = profile_solo(subjects, settings, out).rows
-    assert set(rows["visits"]) == {2}
+    assert set(rows["rounds"]) == {2}
     assert rows["samples_s"].map(len).tolist() == [8, 8, 8]
     assert set(runs(out).values()) == {2}
 
@@ -287,12 +287,12 @@ def test_a_budget_ends_the_campaign_and_the_next_one_goes_on(subject: MakeSubjec
 
 def test_left_over_budget_goes_to_the_unstable_rows_and_adds_to_their_samples(subject: MakeSubject, out: Path) -> None:
     subjects = [subject("steady"), subject("shaky", "shake")]
-    settings = replace(SETTINGS, visits=2, rule=replace(RULE, runs=10, precision=0.3))
+    settings = replace(SETTINGS, rounds=2, rule=replace(RULE, runs=10, precision=0.3))
     first = profile_solo(subjects, settings, out).rows.set_index("subject")
     assert first["stable"].to_dict() == {"steady": True, "shaky": False}
     with Campaign(solo_items(subjects, settings), settings, out, budget_s=1.0) as campaign:
         again = campaign.run().rows.set_index("subject")
-    assert again.loc["shaky", "visits"] > first.loc["shaky", "visits"]
+    assert again.loc["shaky", "rounds"] > first.loc["shaky", "rounds"]
     assert list(again.loc["shaky", "samples_s"])[:10] == list(first.loc["shaky", "samples_s"])
     assert runs(out)["steady"] == 2
 

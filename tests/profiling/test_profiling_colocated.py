@@ -1,4 +1,4 @@
-"""Subjects side by side: which samples count, and what real processes on shared and on own cores do to each other."""
+"""Co-located subjects: which samples count, and what real processes on shared and on own cores do to each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slotool.errors import InputError
 from slotool.profiling.barrier import SharedMemoryBarrier, Spans, colocated_samples, coordinate, stopped_share
 from slotool.profiling.campaign import Campaign
 from slotool.profiling.measurers.colocated import MAX_OTHERS
-from slotool.profiling.plan import Item, Settings, combinations_of, points_beside_copies
+from slotool.profiling.plan import Item, Settings, combinations_of, points_with_copies
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
@@ -26,7 +26,7 @@ SETTINGS = Settings(
     backend="hostile_backend:HostileBackend",
     rule=StoppingRule(runs=5, precision=0.5, max_seconds=20.0),
     timeout_s=30.0,
-    policy="shared",
+    placement="shared",
 )
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="this process is given one core only")
 
@@ -121,9 +121,9 @@ def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, t
         assert set(rows["status"]) == {"ok"}
         row = rows.loc[("two", "one")]
         assert row["degradation_s"] == pytest.approx(np.median(row["samples_s"]) - np.median(row["solo_s"]))
-        assert len(row["solo_s"]) >= 2 * SETTINGS.solo_runs  # more, where others disturbed all of them
+        assert len(row["solo_s"]) >= 2 * SETTINGS.solo_runs  # more, where others interrupted all of them
         assert len(row["samples_s"]) >= 5
-        assert (row["policy"], row["affinity"]) == ("shared", rows.loc[("one", "two"), "affinity"])
+        assert (row["placement"], row["affinity"]) == ("shared", rows.loc[("one", "two"), "affinity"])
         # Read back, nothing is left to measure.
         with Campaign(combinations_of(subjects, [2, 3], SETTINGS), SETTINGS, out) as campaign:
             assert campaign.plan.todo == []
@@ -136,7 +136,7 @@ def test_on_one_core_two_that_need_it_take_twice_as_long(subject: MakeSubject, t
 
 @two_cores
 def test_on_cores_of_their_own_they_hardly_feel_each_other(subject: MakeSubject, tmp_path: Path) -> None:
-    settings = replace(SETTINGS, policy="split")
+    settings = replace(SETTINGS, placement="split")
     items = combinations_of([subject("one", "work"), subject("two", "work")], [2], settings)
 
     def unmoved(attempt: int) -> bool:
@@ -182,13 +182,13 @@ def test_one_that_dies_co_located_is_replaced_for_the_next_combination(subject: 
 
 def test_a_subject_beside_itself_is_one_row_of_both_copies(subject: MakeSubject, out: Path) -> None:
     rows = measured(combinations_of([subject("a")], [2], SETTINGS, with_itself=True), SETTINGS, out).rows
-    assert rows[["subject", "co_runners", "visits"]].to_numpy().tolist() == [["a", "a", 1]]
+    assert rows[["subject", "co_runners", "rounds"]].to_numpy().tolist() == [["a", "a", 1]]
     assert len(rows["solo_s"][0]) == 4 * SETTINGS.solo_runs
 
 
 def test_points_run_beside_copies_of_the_most_expensive_one(subject: MakeSubject, out: Path) -> None:
     points = [replace(subject("model"), point=point) for point in ("k=0.5", "full")]
-    rows = measured(points_beside_copies(points, [0, 2], SETTINGS), SETTINGS, out).rows
+    rows = measured(points_with_copies(points, [0, 2], SETTINGS), SETTINGS, out).rows
     assert sorted(zip(rows["point"], rows["co_runners"], strict=True)) == [
         ("full", ""),
         ("full", "model+model"),
@@ -200,10 +200,10 @@ def test_points_run_beside_copies_of_the_most_expensive_one(subject: MakeSubject
 def test_impossible_combinations_are_refused(subject: MakeSubject, out: Path) -> None:
     subjects: list[Subject] = [subject("a"), subject("b")]
     for size in (1, 3):
-        with pytest.raises(InputError, match="cannot run side by side"):
+        with pytest.raises(InputError, match="cannot be co-located"):
             combinations_of(subjects, [size], SETTINGS)
     cores = len(os.sched_getaffinity(0))
-    split = replace(SETTINGS, policy="split", threads=cores)
+    split = replace(SETTINGS, placement="split", threads=cores)
     with pytest.raises(InputError, match=f"2 × {cores} threads"):
         measured(combinations_of(subjects, [2], split), split, out)
 

@@ -82,7 +82,7 @@ def alive(pid: str) -> bool:
 def test_interrupted_and_killed_it_resumes_and_measures_each_subject_once(
     slotool: Slotool, graphs: Path, out: Path
 ) -> None:
-    arguments = ["profile", "solo", str(graphs), "-o", str(out), "--threads", "1", "--visits", "1", "--runs", "2000"]
+    arguments = ["profile", "solo", str(graphs), "-o", str(out), "--threads", "1", "--rounds", "1", "--runs", "2000"]
     interrupted = start_and_signal(arguments, out, 2, signal.SIGINT)
     assert interrupted.returncode == 130
     assert "the same command again resumes" in interrupted.stderr
@@ -163,7 +163,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(
         "1",
         "--limit",
         "4",
-        "--visits",
+        "--rounds",
         "1",
         "--backend",
         HOSTILE,
@@ -206,7 +206,7 @@ def test_strict_and_budget(slotool: Slotool, graphs: Path, out: Path) -> None:
     assert planned.document["budget_s"] == 90.0
     cut = slotool(*sure, "--budget", "0.001s")
     assert (cut.exit_code, cut.document["measured"], cut.document["left"]) == (0, 1, 19)
-    assert cut.document["visits"] == 2
+    assert cut.document["rounds"] == 2
 
 
 def test_a_cold_cache_is_asked_for_and_recorded(slotool: Slotool, graphs: Path, out: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_cold_cache_is_asked_for_and_recorded(slotool: Slotool, graphs: Path, 
     assert rows[["cache", "calls_per_sample"]].to_numpy().tolist() == [["cold", 1]]
 
 
-def test_models_side_by_side_and_points_beside_copies(slotool: Slotool, out: Path, tmp_path: Path) -> None:
+def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path, tmp_path: Path) -> None:
     write_graphs(tmp_path / "graphs.jsonl", [mlp(64, 4), mlp(512, 4)])
     Family("pair", [Version(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
         tmp_path / "pair", config={}, seed=0
@@ -225,14 +225,14 @@ def test_models_side_by_side_and_points_beside_copies(slotool: Slotool, out: Pat
     quick = ["--threads", 1, "--runs", 3]
     beside = ["profile", "colocated", tmp_path / "graphs.jsonl", "-o", out, *quick]
     plan = slotool(*beside, "--with-itself", "--dry-run", "--json").document
-    assert (plan["to_measure"] // plan["visits"], plan["policy"], plan["affinity"][0]) == (
+    assert (plan["to_measure"] // plan["rounds"], plan["placement"], plan["affinity"][0]) == (
         3,
         "shared",
         plan["affinity"][1],
     )
     done = slotool(*beside)
     assert done.exit_code == 0, done.stderr
-    for words in ("Degradation", "together", mlp(64, 4).id):
+    for words in ("Degradation", "co-located", mlp(64, 4).id):
         assert words in done.stdout
     again = slotool(*beside, "--json").document
     assert (again["measured"], again["resumed"], len(again["degradation"])) == (0, 1, 2)
@@ -251,13 +251,13 @@ def test_models_side_by_side_and_points_beside_copies(slotool: Slotool, out: Pat
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--size", "1"], "cannot run side by side"),
-        (["--size", "11"], "cannot run side by side"),
-        (["--policy", "fair"], "neither shared nor split"),
-        (["--policy", "split", "--threads", str(len(os.sched_getaffinity(0)))], "cores are given"),
+        (["--size", "1"], "cannot be co-located"),
+        (["--size", "11"], "cannot be co-located"),
+        (["--placement", "fair"], "neither shared nor split"),
+        (["--placement", "split", "--threads", str(len(os.sched_getaffinity(0)))], "cores are given"),
     ],
 )
-def test_impossible_company_is_one_sentence(
+def test_impossible_combinations_are_one_sentence(
     slotool: Slotool, graphs: Path, out: Path, arguments: list[str], sentence: str
 ) -> None:
     done = slotool("profile", "colocated", graphs, "-o", out, *arguments)

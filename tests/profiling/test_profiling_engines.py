@@ -81,7 +81,7 @@ def test_an_item_that_kills_whoever_measures_it_fails_alone(two_nodes: Nodes, ou
 
 
 def test_combinations_are_measured_on_nodes_too(two_nodes: Nodes, out: Path) -> None:
-    settings = replace(SETTINGS, policy="shared", rule=replace(SETTINGS.rule, max_seconds=1.0))
+    settings = replace(SETTINGS, placement="shared", rule=replace(SETTINGS.rule, max_seconds=1.0))
     rows = run(combinations_of([subject_of("a"), subject_of("b")], [2], settings), out, RayEngine(settings)).rows
     assert sorted(zip(rows["subject"], rows["co_runners"], strict=True)) == [("a", "b"), ("b", "a")]
     assert set(rows["status"]) == {"ok"}
@@ -104,7 +104,7 @@ def test_the_command_is_interrupted_and_resumed_without_a_word_of_ray(
 ) -> None:
     where = ["--engine", "ray", "--address", two_nodes.address]
     command = [sys.executable, "-m", "slotool", "profile", "solo", graphs, "-o", out, "--backend", HOSTILE, "--json"]
-    command = [*map(str, command), "--threads", "1", "--visits", "1", "--runs", "500", *where]
+    command = [*map(str, command), "--threads", "1", "--rounds", "1", "--runs", "500", *where]
     journal = out.with_name(out.name + ".journal")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + PATIENCE_S

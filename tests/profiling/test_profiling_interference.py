@@ -17,9 +17,9 @@ from attempts import shown_once
 from test_profiling_timer import FakeClock, call_taking
 
 from slotool.machine import cores_by_preference, gpu_models
-from slotool.profiling.caches import MOST_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
+from slotool.profiling.caches import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.profiling.interference import Interference
-from slotool.profiling.timer import MOST_REPEATS, StoppingRule, Surroundings, measure
+from slotool.profiling.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not count run-queue delay"
@@ -43,10 +43,11 @@ def spin(seconds: float) -> None:
         pass
 
 
-def beside_a_rival() -> tuple[float, float, float]:
-    """0.3 s of work beside as much of another's on the same core: seconds lost, by steal alone, and what it took."""
+def next_to_a_rival() -> tuple[float, float, float]:
+    """0.3 s of work while another process does as much on the same core: seconds lost, by steal alone, and what it
+    took."""
     with on_one_core() as core:
-        lost, steal_only = Interference([core]), Interference([core], crowded=True)
+        lost, steal_only = Interference([core]), Interference([core], oversubscribed=True)
         rival = multiprocessing.get_context("fork").Process(target=spin, args=(0.3,))
         rival.start()
         started = time.perf_counter()
@@ -63,25 +64,27 @@ def test_a_rival_on_the_same_core_is_counted_in_seconds() -> None:
     # While both wanted the core each had it half of the time; what we lost is what it took us longer. A host that takes
     # the core away without saying so makes it longer still, so one attempt of a few must show it.
     def counted(_: int) -> bool:
-        lost_s, steal_s, elapsed_s = beside_a_rival()
+        lost_s, steal_s, elapsed_s = next_to_a_rival()
         assert lost_s > 0.05
         return elapsed_s > 0.4 and steal_s < 0.1 and lost_s == pytest.approx(elapsed_s - 0.3, abs=0.1)
 
     assert shown_once(counted)
 
 
-def test_disturbed_samples_are_measured_again() -> None:
+def test_interrupted_samples_are_measured_again() -> None:
     clock, lost = FakeClock(), iter([0.0, 0.5, 0.0, 0.0, 0.5] + [0.0] * 100)
-    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, Surroundings(lost=lambda: next(lost)))
-    assert (len(found.samples_s), found.discarded, found.disturbed) == (20, 2, False)
+    found = measure(
+        call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: next(lost))
+    )
+    assert (len(found.samples_s), found.discarded, found.interrupted) == (20, 2, False)
 
 
 def test_a_machine_that_is_never_quiet_is_taken_as_it_is_and_said() -> None:
     clock = FakeClock()
-    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, Surroundings(lost=lambda: 1.0))
-    assert found.disturbed
+    found = measure(call_taking(clock, [], [0.01]), StoppingRule(runs=20), clock, MeasurementHooks(lost=lambda: 1.0))
+    assert found.interrupted
     assert found.discarded == 0
-    assert 20 < len(found.samples_s) <= MOST_REPEATS * 20 + 1
+    assert 20 < len(found.samples_s) <= MAX_REPEATS * 20 + 1
 
 
 def test_cold_samples_are_single_calls_each_after_an_eviction_that_is_not_timed() -> None:
@@ -92,7 +95,7 @@ def test_cold_samples_are_single_calls_each_after_an_eviction_that_is_not_timed(
         clock.now += 5.0
 
     call = call_taking(clock, [], [2e-6])
-    found = measure(call, StoppingRule(runs=20, max_seconds=0.0), clock, Surroundings(before_sample=evict))
+    found = measure(call, StoppingRule(runs=20, max_seconds=0.0), clock, MeasurementHooks(before_sample=evict))
     assert found.calls_per_sample == 1
     assert len(evictions) == len(found.samples_s) == 20
     assert found.samples_s.max() < 1e-5
@@ -112,8 +115,8 @@ def test_a_device_is_waited_for_once_per_sample_and_its_own_clock_is_kept() -> N
         waits.append(1)
         clock.now += 1e-3
 
-    around = Surroundings(wait=wait, stopwatch=Halved())
-    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, around)
+    hooks = MeasurementHooks(wait=wait, stopwatch=Halved())
+    found = measure(call_taking(clock, [], [1e-6]), StoppingRule(runs=20), clock, hooks)
     assert found.device_samples_s is not None
     np.testing.assert_allclose(found.device_samples_s, found.samples_s / 2, rtol=0.01)
     assert len(waits) >= 22
@@ -147,7 +150,7 @@ def test_cache_sizes_are_read_as_the_system_states_them(tmp_path: Path) -> None:
     assert largest_cache_bytes(0, str(tmp_path)) == 12 << 20
     assert largest_cache_bytes(1, str(tmp_path)) == USUAL_BYTES
     (folder / "size").write_text("64G\n")
-    assert largest_cache_bytes(0, str(tmp_path)) == MOST_BYTES
+    assert largest_cache_bytes(0, str(tmp_path)) == MAX_BYTES
 
 
 def test_hyperthread_siblings_come_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +203,8 @@ def test_a_sample_during_which_the_process_was_stopped_is_measured_again(does: C
 
 def measured_alone(does: Callable[[float], None], found: Any) -> None:
     idle_s = Interference(sorted(os.sched_getaffinity(0))).idle_s
-    around = Surroundings(begin=lambda: found.put("begins"), idle=idle_s)
-    result = measure(lambda: does(0.005), StoppingRule(runs=60, max_seconds=0.0), around=around)
+    hooks = MeasurementHooks(begin=lambda: found.put("begins"), idle=idle_s)
+    result = measure(lambda: does(0.005), StoppingRule(runs=60, max_seconds=0.0), hooks=hooks)
     found.put((float(result.samples_s.max()), result.discarded))
 
 
@@ -210,5 +213,5 @@ def test_what_a_call_waits_by_nature_is_kept() -> None:
     clock, idle = FakeClock(), [0.001, 0.002, 0.004, 0.003] * 10
     told = iter(pair for value in idle for pair in (0.0, value))
     rule = StoppingRule(runs=20, precision=1.0, max_samples=20)
-    found = measure(call_taking(clock, [], [0.01]), rule, clock, Surroundings(idle=lambda: next(told)))
-    assert (found.discarded, found.disturbed, len(found.samples_s)) == (0, False, 20)
+    found = measure(call_taking(clock, [], [0.01]), rule, clock, MeasurementHooks(idle=lambda: next(told)))
+    assert (found.discarded, found.interrupted, len(found.samples_s)) == (0, False, 20)

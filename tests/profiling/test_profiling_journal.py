@@ -48,6 +48,15 @@ def test_cut_anywhere_the_whole_lines_are_kept_and_it_can_go_on(path: Path) -> N
         assert len(lines) == rows + 2
 
 
+def test_a_journal_of_version_2_is_read_under_the_present_names(path: Path) -> None:
+    header = json.loads(path.read_text().splitlines()[0].partition(" ")[2])
+    header |= {"format_version": 2, "configuration": {**CONFIGURATION, "visits": 3, "policy": "split"}}
+    row = {"subject": "a", "visits": 1, "disturbed": False}
+    path.write_bytes(with_checksum(json.dumps(header)) + with_checksum(json.dumps(row)))
+    found = read_journal(path, {**CONFIGURATION, "rounds": 3, "placement": "split"})
+    assert found.rows == [{"subject": "a", "rounds": 1, "interrupted": False}]
+
+
 def test_other_settings_are_refused_by_name_and_change_nothing(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(AlreadyExistsError, match="threads 1 then, 2 now"):
@@ -150,8 +159,8 @@ def test_a_crafted_line_with_a_right_checksum_is_refused_by_its_number(path: Pat
 
 
 def test_digits_without_end_are_read_as_one_number(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + with_checksum('{"visits": ' + "9" * 300 + "}"))
-    assert read_journal(path, CONFIGURATION).rows[-1] == {"visits": 1e300}
+    path.write_bytes(path.read_bytes() + with_checksum('{"rounds": ' + "9" * 300 + "}"))
+    assert read_journal(path, CONFIGURATION).rows[-1] == {"rounds": 1e300}
 
 
 @pytest.mark.parametrize(

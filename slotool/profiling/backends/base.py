@@ -30,7 +30,7 @@ class Backend(ABC):
     name: ClassVar[str]
     needs: ClassVar[str]
     # Whether its library keeps more threads busy than it was allowed, so that they wait for each other.
-    crowded: ClassVar[bool] = False
+    oversubscribed: ClassVar[bool] = False
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         self.device = device

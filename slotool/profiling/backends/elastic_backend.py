@@ -72,9 +72,9 @@ class ElasticBackend(Backend):
 def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_size: int) -> Callable[[], Any]:
     queries = Queries(model, _data(model, data).validation)
     if batch_size > 1:
-        batches = cycle(queries.batches(batch_size, point)[: max(1, MOST_EXAMPLES // batch_size)])
+        batches = cycle(queries.batches(batch_size, point)[: max(1, MAX_EXAMPLES // batch_size)])
         return lambda: _next(batches)
-    label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MOST_EXAMPLES)))
+    label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MAX_EXAMPLES)))
     return lambda: np.array([label(next(numbers))])
 
 
@@ -83,7 +83,7 @@ def _next(calls: Iterator[Callable[[], Any]]) -> Any:
 
 
 # So many different examples: enough to keep caches as cold as in service.
-MOST_EXAMPLES = 4_096
+MAX_EXAMPLES = 4_096
 _data = lru_cache(maxsize=2)(dataset_of)
 # A campaign shuffles points, so a model comes up again and again.
 _load = lru_cache(maxsize=4)(load_model)

@@ -26,7 +26,7 @@ class KerasBackend(Backend):
     name = "keras"
     needs = "tensorflow"
     # The thread that walks the graph computes beside the intra-op threads.
-    crowded = True
+    oversubscribed = True
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
         super().__init__(device, threads, seed)

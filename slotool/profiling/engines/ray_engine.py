@@ -184,7 +184,7 @@ class RayEngine(Engine):
 
     def _failed(self, item: Item, reason: str) -> list[dict[str, Any]]:
         """Rows of an item nobody measured, as the measurer would have written them."""
-        places, answer = self.settings.placement(len(item.members)), {"status": "failed", "reason": reason}
+        places, answer = self.settings.cores_of(len(item.members)), {"status": "failed", "reason": reason}
         with measurer_for(self.settings) as measurer:
             rows = [measurer.row(item, i, places[i], answer) for i in range(len(item.subjects))]
         return [dict(row) for row in by_key(rows, self.settings.rule).values()]

@@ -60,7 +60,7 @@ class Measurer(ABC):
             device=settings.device,
             threads=settings.threads,
             affinity=cores,
-            rule=settings.visit_rule,
+            rule=settings.round_rule,
             cold=settings.cold,
             seed=settings.seed,
         )

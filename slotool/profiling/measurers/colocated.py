@@ -84,7 +84,7 @@ class ColocatedMeasurer(Measurer):
         self._broken: dict[tuple[Key, tuple[str, int]], dict[str, Any]] = {}
 
     def rows(self, item: Item) -> list[dict[str, Any]]:
-        places = self.settings.placement(len(item.members))
+        places = self.settings.cores_of(len(item.members))
         try:
             answers = self._measured(item, places)
         except _Failure as failure:
@@ -119,7 +119,7 @@ class ColocatedMeasurer(Measurer):
         best = min(attempts, key=lambda attempt: attempt.badness)
         for answer in best.answers:
             answer["discarded"] = len(attempts) - 1
-            answer["disturbed"] = not best.is_clean
+            answer["interrupted"] = not best.is_clean
         return best.answers
 
     def _attempt(self, members: Sequence[_Member]) -> _Attempt:
@@ -142,7 +142,7 @@ class ColocatedMeasurer(Measurer):
         return {
             "status": "ok",
             **prepared,
-            "policy": self.settings.policy,
+            "placement": self.settings.placement,
             "samples_s": _rounded(colocated_s[:: len(colocated_s) // self.settings.rule.max_samples + 1]),
             "solo_s": _rounded(alone_s),
             "others": others,
@@ -157,7 +157,7 @@ class ColocatedMeasurer(Measurer):
 
     def _colocated(self, members: Sequence[_Member]) -> tuple[list[Spans], float]:
         """Each member's samples and stops, and the share of a core that the rest of the machine took."""
-        rule, workers = self.settings.visit_rule, [member.worker for member in members]
+        rule, workers = self.settings.round_rule, [member.worker for member in members]
         barrier = SharedMemoryBarrier.create(len(members))
         try:
             for place, worker in enumerate(workers):
@@ -215,7 +215,7 @@ class ColocatedMeasurer(Measurer):
 
 def _one_round(row: Mapping[str, Any]) -> dict[str, Any]:
     """Copies of a subject that were co-located were so in the same round."""
-    return {**row, "visits": 1, "samples_per_round": [len(row["samples_s"])] if row["samples_s"] else []}
+    return {**row, "rounds": 1, "samples_per_round": [len(row["samples_s"])] if row["samples_s"] else []}
 
 
 def _keys(item: Item, places: Sequence[Sequence[int]]) -> list[Key]:

@@ -15,7 +15,7 @@ class SoloMeasurer(Measurer):
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
-        self._cores = settings.placement()[0]
+        self._cores = settings.cores_of()[0]
         self._workers: dict[str, WorkerProcess] = {}
 
     def rows(self, item: Item) -> list[dict[str, Any]]:

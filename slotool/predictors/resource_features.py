@@ -1,4 +1,4 @@
-"""What a network demands of the machine it shares: numbers that say nothing of which network it is."""
+"""Resource features: how much compute and memory a network uses per second, whichever network it is."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import operator_measures
-from slotool.predictors.companies import Company
+from slotool.predictors.colocations import Colocation
 from slotool.predictors.typecosts import operator_type
 
 # An operator of fewer padded FLOPs takes less time than sharing it out over threads does.
 SMALL_FLOPS = 2e6
-# Logarithms of rates while alone: work, weights and other bytes, and operators a second; FLOPs per operator and per
+# Logarithms of rates while alone: FLOPs, weight bytes, other bytes and operators per second; FLOPs per operator and per
 # byte; and shares of the FLOPs, or of the operators.
-DEMANDS = (
+RESOURCE_FEATURES = (
     "flops_per_s",
     "weight_bytes_per_s",
     "moved_bytes_per_s",
@@ -29,28 +29,30 @@ DEMANDS = (
 _RATES = 4
 
 
-def demand_matrix(companies: Sequence[Company]) -> np.ndarray:
-    """float64 [n, 2 × ``DEMANDS``]: those of the network asked about, then the mean of the others'."""
+def resource_features(colocations: Sequence[Colocation]) -> np.ndarray:
+    """float64 [n, 2 × ``RESOURCE_FEATURES``]: those of the subject, then the mean of its co-runners."""
     totals: dict[str, np.ndarray] = {}
-    for company in companies:
-        for graph in company.members:
+    for colocation in colocations:
+        for graph in colocation.members:
             if graph.id not in totals:
                 totals[graph.id] = _totals(graph)
-    rows = np.empty((len(companies), 2 * len(DEMANDS)))
-    for row, company in zip(rows, companies, strict=True):
-        members = [_per_second(totals[g.id], solo_s) for g, solo_s in zip(company.members, company.solo_s, strict=True)]
-        row[: len(DEMANDS)] = members[0]
-        row[len(DEMANDS) :] = np.mean(members[1:] or members[:1], axis=0)
+    rows = np.empty((len(colocations), 2 * len(RESOURCE_FEATURES)))
+    for row, colocation in zip(rows, colocations, strict=True):
+        members = [
+            _per_second(totals[g.id], solo_s) for g, solo_s in zip(colocation.members, colocation.solo_s, strict=True)
+        ]
+        row[: len(RESOURCE_FEATURES)] = members[0]
+        row[len(RESOURCE_FEATURES) :] = np.mean(members[1:] or members[:1], axis=0)
     return rows
 
 
-def fair_s(companies: Sequence[Company]) -> np.ndarray:
-    """What sharing alone would make of each: solo latency × crowding, float64 seconds [n]."""
-    return np.array([company.solo_s[0] * company.crowding for company in companies])
+def fair_s(colocations: Sequence[Colocation]) -> np.ndarray:
+    """Latency of each by fair sharing alone: solo latency × oversubscription, float64 seconds [n]."""
+    return np.array([colocation.solo_s[0] * colocation.oversubscription for colocation in colocations])
 
 
 def _totals(graph: OperatorGraph) -> np.ndarray:
-    """``DEMANDS`` with a second's latency."""
+    """``RESOURCE_FEATURES`` of a network whose solo latency is one second."""
     flops, padded, weights, read, written = operator_measures(graph)[:, :5].T
     types = [operator_type(operator) for operator in graph.operators]
     grouped = np.array(["groups" in kind or "Depthwise" in kind or "Separable" in kind for kind in types])
@@ -63,6 +65,6 @@ def _totals(graph: OperatorGraph) -> np.ndarray:
 
 
 def _per_second(totals: np.ndarray, solo_s: float) -> np.ndarray:
-    demands = totals.copy()
-    demands[:_RATES] -= np.log(solo_s)
-    return demands
+    features = totals.copy()
+    features[:_RATES] -= np.log(solo_s)
+    return features

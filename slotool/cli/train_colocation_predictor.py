@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
     from slotool.cli.predictor_options import Choice
+    from slotool.predictors.colocated_labels import LabelledColocations
     from slotool.predictors.colocation import Makers
-    from slotool.predictors.company_labels import LabelledCompanies
     from slotool.tables import LatencyTable
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
@@ -25,7 +25,7 @@ PROTOCOLS = {
 }
 
 
-def train_together(
+def train_colocation_predictor(
     table: LatencyTable,
     latency: Sequence[Path],
     graphs: Sequence[Path],
@@ -38,25 +38,25 @@ def train_together(
     force: bool,
     json: bool,
 ) -> None:
-    """Train every predictor of companies, score all under every protocol, write the best and report."""
+    """Train every predictor of co-locations, score all under every protocol, write the best and report."""
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.graphs.store import read_graphs
-    from slotool.predictors.colocation import train_companies
-    from slotool.predictors.company_labels import join_companies
-    from slotool.predictors.company_splits import company_splits, random_company_split
+    from slotool.predictors.colocated_labels import join_colocated
+    from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
+    from slotool.predictors.colocation import train_colocated
     from slotool.predictors.trained import KIND
 
     makers = _makers(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
-    labelled = join_companies(table, (graph for path in graphs for graph in read_graphs(path)), picked)
+    labelled = join_colocated(table, (graph for path in graphs for graph in read_graphs(path)), picked)
     opened = None if solo is None else open_artifact(solo, KIND)
     _check(output, labelled, opened)
-    split = random_company_split(labelled.companies, seed)
-    protocols = company_splits(labelled.companies, seed)
-    text = f"training on {len(split.train)} companies, then under {len(protocols)} protocols"
+    split = random_colocated_split(labelled.colocations, seed)
+    protocols = colocated_splits(labelled.colocations, seed)
+    text = f"training on {len(split.train)} colocations, then under {len(protocols)} protocols"
     steps = sum(make().fit_steps for make in makers.values()) + len(protocols) * len(makers)
     with output.progress(text, total=steps) as progress:
 
@@ -64,7 +64,7 @@ def train_together(
             progress.say(f"{text}; {what}")
             progress.advance()
 
-        run = train_companies(makers, labelled, split, protocols, model=choice.model, seed=seed, progress=finished)
+        run = train_colocated(makers, labelled, split, protocols, model=choice.model, seed=seed, progress=finished)
     inputs = {
         "latency": [str(path) for path in latency],
         "graphs": [str(path) for path in graphs],
@@ -78,23 +78,23 @@ def train_together(
 
 def _makers(choice: Choice) -> Makers:
     from slotool.cli.predictor_options import parse_depths
-    from slotool.predictors.dnn import DnnTogether
-    from slotool.predictors.registry import TOGETHER_PREDICTORS
+    from slotool.predictors.dnn import DnnColocatedPredictor
+    from slotool.predictors.registry import COLOCATED_PREDICTORS
     from slotool.predictors.training import AUTO
 
-    if choice.model not in (AUTO, *TOGETHER_PREDICTORS):
-        names = ", ".join((AUTO, *TOGETHER_PREDICTORS))
+    if choice.model not in (AUTO, *COLOCATED_PREDICTORS):
+        names = ", ".join((AUTO, *COLOCATED_PREDICTORS))
         raise typer.BadParameter(
             f"{choice.model!r} is none of {names}, which a co-located table takes", param_hint="--model"
         )
     layers = parse_depths(choice.depths)
     return {
-        name: (lambda: DnnTogether(layers, choice.search)) if kind is DnnTogether else kind
-        for name, kind in TOGETHER_PREDICTORS.items()
+        name: (lambda: DnnColocatedPredictor(layers, choice.search)) if kind is DnnColocatedPredictor else kind
+        for name, kind in COLOCATED_PREDICTORS.items()
     }
 
 
-def _check(output: Output, labelled: LabelledCompanies, solo: Artifact | None) -> None:
+def _check(output: Output, labelled: LabelledColocations, solo: Artifact | None) -> None:
     from slotool.predictors.colocation import require_same_setting
     from slotool.predictors.trained import TrainedPredictor
 
@@ -110,7 +110,7 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path, solo:
 
     rows, predictors = scores["rows"], scores["predictors"]
     kinds = ", ".join(f"{kind['n']} {name}s" for name, kind in predictors[scores["chosen"]]["by_kind"].items())
-    title = f"In company, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
+    title = f"In colocation, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
     human: list[Any] = [table(title, RELATIVE, _cells(predictors))]
     for name, each in scores["protocols"].items():
         human.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(each)))

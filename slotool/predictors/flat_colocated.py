@@ -1,4 +1,4 @@
-"""The paper's encoding of a company: attribute lists and adjacency matrices of all members, one after the other."""
+"""The paper's encoding of a co-location: attribute lists and adjacency matrices of all members, one after the other."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import Document, Tensors
-from slotool.predictors.companies import Company
+from slotool.predictors.colocations import Colocation
 from slotool.predictors.flat import WEIGHT_SCALES, Features, FlatRegressor
 
 # Directions in which networks differ less than this share of the most count as none.
-LEAST_DIRECTION = 1e-6
+MIN_DIRECTION = 1e-6
 
 
 @dataclass(frozen=True)
 class Place:
     """One member's place in the encoding: the columns in which the training set's members differ there.
 
-    ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training companies, and ``directions``
-    float64 [c, d]: an orthonormal basis of all that the scaled columns of those members say. With few networks in many
-    companies d is small, where all columns of all companies would fill the memory; a regression loses nothing by it.
+    ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training set, and ``directions``
+    float64 [c, d]: an orthonormal basis of the scaled columns of those members. With few networks in many co-locations
+    d is small, where all columns would fill the memory; a regression loses nothing by it.
     """
 
     columns_used: np.ndarray
@@ -44,7 +44,7 @@ class Place:
         deviation = np.sqrt(weights @ (columns - mean) ** 2)
         scaled = (columns - mean) / deviation
         _, sizes, directions = np.linalg.svd(scaled, full_matrices=False)
-        keep = sizes > LEAST_DIRECTION * max(sizes.max(initial=0.0), 1e-300)
+        keep = sizes > MIN_DIRECTION * max(sizes.max(initial=0.0), 1e-300)
         return cls(used, mean, deviation, directions[keep].T)
 
     def coordinates(self, encoded: np.ndarray) -> np.ndarray:
@@ -59,10 +59,10 @@ class Place:
 
 
 @dataclass(frozen=True)
-class CompanyFeatures:
+class ColocationFeatures:
     """Companies as numbers: the coordinates of each member at its ``Place``, the one asked about first.
 
-    A company smaller than the largest of the training set has nobody, all zeros, in the last places.
+    A co-location smaller than the largest of the training set has nobody, all zeros, in the last places.
     """
 
     encoding: FlatEncoding
@@ -70,10 +70,10 @@ class CompanyFeatures:
     places: tuple[Place, ...]
 
     @classmethod
-    def fit(cls, encoding: FlatEncoding, companies: Sequence[Company], weight_scale: str) -> Self:
+    def fit(cls, encoding: FlatEncoding, colocations: Sequence[Colocation], weight_scale: str) -> Self:
         places = []
-        for at in range(max(len(company) for company in companies)):
-            there = [_member(company, at) for company in companies]
+        for at in range(max(len(colocation) for colocation in colocations)):
+            there = [_member(colocation, at) for colocation in colocations]
             found = {graph.id if graph else "": graph for graph in there}
             counts = dict.fromkeys(found, 0)
             for graph in there:
@@ -82,17 +82,17 @@ class CompanyFeatures:
             places.append(Place.fit(rows, np.array(list(counts.values()))))
         return cls(encoding, weight_scale, tuple(places))
 
-    def matrix(self, graphs: Sequence[Company]) -> np.ndarray:
-        """float64 [n, Σ widths]. Raises ``GraphError`` for a company with more members than any of the training set,
-        or a network larger than any."""
-        for company in graphs:
-            if len(company) > len(self.places):
+    def matrix(self, graphs: Sequence[Colocation]) -> np.ndarray:
+        """float64 [n, Σ widths]. Raises ``GraphError`` for a co-location with more members, or a network larger,
+        than any of the training set."""
+        for colocation in graphs:
+            if len(colocation) > len(self.places):
                 raise GraphError(
-                    f"a company of {len(company)}, but the encoding holds {len(self.places)}, the most in training"
+                    f"a co-location of {len(colocation)} networks, but training had {len(self.places)} at most"
                 )
         blocks = []
         for at, place in enumerate(self.places):
-            there = [_member(company, at) for company in graphs]
+            there = [_member(colocation, at) for colocation in graphs]
             found = {graph.id if graph else "": graph for graph in there}
             rows = place.coordinates(_encoded(self.encoding, list(found.values()), self.weight_scale))
             position = {id_: i for i, id_ in enumerate(found)}
@@ -113,33 +113,33 @@ class CompanyFeatures:
         return cls(FlatEncoding.from_state(document["encoding"]), document["weight_scale"], tuple(places))
 
 
-class FlatOfCompanies(FlatRegressor[Company]):
-    """Of networks in company: the label is what the company adds to the solo latency, which is known.
+class FlatColocated(FlatRegressor[Colocation]):
+    """Of networks co-located: the label is what the co-location adds to the solo latency, which is known.
 
     Source: inference-latency-prediction, 4.2.
     """
 
-    def _base_s(self, graphs: Sequence[Company]) -> np.ndarray:
-        return np.array([company.solo_s[0] for company in graphs])
+    def _base_s(self, graphs: Sequence[Colocation]) -> np.ndarray:
+        return np.array([colocation.solo_s[0] for colocation in graphs])
 
     def _feature_maker(
-        self, room_for: Sequence[Company], train: Sequence[Company]
-    ) -> Callable[[str], Features[Company]]:
-        members = {graph.id: graph for company in room_for for graph in company.members}
+        self, room_for: Sequence[Colocation], train: Sequence[Colocation]
+    ) -> Callable[[str], Features[Colocation]]:
+        members = {graph.id: graph for colocation in room_for for graph in colocation.members}
         encoding = FlatEncoding.fit(list(members.values()))
-        return lambda scale: CompanyFeatures.fit(encoding, train, scale)
+        return lambda scale: ColocationFeatures.fit(encoding, train, scale)
 
     @classmethod
-    def _features_from(cls, tensors: Tensors, document: Document) -> Features[Company]:
-        return CompanyFeatures.from_state(tensors, document)
+    def _features_from(cls, tensors: Tensors, document: Document) -> Features[Colocation]:
+        return ColocationFeatures.from_state(tensors, document)
 
 
 def _parts(place: Place) -> list[tuple[str, np.ndarray]]:
     return [(name, np.ascontiguousarray(value)) for name, value in vars(place).items()]
 
 
-def _member(company: Company, at: int) -> OperatorGraph | None:
-    return company.members[at] if at < len(company) else None
+def _member(colocation: Colocation, at: int) -> OperatorGraph | None:
+    return colocation.members[at] if at < len(colocation) else None
 
 
 def _encoded(encoding: FlatEncoding, graphs: Sequence[OperatorGraph | None], weight_scale: str) -> np.ndarray:

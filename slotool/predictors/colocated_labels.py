@@ -1,4 +1,4 @@
-"""Labels of companies: the rows of a co-located latency table, joined with the graphs of all members."""
+"""Labels of co-locations: the rows of a co-located latency table, joined with the graphs of all members."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.companies import Company
+from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import SETTING_COLUMNS, Setting, facts_in, only_setting
 from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
@@ -20,14 +20,14 @@ JOINT = "+"
 
 
 @dataclass(frozen=True)
-class LabelledCompanies:
+class LabelledColocations:
     """Companies with their labels, float64 seconds > 0 [n]: the median of the samples that the first member took
     beside the others. Its own solo latency is that just before and after, so that drift cancels.
 
     ``noise_s`` as in ``LabelledGraphs``; ``solo_s``: the median of all solo samples, by graph id.
     """
 
-    companies: tuple[Company, ...]
+    colocations: tuple[Colocation, ...]
     latency_s: np.ndarray
     noise_s: np.ndarray
     setting: Setting
@@ -35,29 +35,29 @@ class LabelledCompanies:
     rows_without_graph: int
 
     def __len__(self) -> int:
-        return len(self.companies)
+        return len(self.colocations)
 
-    def take(self, rows: np.ndarray) -> tuple[list[Company], np.ndarray]:
-        """The companies and labels of these rows."""
-        return [self.companies[i] for i in rows], self.latency_s[rows]
+    def take(self, rows: np.ndarray) -> tuple[list[Colocation], np.ndarray]:
+        """The co-locations and labels of these rows."""
+        return [self.colocations[i] for i in rows], self.latency_s[rows]
 
 
 def is_colocated(table: LatencyTable) -> bool:
-    """Whether all that it measured was measured beside others."""
+    """Whether all its measured rows are co-located."""
     measured = table.rows[(table.rows["status"] == "ok") & ~table.rows["predicted"]]
     return bool(len(measured) and (measured["co_runners"] != "").all())
 
 
-def join_companies(
+def join_colocated(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
-) -> LabelledCompanies:
-    """Each company of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
+) -> LabelledColocations:
+    """Each co-location of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
 
-    Rows of one subject beside the same others are one label. ``picked``: values of setting columns, or of ``policy``,
-    to keep. Raises ``InputError`` when nothing joins, when rows of several settings or policies remain, or when there
-    are no solo samples to compare with; ``TableError`` for solo samples that are no latency.
+    Rows of one subject with the same co-runners are one label. ``picked``: values of setting columns, or of
+    ``placement``, to keep. Raises ``InputError`` when nothing joins, when rows of several settings or placements
+    remain, or when there are no solo samples to compare with; ``TableError`` for solo samples that are no latency.
     """
-    rows = _measured_together(table, picked or {})
+    rows = _measured_colocated(table, picked or {})
     by_name = _by_name(graphs)
     names = [
         [subject, *others.split(JOINT)] for subject, others in zip(rows["subject"], rows["co_runners"], strict=True)
@@ -76,9 +76,9 @@ def join_companies(
     labels = list(_labels(complete, solo_s, setting))
     if not labels:
         raise InputError("no co-located row can be learnt from: a co-runner's own solo latency is nowhere in the table")
-    companies, latency_s, noise_s = zip(*labels, strict=True)
-    return LabelledCompanies(
-        companies=companies,
+    colocations, latency_s, noise_s = zip(*labels, strict=True)
+    return LabelledColocations(
+        colocations=colocations,
         latency_s=np.array(latency_s),
         noise_s=np.array(noise_s),
         setting=setting,
@@ -87,19 +87,19 @@ def join_companies(
     )
 
 
-def _measured_together(table: LatencyTable, picked: Mapping[str, Any]) -> pd.DataFrame:
+def _measured_colocated(table: LatencyTable, picked: Mapping[str, Any]) -> pd.DataFrame:
     conditions = {column: value for column, value in picked.items() if value is not None}
     rows = table.rows
     if "solo_s" not in rows:
-        raise InputError("the latency table has no column solo_s: co-located rows need the solo samples beside them")
-    for column in ("policy", "affinity"):
+        raise InputError("the latency table has no column solo_s: co-located rows need their solo samples")
+    for column in ("placement", "affinity"):
         rows = rows if column in rows else rows.assign(**{column: ""})
     keep = (rows["co_runners"] != "").to_numpy()
     for column, value in {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}.items():
         keep = keep & (rows[column] == value).to_numpy()
     if not keep.any():
         asked = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured row beside others (status ok, point full{asked})")
+        raise InputError(f"the latency table has no measured co-located row (status ok, point full{asked})")
     return rows[keep]
 
 
@@ -124,11 +124,11 @@ def _solo_medians(rows: pd.DataFrame) -> list[float]:
 
 
 def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
-    setting = only_setting(rows, (*SETTING_COLUMNS, "policy"), facts_in(table))
+    setting = only_setting(rows, (*SETTING_COLUMNS, "placement"), facts_in(table))
     cores = {len(str(text).split(",")) for text in rows["affinity"] if text}
     if len(cores) > 1:
         raise InputError(f"the latency table mixes numbers of cores: {', '.join(map(str, sorted(cores)))}")
-    return replace(setting, policy=str(rows.iloc[0]["policy"] or "shared"), cores=next(iter(cores), None))
+    return replace(setting, placement=str(rows.iloc[0]["placement"] or "shared"), cores=next(iter(cores), None))
 
 
 def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
@@ -140,8 +140,8 @@ def _solo_by_id(rows: pd.DataFrame) -> dict[str, float]:
 
 def _labels(
     rows: pd.DataFrame, solo_s: Mapping[str, float], setting: Setting
-) -> Iterator[tuple[Company, float, float]]:
-    """Company, label and noise, rows of the same company taken together."""
+) -> Iterator[tuple[Colocation, float, float]]:
+    """Colocation, label and noise, rows of the same co-location taken together."""
     same: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
     for row in rows.to_dict("records"):
         subject, *others = row["members"]
@@ -150,11 +150,11 @@ def _labels(
         if all(id_ in solo_s for id_ in ids):
             subject, *others = found[0]["members"]
             own_s = float(np.median([row["solo_median_s"] for row in found]))
-            crowding = setting.crowding(len(ids))
-            company = Company.of(subject, others, {**solo_s, subject.id: own_s}, crowding)
+            oversubscription = setting.oversubscription(len(ids))
+            colocation = Colocation.of(subject, others, {**solo_s, subject.id: own_s}, oversubscription)
             # Each round against its own solo samples, for the machine may have been slower in one of them.
             latency_s = own_s * float(np.median([np.median(r["samples_s"]) / r["solo_median_s"] for r in found]))
-            yield company, latency_s, _noise_s(found, latency_s / own_s)
+            yield colocation, latency_s, _noise_s(found, latency_s / own_s)
 
 
 def _noise_s(rows: Sequence[Mapping[Any, Any]], ratio: float) -> float:

@@ -1,0 +1,67 @@
+"""A co-location: the network whose latency is predicted, and its co-runners on the same machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from slotool.graphs import OperatorGraph
+
+SIZES = {1: "solo", 2: "pair", 3: "trio"}
+
+
+@dataclass(frozen=True)
+class Colocation:
+    """Networks that run at the same time: ``members``, the subject first, and ``solo_s``, the latency of each alone.
+
+    ``oversubscription``: busy threads per core while all members run, at least 1. Co-runners are sorted by id, so
+    co-locations that differ only in their order are equal.
+    """
+
+    members: tuple[OperatorGraph, ...]
+    solo_s: tuple[float, ...]
+    oversubscription: float = 1.0
+
+    @classmethod
+    def of(
+        cls,
+        subject: OperatorGraph,
+        co_runners: Iterable[OperatorGraph],
+        solo_s: Mapping[str, float],
+        oversubscription: float = 1.0,
+    ) -> Colocation:
+        """``solo_s``: seconds by graph id."""
+        members = (subject, *sorted(co_runners, key=lambda graph: graph.id))
+        return cls(members, tuple(float(solo_s[graph.id]) for graph in members), oversubscription)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def subject(self) -> OperatorGraph:
+        """The network whose latency is predicted."""
+        return self.members[0]
+
+    @property
+    def co_runners(self) -> tuple[OperatorGraph, ...]:
+        return self.members[1:]
+
+    @cached_property
+    def id(self) -> str:
+        return "+".join(graph.id for graph in self.members)
+
+    @property
+    def kind(self) -> str:
+        """``pair``, ``trio`` …"""
+        return SIZES.get(len(self), f"{len(self)} co-located")
+
+    @property
+    def member_ids(self) -> frozenset[str]:
+        """The same whichever member is the subject."""
+        return frozenset(graph.id for graph in self.members)
+
+
+def members_of(item: OperatorGraph | Colocation) -> tuple[OperatorGraph, ...]:
+    """All networks of a co-location, or the one network."""
+    return item.members if isinstance(item, Colocation) else (item,)
