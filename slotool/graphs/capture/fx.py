@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, share_of, sizes_beside
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch import add_program, export, lazy_zeros
 from slotool.graphs.capture.torch_forms import Forms, count_weights, quantised_flops
+from slotool.graphs.capture.torch_program import add_program, export, lazy_zeros
 from slotool.graphs.capture.torch_walk import shape_of
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
@@ -36,8 +36,10 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
     can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
     was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
+    from slotool.graphs.capture.fx import add_pieces
     from slotool.graphs.capture.torch_flops import module_flops, without_fast_paths
     from slotool.graphs.capture.torch_forms import INT8, Forms, uncompiled
+    from slotool.graphs.capture.torch_program import add_program, lazy_zeros
 
     if not input_shape or min(input_shape) < 1:
         raise GraphError(f"input shape {list(input_shape)} has a size below 1")
@@ -53,8 +55,6 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
             program, example = _export_clearly(module, example)
         except Exception as error:
             # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
-            from slotool.graphs.capture.fx import add_pieces
-
             outputs = add_pieces(drafts, module, example, source, error, forms)
         else:
             outputs = add_program(drafts, program, [source], len(example), forms)
@@ -92,6 +92,8 @@ def _first_batch(module: nn.Module, input_shape: Sequence[int]) -> int:
 def _export_clearly(module: nn.Module, example: torch.Tensor) -> tuple[ExportedProgram, torch.Tensor]:
     """The module's program, and the example it was exported on: with a batch that is found once in every tensor, where
     a few traces find one. Raises whatever torch.export raises."""
+    from slotool.graphs.capture.torch_program import export, lazy_zeros
+
     program, sizes = export(module, [example]), [tuple(example.shape[1:]), *_weight_shapes(module)]
     for _ in range(MAX_TRACES - 1):
         shapes = _shapes_of(program)
@@ -111,51 +113,6 @@ def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
     from slotool.graphs.capture.torch_walk import shape_of
 
     return [shape for node in program.graph.nodes if (shape := shape_of(node))]
-
-
-def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
-    """The module as ATen calls. Raises whatever torch.export raises."""
-    import torch
-
-    with torch.no_grad():
-        return torch.export.export(module, tuple(examples))
-
-
-def add_program(
-    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], batch: int, forms: Any, prefix: str = ""
-) -> list[str]:
-    """Append every call of an exported program that takes ``sources``; the names of its outputs.
-
-    ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
-    """
-    from slotool.graphs.capture.torch_walk import Walk
-
-    walk = Walk(drafts, batch, forms, prefix)
-    inputs = iter(sources)
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            is_input = node.name in program.graph_signature.user_inputs
-            walk.place(node, next(inputs) if is_input else None)
-        elif node.op == "get_attr":
-            walk.place(node, None)
-        elif node.op == "call_function":
-            walk.call(node)
-    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
-    wanted = set(program.graph_signature.user_outputs)
-    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
-
-
-def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
-    """Zeros whose memory nobody has touched: tracing reads shapes only, and a large batch of them costs nothing."""
-    import math
-
-    import numpy as np
-    import torch
-
-    if device is not None and device.type != "cpu":
-        return torch.zeros(*shape, dtype=dtype, device=device)
-    nothing = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(nothing).view(dtype).reshape(tuple(shape))
 
 
 def _input_dtype(module: nn.Module, input_shape: Sequence[int], wanted: str | None) -> torch.dtype:

@@ -11,7 +11,8 @@ import numpy as np
 from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
 from slotool.errors import InputError
-from slotool.graphs.capture.torch import BATCH, export, inference
+from slotool.graphs.capture.torch import BATCH, inference
+from slotool.graphs.capture.torch_program import export
 from slotool.graphs.operators import pair
 
 if TYPE_CHECKING:

@@ -1,0 +1,51 @@
+"""A module as an exported program of ATen calls, and such a program as operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.torch_forms import Forms
+from slotool.graphs.capture.torch_walk import Walk
+
+
+def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
+    """The module as ATen calls. Raises whatever torch.export raises."""
+    with torch.no_grad():
+        return torch.export.export(module, tuple(examples))
+
+
+def add_program(
+    drafts: Drafts, program: ExportedProgram, sources: Sequence[str], batch: int, forms: Forms, prefix: str = ""
+) -> list[str]:
+    """Append every call of an exported program that takes ``sources``; the names of its outputs.
+
+    ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
+    """
+    walk = Walk(drafts, batch, forms, prefix)
+    inputs = iter(sources)
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            is_input = node.name in program.graph_signature.user_inputs
+            walk.place(node, next(inputs) if is_input else None)
+        elif node.op == "get_attr":
+            walk.place(node, None)
+        elif node.op == "call_function":
+            walk.call(node)
+    results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
+    wanted = set(program.graph_signature.user_outputs)
+    return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+
+
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """Zeros whose memory nobody has touched: tracing reads shapes only, and a large batch of them costs nothing."""
+    if device is not None and device.type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    nothing = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(nothing).view(dtype).reshape(tuple(shape))
