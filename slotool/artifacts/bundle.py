@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotool import __version__, strict_json
+from slotool.atomic import whole_folder
 from slotool.errors import AlreadyExistsError, ArtifactError
 from slotool.machine import machine_facts
 
@@ -159,11 +159,7 @@ def create_artifact(
     refuse_existing(path, force)
     if path.is_file():
         raise AlreadyExistsError(f"{path} is a file; an artifact is a folder, choose another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
-    try:
+    with whole_folder(path) as staging:
         writer = ArtifactWriter(staging)
         yield writer
         manifest = {
@@ -182,9 +178,6 @@ def create_artifact(
             file.write(json.dumps(manifest, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        _swap_in(staging, path)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def open_artifact(path: str | Path, kind: str | Sequence[str] | None = None, *, mapped: bool = False) -> Artifact:
@@ -245,13 +238,3 @@ def _entry(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": path.stat().st_size}
-
-
-def _swap_in(staging: Path, path: Path) -> None:
-    if not path.exists():
-        os.rename(staging, path)
-        return
-    old = path.with_name(f".{path.name}.old-{os.getpid()}")
-    os.rename(path, old)
-    os.rename(staging, path)
-    shutil.rmtree(old)

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slotool import strict_json
+from slotool.atomic import whole_file
 from slotool.errors import InputError
 
 
 def save_document(path: str | Path, document: Mapping[str, Any]) -> None:
     """Write ``document``, which names its schema, by one rename."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    try:
+    with whole_file(path) as partial:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def load_document(path: str | Path, schema: str, version: int, what: str) -> dict[str, Any]:

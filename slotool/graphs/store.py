@@ -10,7 +10,6 @@ write such files.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from slotool import strict_json
+from slotool.atomic import whole_file
 from slotool.errors import GraphError
 from slotool.graphs.graph import OperatorGraph
 from slotool.tables.schema import METADATA_KEY, read_header
@@ -54,21 +54,16 @@ def write_graphs(
     """Write graphs as they come and return how many; ``path`` ends in ``.parquet`` or ``.jsonl``.
 
     ``path`` appears only when all are written. Same graphs and provenance, same bytes; JSON lines carry no provenance.
-    ``progress`` is told how many were written since it was last called. Raises ``GraphError`` for another suffix, or
+    ``progress`` is called with how many were written since its last call. Raises ``GraphError`` for another suffix, or
     when there are no graphs.
     """
     path = Path(path)
     require_graph_suffix(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     write = _write_lines if path.suffix == LINES else _write_parquet
-    try:
+    with whole_file(path) as partial:
         count = write(partial, iter(graphs), provenance or {}, progress)
         if not count:
             raise GraphError(f"{path}: there are no graphs to write")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return count
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slotool.atomic import whole_file, whole_folder
 from slotool.errors import AlreadyExistsError
 from slotool.reports.collect import Found
 from slotool.reports.figure import Figure
@@ -27,18 +26,9 @@ def write_report(
     refuse_report(out, force)
     figures = figures_of(found)
     folder = plots_folder(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    try:
-        _draw(figures, staging, progress)
-        (staging / out.name).write_text(page(title, figures, origins(found)), encoding="utf-8")
-        os.replace(staging / out.name, staging.with_suffix(".page"))
-        shutil.rmtree(folder, ignore_errors=True)
-        os.rename(staging, folder)
-        os.replace(staging.with_suffix(".page"), out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.with_suffix(".page").unlink(missing_ok=True)
+    with whole_file(out) as partial, whole_folder(folder) as drawn:
+        _draw(figures, drawn, progress)
+        partial.write_text(page(title, figures, origins(found)), encoding="utf-8")
     return figures
 
 
@@ -62,8 +52,6 @@ def refuse_report(out: Path, force: bool) -> None:
 def _draw(figures: Sequence[Figure], folder: Path, progress: Callable[[], None]) -> None:
     from slotool.reports.plots import save_png
 
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
     for figure in figures:
         save_png(figure, folder / f"{figure.id}.png")
         progress()

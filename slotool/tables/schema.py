@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from slotool import strict_json
+from slotool.atomic import whole_file
 from slotool.errors import TableError
 
 Kind = Literal["text", "integer", "number", "flag", "numbers"]
@@ -103,13 +103,8 @@ class Schema:
         header = {"schema": self.name, "schema_version": self.version, "provenance": dict(provenance or {})}
         schema = pa.schema(fields, metadata={METADATA_KEY: json.dumps(header).encode()})
         arrays = [pa.array(frame[field.name].tolist(), type=field.type, from_pandas=True) for field in fields]
-        partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with whole_file(path) as partial:
             pq.write_table(pa.Table.from_arrays(arrays, schema=schema), partial, compression="zstd")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def validate(self, frame: pd.DataFrame, source: str, first_row: int = 1) -> pd.DataFrame:
         """The rows with every declared column present, typed and checked, declared columns first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from slotool.atomic import whole_file
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.supernets.layers import LAYERS
@@ -187,10 +187,8 @@ class _Checkpoint:
         for name, p in named.items():
             for moment, value in optimiser.state[p].items():
                 tensors[f"{moment}/{name}"] = value.cpu().contiguous()
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._file.with_suffix(".partial")
-        partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._told}))
-        os.replace(partial, self._file)
+        with whole_file(self._file) as partial:
+            partial.write_bytes(save(tensors, metadata={"epoch": str(epoch), "training": self._told}))
 
     def restore(self, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> int:
         """How many epochs are done. Raises ``InputError`` when the file is damaged or of another training."""

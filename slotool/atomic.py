@@ -1,0 +1,54 @@
+"""Files and folders that are at every moment either the old one, the new one, or absent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to. It takes the place of ``path`` once the block has ended well, by one rename;
+    otherwise it is removed and ``path`` is as it was."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(path)
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: str | Path) -> Iterator[Path]:
+    """An empty folder beside ``path`` to fill. It takes the place of ``path`` once the block has ended well; otherwise
+    it is removed and ``path`` is as it was."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _partial(path)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        _swap_in(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial-{os.getpid()}")
+
+
+def _swap_in(partial: Path, path: Path) -> None:
+    """A folder that holds something cannot be replaced by one rename: the old one steps aside first."""
+    if not path.exists():
+        os.rename(partial, path)
+        return
+    old = path.with_name(f".{path.name}.old-{os.getpid()}")
+    os.rename(path, old)
+    os.rename(partial, path)
+    shutil.rmtree(old)

@@ -1,0 +1,53 @@
+"""Whatever happens while a file or folder is written, its place holds the old one, the new one, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotool.atomic import whole_file, whole_folder
+
+
+def fail_at(path: Path) -> None:
+    path.write_text("half")
+    raise ZeroDivisionError
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "table.csv"
+    with whole_file(out) as partial:
+        partial.write_text("half")
+        assert not out.exists()
+        partial.write_text("whole")
+    assert [path.name for path in out.parent.iterdir()] == ["table.csv"]
+    assert out.read_text() == "whole"
+
+
+@pytest.mark.parametrize("before", ["old", None])
+def test_a_file_that_fails_leaves_what_was_there(tmp_path: Path, before: str | None) -> None:
+    out = tmp_path / "table.csv"
+    if before is not None:
+        out.write_text(before)
+    with pytest.raises(ZeroDivisionError), whole_file(out) as partial:
+        fail_at(partial)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == ({"table.csv": "old"} if before else {})
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+    out = tmp_path / "plots"
+    for name in ("first", "second"):
+        with whole_folder(out) as partial:
+            (partial / name).touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
+    assert [path.name for path in out.iterdir()] == ["second"]
+
+
+def test_a_folder_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "plots"
+    out.mkdir()
+    (out / "old").touch()
+    with pytest.raises(ZeroDivisionError), whole_folder(out) as partial:
+        fail_at(partial / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["plots"]
+    assert [path.name for path in out.iterdir()] == ["old"]
