@@ -1,19 +1,13 @@
-"""The machine we run on: facts that a manifest records and a latency is worth nothing without; a quiet moment on it."""
+"""The machine: the facts that a manifest records, and the fingerprint that goes with every latency."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import hashlib
 import json
 import math
 import os
 import platform
-import resource
-import signal
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -22,14 +16,6 @@ from typing import Any
 _LIBRARIES = ("numpy", "torch", "numba", "scikit-learn", "pandas", "pyarrow", "networkx")
 # Those of the optional extras that have a part in a latency.
 _OPTIONAL_LIBRARIES = ("tensorflow", "keras", "onnxruntime", "ray")
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-)
 # Facts, and what a person calls them; those of ``_LATENCY_FACTS`` make the machine's id, with a few that are coarsened.
 _FACT_WORDS = {
     "cpu": "processor",
@@ -54,8 +40,6 @@ _LATENCY_FACTS = (
     "governor",
     "turbo",
 )
-_PR_SET_PDEATHSIG = 1
-_SPARE_FILES = 256
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +55,7 @@ def machine_facts() -> dict[str, Any]:
         "cpu_quota": _cpu_quota(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "memory_limit_bytes": _memory_limit(),
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "governor": read_system_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -132,93 +116,14 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def limit_threads(threads: int) -> None:
-    """From now on torch, and NumPy's linear algebra, compute on so many threads in this process."""
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    torch.set_num_threads(threads)
-    threadpool_limits(threads)
-
-
 def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
     """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
-    told = [(_read(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
+    told = [(read_system_file(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
     return [line.partition(":")[2].strip() for lines in told for line in lines if line.startswith("Model:")]
 
 
-def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
-    """The logical cores given to this process: one of each physical core first, then their hyperthread siblings,
-    later numbers first, as the first cores serve the system's interrupts."""
-    siblings: dict[str, list[int]] = {}
-    for core in sorted(os.sched_getaffinity(0), reverse=True):
-        physical = _read(f"{topology}/cpu{core}/topology/thread_siblings_list") or str(core)
-        siblings.setdefault(physical, []).append(core)
-    rank = {core: place for threads in siblings.values() for place, core in enumerate(threads)}
-    return sorted(rank, key=lambda core: (rank[core], -core))
-
-
-@contextmanager
-def bound_to(cores: Iterable[int]) -> Iterator[None]:
-    """Keep this thread, and the processes it starts meanwhile, on these cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, set(cores))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def schedule(policy: int, process: int | None = None) -> None:
-    """Give all threads of a process (default: this one) a policy of the scheduler, such as ``os.SCHED_IDLE``.
-    Raises ``OSError`` when it has ended."""
-    for thread in os.listdir(f"/proc/{process or 'self'}/task"):
-        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
-
-
-def allow_connections(count: int) -> int:
-    """Raise this process's limit of open files, as far as the system lets it, to ``count`` and some to spare.
-
-    Returns for how many connections it is enough, ``count`` at most: where files are few, three quarters of those that
-    are not open yet, so that there are some for whoever is to be told that there are no more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + _SPARE_FILES
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-        soft = allowed
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return count
-    return max(1, min(count, (soft - len(os.listdir("/proc/self/fd"))) * 3 // 4))
-
-
-def thread_variables(threads: int) -> dict[str, str]:
-    """The environment by which numerical libraries, when they are loaded, are told how many threads to use."""
-    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
-
-
-def die_with_parent(parent: int) -> None:
-    """End this process when ``parent``, which started it, ends: even inside a call that hangs, where a closed pipe
-    would go unnoticed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(0)
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Keep Python's garbage collector from running in the middle of a measurement."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _cpu_model() -> str | None:
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
+    for line in (read_system_file("/proc/cpuinfo") or "").splitlines():
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
     return platform.processor() or None
@@ -226,17 +131,17 @@ def _cpu_model() -> str | None:
 
 def _cpu_quota() -> float | None:
     """Cores' worth of CPU time the container may use, or None when unlimited."""
-    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    quota, _, period = (read_system_file("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
     return None if quota == "max" or not period else int(quota) / int(period)
 
 
 def _memory_limit() -> int | None:
-    limit = _read("/sys/fs/cgroup/memory.max") or "max"
+    limit = read_system_file("/sys/fs/cgroup/memory.max") or "max"
     return None if limit == "max" else int(limit)
 
 
 def _turbo() -> bool | None:
-    no_turbo = _read("/sys/devices/system/cpu/intel_pstate/no_turbo")
+    no_turbo = read_system_file("/sys/devices/system/cpu/intel_pstate/no_turbo")
     return None if no_turbo is None else no_turbo == "0"
 
 
@@ -247,7 +152,8 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _read(path: str) -> str | None:
+def read_system_file(path: str) -> str | None:
+    """The text of a file that the kernel may or may not offer."""
     try:
         return Path(path).read_text().strip()
     except OSError:

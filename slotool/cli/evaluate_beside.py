@@ -38,7 +38,8 @@ def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, j
     from slotool.cli.output import Output
     from slotool.elastic import load_model
     from slotool.elastic.queries import dataset_of
-    from slotool.machine import limit_threads, machine_id
+    from slotool.machine import machine_id
+    from slotool.process import limit_threads
     from slotool.tables import LatencyTable
     from slotool.workloads import in_company
 

@@ -123,7 +123,7 @@ def serve(
     from functools import partial
 
     from slotool.cli.output import Output
-    from slotool.machine import limit_threads
+    from slotool.process import limit_threads
     from slotool.serving import Limits, Router, create_app
     from slotool.serving.guard import others_can_read, read_token
     from slotool.serving.server import bind, is_loopback, serve_until_told, url_of

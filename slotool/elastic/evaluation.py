@@ -13,7 +13,7 @@ import pandas as pd
 
 from slotool.elastic.model import ElasticModel, confidence
 from slotool.errors import InputError
-from slotool.machine import collector_off
+from slotool.process import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
 
 WARM_UP_CALLS = 20

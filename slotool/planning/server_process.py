@@ -10,7 +10,7 @@ END_WITHIN_S = 30.0
 # ``slotool``, but for a server that must not outlive the command that put it under load, however that one ends.
 _LEASHED = """
 import sys
-from slotool.machine import die_with_parent
+from slotool.process import die_with_parent
 die_with_parent(int(sys.argv.pop(1)))
 from slotool.cli import main
 main()

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from slotool.errors import AlreadyExistsError, InputError
-from slotool.machine import cores_by_preference, machine_facts, machine_id
+from slotool.machine import machine_facts, machine_id
+from slotool.process import cores_by_preference
 from slotool.profiling.rows import Key, Row, by_key
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from slotool.machine import collector_off
+from slotool.process import collector_off
 from slotool.tables.statistics import median_interval
 
 Call = Callable[[], object]

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from slotool.machine import die_with_parent, thread_variables
+from slotool.process import die_with_parent, thread_variables
 
 if TYPE_CHECKING:
     from slotool.profiling.bench import Bench

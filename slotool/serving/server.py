@@ -19,7 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from slotool.errors import InputError
-from slotool.machine import allow_connections
+from slotool.process import allow_connections
 from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http import HttpProtocol

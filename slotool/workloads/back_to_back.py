@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from slotool.elastic.queries import Answer, Queries
-from slotool.machine import collector_off, machine_id
+from slotool.machine import machine_id
+from slotool.process import collector_off
 from slotool.scheduling import CannotMeet, CoRunnerEstimator, Lcao
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from slotool.data.dataset import Split
 from slotool.errors import InputError, RunError
-from slotool.machine import allow_connections
+from slotool.process import allow_connections
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.channels import Target
 from slotool.workloads.endpoint import Channel

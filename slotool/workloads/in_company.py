@@ -18,7 +18,7 @@ import pandas as pd
 
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.queries import Queries
-from slotool.machine import bound_to, cores_by_preference
+from slotool.process import bound_to, cores_by_preference
 from slotool.profiling.busy_copies import BusyCopies, pauses_s
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.scheduling.space import PLANNING_QUANTILE

@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 
 from slotool.data import load_dataset
-from slotool.machine import bound_to, cores_by_preference
 from slotool.planning.server_process import server_process
+from slotool.process import bound_to, cores_by_preference
 from slotool.workloads.endpoint import Terms
 from slotool.workloads.infer import InferEndpoint
 from tests.perf.open_loop import OpenLoop, by_cause

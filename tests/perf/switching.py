@@ -21,8 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from slotool.data import Dataset, load_dataset
-from slotool.machine import bound_to, cores_by_preference, machine_id
+from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
+from slotool.process import bound_to, cores_by_preference
 from slotool.reports.plots import save_png
 from slotool.reports.series.switching import effective_accuracy_against_deadline
 from slotool.rules.switching import Load, SwitchingPlan, rates_by_effective_accuracy

@@ -31,8 +31,8 @@ from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.training import Training, train
 from slotool.elastic.supernets.wrapping import wrap
-from slotool.machine import bound_to, cores_by_preference
 from slotool.planning.server_process import server_process
+from slotool.process import bound_to, cores_by_preference
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.scheduling.batching.profile import Profile
 from slotool.simulation import Scenario, ServiceTimes, simulate

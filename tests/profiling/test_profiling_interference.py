@@ -16,7 +16,8 @@ import pytest
 from attempts import shown_once
 from test_profiling_timer import FakeClock, call_taking
 
-from slotool.machine import cores_by_preference, gpu_models
+from slotool.machine import gpu_models
+from slotool.process import cores_by_preference
 from slotool.profiling.caches import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.profiling.interference import Interference
 from slotool.profiling.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure

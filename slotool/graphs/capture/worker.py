@@ -9,7 +9,7 @@ from typing import TextIO
 
 from slotool.errors import SlotoolError
 from slotool.graphs.capture.sources import Source, capture_source
-from slotool.machine import die_with_parent
+from slotool.process import die_with_parent
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.queries import Queries, dataset_of
-from slotool.machine import limit_threads
+from slotool.process import limit_threads
 from slotool.profiling.backends.base import Backend
 from slotool.tables import OperatingPoint
 

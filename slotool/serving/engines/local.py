@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError, RunError
-from slotool.machine import bound_to, cores_by_preference, schedule, thread_variables
+from slotool.process import bound_to, cores_by_preference, schedule, thread_variables
 from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import CALL, CALLED_OFF, FAILED, LONGEST, READY, REPLY, encode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors

@@ -16,7 +16,7 @@ import numpy as np
 
 from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError, RunError
-from slotool.machine import limit_threads
+from slotool.process import limit_threads
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
 from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import decode_point, encode_point

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from slotool.elastic import load_model
-from slotool.machine import die_with_parent, limit_threads, schedule
+from slotool.process import die_with_parent, limit_threads, schedule
 from slotool.serving.engines.base import CalledOff
 from slotool.serving.engines.protocol import CALL, CALLED_OFF, DONE, FAILED, LONGEST, READY, REPLY, decode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors

@@ -1,0 +1,104 @@
+"""A process: its threads and cores, its scheduling and open files, its garbage collector, and when it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from slotool.machine import read_system_file
+
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+)
+_PR_SET_PDEATHSIG = 1
+_RESERVED_FILES = 256
+
+
+def limit_threads(threads: int) -> None:
+    """Limit torch, and NumPy's linear algebra, to so many threads in this process."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """The environment that sets the threads of numerical libraries when they are loaded."""
+    return dict.fromkeys(_THREAD_VARIABLES, str(threads))
+
+
+def cores_by_preference(topology: str = "/sys/devices/system/cpu") -> list[int]:
+    """The logical cores given to this process: one of each physical core first, then their hyperthread siblings,
+    later numbers first, as the first cores serve the system's interrupts."""
+    siblings: dict[str, list[int]] = {}
+    for core in sorted(os.sched_getaffinity(0), reverse=True):
+        physical = read_system_file(f"{topology}/cpu{core}/topology/thread_siblings_list") or str(core)
+        siblings.setdefault(physical, []).append(core)
+    rank = {core: place for threads in siblings.values() for place, core in enumerate(threads)}
+    return sorted(rank, key=lambda core: (rank[core], -core))
+
+
+@contextmanager
+def bound_to(cores: Iterable[int]) -> Iterator[None]:
+    """Keep this thread, and the processes it starts meanwhile, on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cores))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def schedule(policy: int, process: int | None = None) -> None:
+    """Give all threads of a process (default: this one) a policy of the scheduler, such as ``os.SCHED_IDLE``.
+    Raises ``OSError`` when it has ended."""
+    for thread in os.listdir(f"/proc/{process or 'self'}/task"):
+        os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+
+
+def allow_connections(count: int) -> int:
+    """Raise this process's limit of open files, as far as the system allows, to ``count`` and a reserve.
+
+    Returns for how many connections it is enough, ``count`` at most. Where files are few, these are three quarters of
+    those that are not open yet; the rest is for answers that reject a connection."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _RESERVED_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return count
+    return max(1, min(count, (soft - len(os.listdir("/proc/self/fd"))) * 3 // 4))
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process when ``parent``, which started it, ends: even inside a call that hangs, where a closed pipe
+    would go unnoticed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Keep Python's garbage collector from running in the middle of a measurement."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
