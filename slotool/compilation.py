@@ -24,7 +24,7 @@ _stamps: dict[str, str] = {}
 
 
 def njit(*arguments: Any, **options: Any) -> Any:
-    """As ``numba.njit``; with ``cache=True`` code is compiled anew when any source of this package in it has changed.
+    """As ``numba.njit``; with ``cache=True`` code is compiled again when any source of this package in it has changed.
 
     Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
     """

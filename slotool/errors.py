@@ -57,7 +57,7 @@ class GraphError(InputError):
 
 
 class AlreadyExistsError(InputError):
-    """The output exists and nobody said to replace it."""
+    """The output exists and replacing it was not allowed."""
 
 
 class MissingPackageError(InputError):

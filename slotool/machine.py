@@ -118,8 +118,8 @@ def _shown(value: Any) -> str:
 
 def gpu_models(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
     """The models of the NVIDIA GPUs whose driver this process sees, in the order of their bus."""
-    told = [(read_system_file(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
-    return [line.partition(":")[2].strip() for lines in told for line in lines if line.startswith("Model:")]
+    texts = [(read_system_file(str(path)) or "").splitlines() for path in sorted(Path(driver).glob("*/information"))]
+    return [line.partition(":")[2].strip() for lines in texts for line in lines if line.startswith("Model:")]
 
 
 def _cpu_model() -> str | None:

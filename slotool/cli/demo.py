@@ -1,4 +1,4 @@
-"""``slotool demo``: the whole road on real data, each step the very subcommand a user would type."""
+"""``slotool demo``: a walkthrough on real data, each step a subcommand that a user would type."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def demo(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Walk the whole road: train, profile, predict, build, certify, serve under load, report.
+    """Run every stage on real data: train, profile, predict, build, certify, serve under load, report.
 
     Every step is a real subcommand, printed as it runs, and can be repeated by hand in the run folder.
 
@@ -74,11 +74,11 @@ def demo(
 
     output = Output(as_json=json)
     folder = _fresh_folder(out, force)
-    steps = road(default_dataset() if data == "auto" else data, networks, seed)
+    steps = walkthrough(default_dataset() if data == "auto" else data, networks, seed)
     rows: list[list[str]] = []
     taken_s: dict[str, float] = {}
     started = time.perf_counter()
-    with output.progress("the whole road", total=len(steps)) as progress, ExitStack() as serving:
+    with output.progress("walkthrough", total=len(steps)) as progress, ExitStack() as serving:
         url = None
         for number, step in enumerate(steps, 1):
             if step.served and url is None:
@@ -104,10 +104,10 @@ def demo(
         "report": str(out / "report.html"),
     }
     closing = f"{len(steps)} steps in {duration(seconds)}; the plots are in {out / 'report.html'}"
-    output.result("demo", document, table("The whole road, measured", ["step", "figure", "value"], rows), closing)
+    output.result("demo", document, table("Walkthrough", ["step", "figure", "value"], rows), closing)
 
 
-def road(data: str, networks: int, seed: int) -> Sequence[Step]:
+def walkthrough(data: str, networks: int, seed: int) -> Sequence[Step]:
     """The steps in order, for a data set and a number of random networks to profile."""
     mlps, cnns = networks * 5 // 6, networks - networks * 5 // 6
     load = f"--data {data} --rate {RATE_PER_S} --duration {LOAD_SECONDS} --deadline-ms {DEADLINE_MS}"
@@ -250,7 +250,7 @@ def _run(folder: Path, command: str) -> Document:
     finished = subprocess.run(
         [sys.executable, "-m", "slotool", *shlex.split(command), "--json"], cwd=folder, capture_output=True, text=True
     )
-    # Exit code 1 is a verdict, given with its document: a doctor who misses TensorFlow does not end the walk.
+    # Exit code 1 is a verdict, given with its document: a missing package that doctor reports does not end the demo.
     if finished.returncode not in (0, 1) or not finished.stdout:
         words = (finished.stderr.strip().splitlines() or ["no message"])[-1]
         raise RunError(f"the step 'slotool {command}' ended with exit code {finished.returncode}: {words}")

@@ -1,4 +1,4 @@
-"""``slotool evaluate-drift``: whether certificates still hold, from labelled feedback in the order of arrival."""
+"""``slotool evaluate-drift``: whether guarantees still hold, from labelled feedback in the order of arrival."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def evaluate_drift(
     rules: Rules,
     feedback: Annotated[Path, typer.Argument(help="Outcome table of labelled requests, in the order of arrival.")],
     confidence: Annotated[
-        float, typer.Option("--confidence", help="That no alarm is raised while all certificates hold.")
+        float, typer.Option("--confidence", help="Probability of no alarm while all guarantees hold.")
     ] = 0.99,
     json: Json = False,
 ) -> None:
-    """Watch every tier by a running test; exit 1 when one's certificate no longer holds.
+    """Watch every tier by a sequential test; exit 1 when the guarantee of one no longer holds.
 
     Example: slotool evaluate-drift rules.json feedback.parquet
     """
@@ -49,8 +49,8 @@ def evaluate_drift(
         ]
         for w in watched
     ]
-    title = f"{len(labelled.examples):,} labelled requests; an alarm takes evidence of {wanted:.4g}"
-    columns = ["tolerance, %", "ensemble", "excess over it, points", "evidence", "alarm at request"]
+    title = f"{len(labelled.examples):,} labelled requests; an alarm needs evidence of {wanted:.4g}"
+    columns = ["tolerance, %", "ensemble", "mean excess, points", "evidence", "alarm at request"]
     document = {
         "requests": len(labelled.examples),
         "confidence": confidence,
@@ -68,9 +68,9 @@ def evaluate_drift(
         ],
     }
     if alarms:
-        said = f"{len(alarms)} of {len(watched)} certificates no longer hold: make new rules from fresh outcomes"
+        said = f"{len(alarms)} of {len(watched)} guarantees are violated: make new rules from fresh outcomes"
     else:
-        said = "no certificate is refuted" if watched else "the best version serves every tier: nothing to watch"
+        said = "no guarantee is violated" if watched else "the best version serves every tier: nothing to watch"
     output.result("evaluate-drift", document, table(title, columns, cells), said)
     if alarms:
         raise typer.Exit(1)

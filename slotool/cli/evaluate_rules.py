@@ -1,4 +1,4 @@
-"""``slotool evaluate-rules``: routing rules held against outcomes they were not made from."""
+"""``slotool evaluate-rules``: routing rules evaluated on held-out outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def evaluate_rules(
         typer.Option("--folds", min=2, help="Cross-validate: make rules of the same settings from all folds but one."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", callback=drawable, help="Promised against actual degradation, as PNG.")
+        Path | None,
+        typer.Option("--plot", callback=drawable, help="Plot (PNG) of tolerance against observed degradation."),
     ] = None,
     significance: Annotated[
         float,
@@ -38,7 +39,7 @@ def evaluate_rules(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Replay every tier on fresh outcomes: degradation against tolerance, time and cost saved.
+    """Replay every tier on held-out outcomes: degradation against tolerance, time and cost saved.
 
     Exit 1 on a significant violation: a tier's mean may exceed its tolerance on a sample although the tolerance holds.
 
@@ -60,7 +61,7 @@ def evaluate_rules(
     made, table = RuleSet.load(rules), OutcomeTable.load(outcomes)
     if folds is None:
         if table.sha256 == made.table_sha256:
-            output.warn("the rules were made from these very outcomes: nothing here is held out")
+            output.warn("the rules were made from this outcome table, so nothing here is held out")
         rounds = [verdicts(made, table)]
     else:
         with output.progress(f"{folds} folds of {len(table.examples):,} examples", total=folds) as progress:

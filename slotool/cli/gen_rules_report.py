@@ -120,7 +120,7 @@ def _remarks(rules: RuleSet) -> list[str]:
         return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
     alone = [rule for rule in rules.rules if not rule.certified]
     if len(alone) < len(rules.rules):
-        return [f"where {best} serves alone, no cheaper ensemble was shown to keep the tolerance"] if alone else []
+        return [f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"] if alone else []
     needed = rules.config["examples_for_first_saving"]
     if needed is None:
         return [

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BYTES_PER_GB = 10**9
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many different networks.")]
-Depth = Annotated[str, typer.Option("--depth", help="Fewest:most hidden layers.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of unique networks.")]
+Depth = Annotated[str, typer.Option("--depth", help="Minimum:maximum of hidden layers.")]
 Memory = Annotated[
     float | None,
     typer.Option(
@@ -45,7 +45,9 @@ def generate_mlp(
     out: Out,
     count: Count = 1000,
     depth: Depth = "3:10",
-    units: Annotated[str, typer.Option("--units", help="Least:greatest units per layer, as exponents of 2.")] = "0:14",
+    units: Annotated[
+        str, typer.Option("--units", help="Minimum:maximum of units per layer, as exponents of 2.")
+    ] = "0:14",
     input_shape: Annotated[str, typer.Option("--input-shape", help="Features of one example.")] = "784",
     batch: Batch = 1,
     max_memory_gb: Memory = None,
@@ -53,7 +55,7 @@ def generate_mlp(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Draw different MLPs: 3 to 10 hidden layers of 2^0 to 2^14 units.
+    """Draw unique MLPs: 3 to 10 hidden layers of 2^0 to 2^14 units.
 
     Example: slotool generate mlp -o mlps.parquet --count 1000
     """
@@ -69,17 +71,17 @@ def generate_cnn(
     count: Count = 1000,
     depth: Depth = "3:10",
     channels: Annotated[
-        str, typer.Option("--channels", help="Least:greatest channels per layer, as exponents of 2.")
+        str, typer.Option("--channels", help="Minimum:maximum of channels per layer, as exponents of 2.")
     ] = "0:10",
     input_shape: Annotated[str, typer.Option("--input-shape", help="channels,height,width.")] = "3,32,32",
     resolutions: Annotated[
-        str | None, typer.Option("--resolutions", help="Square pictures of one of these sizes instead, e.g. 32,64,224.")
+        str | None, typer.Option("--resolutions", help="Square images of one of these sizes instead, e.g. 32,64,224.")
     ] = None,
     blocks: Annotated[
         str, typer.Option("--blocks", help=f"What a layer may be, several with commas, or all: {BLOCKS}.")
     ] = "plain",
     downsample: Annotated[
-        str, typer.Option("--downsample", help="How a layer may halve the picture: none, pool, stride.")
+        str, typer.Option("--downsample", help="How a layer may halve the image: none, pool, stride.")
     ] = "none",
     batch: Batch = 1,
     max_memory_gb: Memory = None,
@@ -87,7 +89,7 @@ def generate_cnn(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Draw different CNNs: 3 to 10 layers of 2^0 to 2^10 channels; plain convolutions unless other blocks are named.
+    """Draw unique CNNs: 3 to 10 layers of 2^0 to 2^10 channels; plain convolutions unless other blocks are named.
 
     Example: slotool generate cnn -o cnns.parquet --count 500 --input-shape 3,32,32
 
@@ -132,7 +134,7 @@ def _generate(
         "family": family,
         "seed": seed,
         "count": count,
-        **_said(bounds),
+        **_provenance(bounds),
         "batch": batch,
         "max_memory_bytes": limit,
     }
@@ -158,8 +160,8 @@ def _report(output: Output, out: Path, provenance: dict[str, Any], measured: dic
     from slotool.cli.output import table
 
     rows = [
-        ["networks written, no two alike", f"{measured['written']:,}"],
-        ["there are within the bounds", _many(measured["distinct_possible"])],
+        ["unique networks", f"{measured['written']:,}"],
+        ["search-space size", _many(measured["distinct_possible"])],
         [f"skipped, over {provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB", f"{measured['skipped']:,}"],
         ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
         ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
@@ -201,7 +203,7 @@ def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
     return min(ends[0] or value, value), max(ends[1], value)
 
 
-def _said(bounds: Bounds) -> dict[str, Any]:
+def _provenance(bounds: Bounds) -> dict[str, Any]:
     """The bounds in the file's header; what a family does not have is left out."""
     from dataclasses import asdict
 
@@ -233,5 +235,5 @@ def _range(text: str, option: str) -> tuple[int, int]:
     except ValueError:
         ends = []
     if len(ends) not in (1, 2):
-        raise typer.BadParameter(f"{text!r} is not least:greatest", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not minimum:maximum", param_hint=option)
     return ends[0], ends[-1]

@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class _State:
-    """Which signal came, 0 when none did, and whether a command has told of it."""
+    """Which signal came, 0 when none did, and whether a command has reported it."""
 
     received: int = 0
     explained: bool = False
@@ -65,7 +65,7 @@ def received() -> int:
 
 
 def explained() -> None:
-    """A command has told what an interruption leaves behind, and how to go on."""
+    """A command has reported what an interruption leaves behind, and how to go on."""
     _state.explained = True
 
 

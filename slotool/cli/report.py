@@ -24,9 +24,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Draw everything found: predicted latency, studies of predictors, accuracy against k and latency, tolerance
-    tiers, served latency, deadlines kept in company.
+    tiers, served latency, deadlines kept under co-location.
 
-    The page needs nothing but itself, offline and for good; the same plots lie as PNG in a folder beside it.
+    The page is one self-contained file that works offline; the same plots lie as PNG in a folder next to it.
 
     Example: slotool report . -o report.html
 

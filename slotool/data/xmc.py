@@ -82,7 +82,7 @@ def find_files(folder: Path) -> tuple[Path, Path] | None:
 
 
 def _test_file(path: Path) -> Path | None:
-    """The test file beside ``path`` when that is a training file."""
+    """The test file next to ``path`` when that is a training file."""
     stem, _, ending = path.name.partition(".")
     if ending not in ("txt", "txt.gz"):
         return None
@@ -139,24 +139,24 @@ class _Reader:
 
     def _chunks(self) -> Iterator[bytes]:
         """Whole lines, each ended by a newline."""
-        begun = b""
+        rest_of_line = b""
         try:
             with gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb") as file:
                 # read1 hands over what can be read before it meets the damage, so that its line can be named.
                 while chunk := file.read1(CHUNK_BYTES):
                     whole, newline, rest = chunk.rpartition(b"\n")
                     if newline:
-                        yield begun + whole + newline
-                        begun = rest
+                        yield rest_of_line + whole + newline
+                        rest_of_line = rest
                     else:
-                        begun += chunk
+                        rest_of_line += chunk
         except FileNotFoundError as error:
             raise DataError(f"{self.path}: no such file") from error
         except (OSError, EOFError, zlib.error) as error:
             last = self.lines + 1 if self.classes else 0
             raise DataError(f"{self.path}: cut short or damaged; it can be read up to line {last} ({error})") from error
-        if begun:
-            yield begun + b"\n"
+        if rest_of_line:
+            yield rest_of_line + b"\n"
 
     def _read_header(self, line: bytes) -> int:
         fields = line.split()

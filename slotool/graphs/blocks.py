@@ -21,7 +21,7 @@ def plain(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> st
 
 
 def residual(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """Two convolutions beside a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
+    """Two convolutions with a shortcut, which is one of 1×1 where shapes differ (He et al. 2016)."""
     second = builder.add("Conv2D", plain(builder, last, channels, stride), filters=channels, kernel=3, padding="same")
     if stride or _channels(builder, last) != channels:
         last = builder.add("Conv2D", last, filters=channels, kernel=1, padding="same", **stride)
@@ -35,7 +35,7 @@ def depthwise(builder: GraphBuilder, last: str, channels: int, stride: Stride) -
 
 
 def bottleneck(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """1×1 to a quarter of the channels, 3×3, 1×1 back, all normalised, beside a shortcut (He et al. 2016)."""
+    """1×1 to a quarter of the channels, 3×3, 1×1 back, all normalised, with a shortcut (He et al. 2016)."""
     inner = _normalised(builder, last, max(1, channels // 4), 1, "relu", stride)
     inner = _normalised(builder, inner, max(1, channels // 4), 3, "relu")
     inner = _normalised(builder, inner, channels, 1)
@@ -58,7 +58,7 @@ def inverted(builder: GraphBuilder, last: str, channels: int, stride: Stride) ->
 
 
 def dense(builder: GraphBuilder, last: str, channels: int, stride: Stride) -> str:
-    """Its own channels beside those it was given (Huang et al. 2017); a stride is a pooling in front."""
+    """Its own channels concatenated with its input's (Huang et al. 2017); a stride is a pooling in front."""
     if stride:
         last = builder.add("AveragePooling2D", last, kernel=2, padding="same")
     new = builder.add("ReLU", builder.add("BatchNormalization", last))

@@ -156,7 +156,7 @@ def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ..
 
 
 def lane_padding(channels: int) -> float:
-    """What computing so many channels costs, over what it would cost without lanes left empty."""
+    """What computing so many channels costs, over what it would cost without empty vector lanes."""
     return -(-channels // LANES) * LANES / channels
 
 

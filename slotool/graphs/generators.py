@@ -1,4 +1,4 @@
-"""Random networks to learn latency from (inference-latency-prediction, §3.2): MLPs and CNNs, no two alike.
+"""Random networks to learn latency from (inference-latency-prediction, §3.2): MLPs and CNNs, all unique.
 
 Depth counts what the paper's "depth from 3 to 10" leaves open: the hidden layers whose size is drawn. The InputLayer,
 the pooling of a CNN and the closing Dense of ten classes are not counted. The paper's CNNs are plain; other
@@ -23,7 +23,7 @@ GREATEST_EXPONENT = 30
 MAX_SKIPPED_IN_A_ROW = 20_000
 
 
-# How a CNN's layer may halve the picture.
+# How a CNN's layer may halve the image.
 DOWNSAMPLING = ("none", "pool", "stride")
 
 
@@ -44,7 +44,7 @@ class Bounds:
     """What to draw from: ``depth`` hidden layers, each of 2^e units (MLP) or channels (CNN), e in ``exponents``.
 
     Both ranges include their ends. ``input_shape`` is (features,) or (channels, height, width). For CNNs each layer is
-    one of ``blocks`` and ``downsampling``, and pictures are square of one of ``resolutions``, or as ``input_shape``
+    one of ``blocks`` and ``downsampling``, and images are square of one of ``resolutions``, or as ``input_shape``
     says where there are none. Raises ``InputError`` for an empty range, sizes below 1 or unknown names.
     """
 
@@ -150,9 +150,7 @@ class RandomGraphs(Iterator[OperatorGraph]):
         default, self._build = FAMILIES[family]
         self.bounds = bounds or default
         if count > self.bounds.distinct:
-            raise InputError(
-                f"{count:,} networks asked for, but only {self.bounds.distinct:,} different ones lie within the bounds"
-            )
+            raise InputError(f"{count:,} networks wanted, but the search space has only {self.bounds.distinct:,}")
         self.count, self.drawn, self.skipped = count, 0, 0
         self._limit, self._batch_size = max_memory_bytes, batch_size
         self._random = random.Random(seed)

@@ -3,7 +3,7 @@
 A JSON line is ``OperatorGraph.document()``: ``{"kind": …, "operators": [{"name", "op", "inputs", "attributes"}, …]}``;
 operators that slotool does not know also state ``shape``, ``weights`` and ``flops``. A line may say the graph's
 ``name``, and its ``id``; that is then checked, as that of a Parquet row is. Parquet holds the same text in the column
-``graph``, beside columns for choosing without parsing. docs/reference/graph-format.md is the reference for those who
+``graph``, with columns for choosing without parsing. docs/reference/graph-format.md is the reference for those who
 write such files.
 """
 

@@ -1,4 +1,4 @@
-"""What there is to report on: files and folders told apart by what they declare to be, not by their names."""
+"""What there is to report on: files and folders recognised by the schema they declare, not by their names."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-# One colour per slot, told apart by colour-blind eyes and on white paper; both renderers use these.
+# One colour per slot, distinct for colour-blind eyes and on white paper; both renderers use these.
 PALETTE = ("#0b5fa5", "#c2540a", "#19775a", "#7a3db8", "#b02a4c", "#5c6670", "#8a6d00", "#0f7c8a")
 ALARM = "#b3261e"
 INK = "#1c2530"
@@ -32,8 +32,8 @@ class Axis:
 class Curve:
     """``x``, ``y``: float64 [n] in data units. ``colour``: slot of the palette.
 
-    ``error``: half the length of a vertical error bar, float64 [n]. ``hover``: a text per point for whoever points
-    at it. ``labels``: texts written beside points; an empty one is not written;
+    ``error``: half the length of a vertical error bar, float64 [n]. ``hover``: a text per point, shown under
+    the pointer. ``labels``: texts written next to points; an empty one is not written;
     below the point, or with ``labels_above`` above it. ``wide``: drawn broad and pale, so that
     a curve on the same points can be seen on top of it.
     """
@@ -85,7 +85,7 @@ class Rows:
 class Figure:
     """One plot: ``id`` names its file, ``caption`` is one sentence on what to see, ``source`` where it comes from.
 
-    ``headlines``: the figures worth a line in the report's summary, as (what, value).
+    ``headlines``: the figures for the report's summary, as (what, value).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""A report on disk: one HTML file, and beside it a folder with the same plots as PNG."""
+"""A report on disk: one HTML file, and next to it a folder with the same plots as PNG."""
 
 from __future__ import annotations
 

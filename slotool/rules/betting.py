@@ -1,7 +1,7 @@
 """Evidence that a candidate keeps a tolerance: p-values by betting, and by counting where losses are 0 or 1.
 
-*Betting* (Waudby-Smith & Ramdas, arXiv 2010.09686; stakes as in STaR-Bets, arXiv 2505.22422). A gambler who doubts
-that a candidate keeps the tolerance τ is answered by one who stakes a share λᵢ of the wealth on each example. With
+*Betting* (Waudby-Smith & Ramdas, arXiv 2010.09686; stakes as in STaR-Bets, arXiv 2505.22422). A bet
+that a candidate keeps the tolerance τ stakes a share λᵢ of the wealth on each example. With
 paired losses eᵢ (candidate) and bᵢ (best version) and what τ allows, aᵢ = τ (absolute) or τ·bᵢ (relative), an
 example's excess is sᵢ = eᵢ − bᵢ − aᵢ ≤ 1, and the wealth ∏(1 − λᵢ sᵢ). If the tolerance is exceeded, E[sᵢ] ≥ 0, the
 wealth is a non-negative supermartingale as long as λᵢ ∈ [0, 1] depends only on what came before; by Ville's
@@ -23,7 +23,7 @@ from scipy.stats import binom
 from slotool.rules.base import ToleranceKind
 
 MAX_STAKE = 0.99
-STAKES = tuple(0.5 / 2**power for power in range(7))  # of one who doubts a certificate
+STAKES = tuple(0.5 / 2**power for power in range(7))  # of bets against a guarantee
 RATIO = 0.995
 MIN_TOLERANCE = 1e-6
 # Beyond these nothing is claimed: an error can be no more than 1 point, and 100 times the best version's, worse.
@@ -47,8 +47,8 @@ def betting_p_value(
     """P-value against "the tolerance is exceeded", by stakes that aim at ``alpha``.
 
     ``error``, ``best_error``: float64 [examples] in [0, 1], the examples independent and in an order that does not
-    depend on them. ``second_moment`` > 0: a guess of the mean squared excess made without these examples, worth
-    ``weight`` of them; it and ``alpha`` steer the stakes, not the validity.
+    depend on them. ``second_moment`` > 0: an estimate of the mean squared excess made without these examples, with
+    the weight of ``weight`` of them; it and ``alpha`` set the stakes and leave the test valid.
     """
     from slotool.rules.kernels import greatest_wealth
 
@@ -92,11 +92,10 @@ def degradation_bound(
 
 
 class Evidence:
-    """Wealth of a gambler who doubts that the mean of what comes in is ≤ 0, carried on from part to part: its memory
-    does not grow.
+    """Wealth of bets that the mean excess is above 0, carried on from part to part with constant memory.
 
-    ``largest``: every excess is at least −``largest``. ``restarts``: a new gambler joins at every request, for a
-    certificate that held at first; without them all is staked from the beginning.
+    ``largest``: every excess is at least −``largest``. ``restarts``: a new bet starts at every request, for a
+    guarantee that held at first; without them the whole wealth is staked from the beginning.
     """
 
     def __init__(self, largest: float, *, restarts: bool = True):
@@ -107,7 +106,7 @@ class Evidence:
 
     def after(self, excess: np.ndarray) -> np.ndarray:
         """Wealth after each of these requests: float64 like ``excess``, which is float64 [requests], at most 1, in the
-        order of arrival, after those seen before."""
+        order of arrival, after all earlier ones."""
         from slotool.rules.kernels import doubting_wealth
 
         wealth = doubting_wealth(excess, self._stakes, self._restarts, self._wealth, self.seen)

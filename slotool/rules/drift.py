@@ -1,12 +1,11 @@
-"""Whether a certificate still holds, from labelled feedback as it comes in: a running test by betting.
+"""Whether a guarantee still holds, from labelled feedback as it comes in: a sequential test by betting.
 
-The certificate of a tier says that its answers are on average no worse than tolerated: the excess
-sᵢ = eᵢ − bᵢ − aᵢ has mean ≤ 0, for as long as requests come like those it was made from. A gambler who doubts it
-stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). While the certificate holds that is a
-non-negative supermartingale: it ever exceeds 1/α with probability at most α, however long one watches and whenever
-one looks (Ville). Three things make it find what there is to find and keep it valid, being averages of such wealths:
-several stakes at once; a new gambler at every request, who has lost nothing while all was well, with an initial
-wealth of 1/(t (t + 1)) so that all have 1 together; and no learning of stakes to go wrong.
+The guarantee of a tier is that its answers are on average no worse than tolerated: the excess
+sᵢ = eᵢ − bᵢ − aᵢ has mean ≤ 0, while requests have the distribution of the outcome table. A bet against it
+stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). While the guarantee holds that is a
+non-negative supermartingale: it ever exceeds 1/α with probability at most α, at any stopping time (Ville). The test
+averages several such wealths, which is valid again: one for each of several stakes; and one that starts at every
+request t with wealth 1/(t (t + 1)), in total 1, which has lost nothing before the drift began.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from slotool.tables import OperatingPoint, OutcomeTable
 
 @dataclass(frozen=True)
 class Watched:
-    """One ensemble at the tightest tolerance it serves: mean excess seen (points), greatest evidence, when it sufficed.
+    """One ensemble at its tightest tolerance: mean observed excess (points), greatest evidence, and the alarm.
 
-    ``alarm_at``: number of labelled requests after which the certificate was refuted, None when it never was.
+    ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
     """
 
     point: OperatingPoint
@@ -37,7 +36,7 @@ class Watched:
 
 
 class _Standing:
-    """One ensemble as it stands after the labels seen: sums and the gamblers' wealth, however many came."""
+    """What is known of one ensemble after the labels so far: sums and the wealth of the bets, of constant size."""
 
     def __init__(self, point: OperatingPoint, tolerance: float, largest: float):
         self.point, self.tolerance = point, tolerance
@@ -61,7 +60,7 @@ class _Standing:
 class Watcher:
     """Watches every ensemble of ``rules``, label after label; it keeps no label.
 
-    With probability ≥ ``confidence`` none of them is ever refuted while all certificates hold.
+    With probability ≥ ``confidence`` none of them raises an alarm while all guarantees hold.
     """
 
     def __init__(self, rules: RuleSet, confidence: float):
@@ -70,8 +69,8 @@ class Watcher:
         self._standings: dict[OperatingPoint, _Standing] = {}
 
     def see(self, feedback: OutcomeTable) -> None:
-        """Labelled requests in the order of arrival, after those seen before. Raises ``InputError`` when they lack a
-        version that the rules consult."""
+        """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
+        lack a version that the rules consult."""
         found = list(_excesses(self.rules, feedback))
         wanted = len(found) / (1.0 - self._confidence)
         for point, tolerance, excess, largest in found:
@@ -79,7 +78,7 @@ class Watcher:
             standing.see(excess, wanted)
 
     def watched(self) -> list[Watched]:
-        """How each ensemble stands by what has been seen."""
+        """The state of each ensemble after the labels so far."""
         return [standing.watched() for standing in self._standings.values()]
 
 

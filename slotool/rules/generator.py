@@ -140,14 +140,12 @@ def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, c
     if not cheaper.any():
         return "nothing is cheaper"
     if not tested.any():
-        return f"the {cheaper.sum():,} cheaper candidates looked too bad on the learning part to be tested"
+        return f"the {cheaper.sum():,} cheaper candidates had too large an error on the learning part to be tested"
     other = int(np.argmax(np.where(tested, ranking, -np.inf)))
-    bound, seen = float(assessment.bound[other]), f"observed {degradation[other] * 100:.3g} %"
-    shown = (
-        f"shown to keep {bound * 100:.3g} % only" if np.isfinite(bound) else "not shown to keep any tolerance asked for"
-    )
+    bound, observed = float(assessment.bound[other]), f"observed {degradation[other] * 100:.3g} %"
+    shown = f"proven for {bound * 100:.3g} % only" if np.isfinite(bound) else "not proven for any of the tolerances"
     saving = 1.0 - ranking[other] / ranking[chosen]
-    return f"next cheaper, by {saving:.1%}: {assessment.candidates.policy(other).words}; {shown}, {seen}"
+    return f"next cheaper, by {saving:.1%}: {assessment.candidates.policy(other).words}; {shown}, {observed}"
 
 
 def _alone_note(ranking: np.ndarray, degradation: np.ndarray, best: int, tolerance: float) -> str:
@@ -156,7 +154,7 @@ def _alone_note(ranking: np.ndarray, degradation: np.ndarray, best: int, toleran
         return "the best version serves: no ensemble is cheaper"
     if not (cheaper & (degradation <= tolerance)).any():
         return "the best version serves: no cheaper ensemble keeps this tolerance even as observed"
-    return "the best version serves: no cheaper ensemble was shown to keep this tolerance"
+    return "the best version serves: no cheaper ensemble was proven to keep this tolerance"
 
 
 def _check_settings(

@@ -40,10 +40,10 @@ def step_means(bins: np.ndarray, answers: np.ndarray, rows: np.ndarray, steps: i
 
 @njit(cache=True, nogil=True)
 def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weight: float, max_stake: float) -> float:
-    """The greatest wealth of a gambler who bets that ``excess`` (float64 [examples]) is negative on average.
+    """The greatest wealth of a bet that ``excess`` (float64 [examples]) is negative on average.
 
-    The stake is chosen anew at each example, so that the wealth left to gain until 1/``alpha`` is gained at the last
-    one. ``second_moment``, worth ``weight`` examples: a guess of the mean of the squared excess.
+    The stake of each example aims at a wealth of 1/``alpha`` at the last one. ``second_moment``: an estimate of the
+    mean squared excess, with the weight of ``weight`` examples.
     """
     goal, wealth, greatest = -np.log(alpha), 0.0, 0.0
     squares = second_moment * weight
@@ -63,9 +63,9 @@ def greatest_wealth(excess: np.ndarray, alpha: float, second_moment: float, weig
 def doubting_wealth(
     excess: np.ndarray, stakes: np.ndarray, restarts: bool, wealth: np.ndarray, seen: int
 ) -> np.ndarray:
-    """Mean wealth after each of ``excess`` (float64 [examples]) of gamblers who bet that it is positive on average.
+    """Mean wealth after each of ``excess`` (float64 [examples]) of bets that it is positive on average.
 
-    One gambler per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth``
+    One bet per stake, and with ``restarts`` a new one of each at every example; see ``Evidence``. ``wealth``
     (float64 [stakes], changed in place): of each after the ``seen`` examples before these.
     """
     mean = np.empty(len(excess))

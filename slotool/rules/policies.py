@@ -163,7 +163,7 @@ class Conc(_Pair):
 
     @property
     def words(self) -> str:
-        return f"{self.first} and {self.second} at once, {self.second} awaited below {self.threshold:.4g}"
+        return f"{self.first} and {self.second} at once, falling back to {self.second} below {self.threshold:.4g}"
 
     @classmethod
     def times(cls, first_s: np.ndarray, second_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -195,10 +195,10 @@ def from_point(point: OperatingPoint) -> RoutingPolicy:
     kind, version = point.get("policy"), point.get("version")
     if kind == OSFA.kind and version is not None:
         return OSFA(str(version))
-    first, second, threshold = (point.get(dial) for dial in ("first", "second", "threshold"))
+    first, second, threshold = (point.get(name) for name in ("first", "second", "threshold"))
     if kind in PAIRS and first is not None and second is not None and isinstance(threshold, int | float):
         return PAIRS[str(kind)](str(first), str(second), float(threshold))
-    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq or conc and its dials")
+    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq or conc and its settings")
 
 
 def _columns(outcomes: OutcomeTable, version: str) -> tuple[np.ndarray, ...]:

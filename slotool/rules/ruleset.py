@@ -75,8 +75,8 @@ class RuleSet:
     @property
     def versions(self) -> frozenset[str]:
         """Every service version some rule may consult."""
-        dials = ("version", "first", "second")
-        return frozenset(str(rule.point.get(d)) for rule in self.rules for d in dials if rule.point.get(d) is not None)
+        names = ("version", "first", "second")
+        return frozenset(str(rule.point.get(n)) for rule in self.rules for n in names if rule.point.get(n) is not None)
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""
@@ -99,7 +99,7 @@ class RuleSet:
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
     """The point's key, which is what counts when rules are read, and what it says in words of its own."""
-    versions = [point.get(dial) for dial in ("version", "first", "second")]
+    versions = [point.get(name) for name in ("version", "first", "second")]
     return {
         "point": point.key,
         "policy": point.get("policy"),

@@ -60,7 +60,7 @@ class SwitchingPlan:
 
     @property
     def breakpoints(self) -> list[tuple[float, str]]:
-        """Up to which rate each point serves, descending in accuracy, without points that another makes useless."""
+        """The rate up to which each point serves, descending in accuracy, without points that another dominates."""
         steps: list[tuple[float, str]] = []
         for point in sorted(self.rates_per_s, key=lambda point: -self.accuracy[point]):
             if self.rates_per_s[point] > (steps[-1][0] if steps else 0.0):

@@ -22,13 +22,13 @@ LATENCY_SCHEMA = Schema(
     2,
     (
         Column("subject", "text", "what ran: a graph's id, or an artifact's name"),
-        Column("point", "text", "operating point key; 'full' for a model without a dial", default="full"),
+        Column("point", "text", "operating point key; 'full' for a model without settings", default="full"),
         Column("batch_size", "integer", "examples in one call", default=1, rule=POSITIVE),
         Column("device", "text", "cpu, cuda:N, or what its maker calls it", default="unknown"),
         Column("backend", "text", "what executed it: torch, keras, numba …", default="unknown"),
         Column("threads", "integer", "threads the backend was allowed", default=1, rule=POSITIVE),
         Column("replicas", "integer", "copies serving side by side", default=1, rule=POSITIVE),
-        Column("co_runners", "text", "subjects running beside it, sorted, joined by '+'; empty when alone", default=""),
+        Column("co_runners", "text", "co-runners, sorted, joined by '+'; empty when solo", default=""),
         Column("machine", "text", "fingerprint id of the machine", default="unknown"),
         Column("status", "text", "ok, or why there are no samples: failed, skipped, timeout", default="ok"),
         Column("reason", "text", "one sentence when status is not ok", default=""),
@@ -82,7 +82,7 @@ class LatencyTable(Table):
         ``low_s`` to ``high_s`` is where the median of a repetition in another round lies in 95 % of cases
         (``repetition_interval``, with the noise between rounds of this table's measured rows). Where nobody knows the
         rounds (``rounds`` 0), it is the interval of the median of these samples alone. ``p90_s`` is NaN below 64
-        samples, ``p99_s`` below 662: no honest one exists there (see ``tail_quantile``).
+        samples, ``p99_s`` below 662: too few samples for one (see ``tail_quantile``).
         """
         ok = self.rows[self.rows["status"] == "ok"].reset_index(drop=True)
         noise = self.round_noise()

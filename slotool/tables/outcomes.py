@@ -26,7 +26,7 @@ OUTCOME_SCHEMA = Schema(
         Column(
             "cost",
             "number",
-            "price of this answer; machine time in seconds unless told",
+            "price of this answer; machine time in seconds by default",
             optional=True,
             rule=NOT_NEGATIVE,
         ),

@@ -1,4 +1,4 @@
-"""The one notion of an operating point: where a service's dial stands for one query."""
+"""The one notion of an operating point: the settings of a service for one query."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COMMA = re.compile(r",(?![^()]*\))")
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Dial settings, e.g. ``k=0.25``, ``version=small`` or ``depth=2,width=0.5``; no settings means the full model.
+    """Settings, e.g. ``k=0.25``, ``version=small`` or ``depth=2,width=0.5``; no settings means the full model.
 
-    ``settings``: dial name to number or plain text. Two points are equal when their settings are, whatever their
+    ``settings``: name to number or plain text. Two points are equal when their settings are, whatever their
     order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back. A text
-    that would read as a number or as more dials stands in parentheses there: ``version=(k=0.25)``.
+    that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``.
 
     Raises ``InputError`` for a name or a text value that the key could not carry.
     """
@@ -34,7 +34,7 @@ class OperatingPoint:
         object.__setattr__(self, "settings", tuple(sorted(self.settings)))
         for name, value in self.settings:
             if not _NAME.fullmatch(name):
-                raise InputError(f"operating point: {name!r} is not a dial name (lower-case letters, digits, _)")
+                raise InputError(f"operating point: {name!r} is not a setting's name (lower-case letters, digits, _)")
             if isinstance(value, str) and not _TEXT.fullmatch(value):
                 raise InputError(f"operating point: {value!r} cannot be a value of {name} (no parentheses)")
 
@@ -50,17 +50,17 @@ class OperatingPoint:
             return cls()
         pairs = [part.partition("=") for part in _COMMA.split(key)]
         if any(not name or not equals or not _is_value(value) for name, equals, value in pairs):
-            raise InputError(f"operating point: cannot read {key!r}; expected 'full' or 'dial=value,dial=value'")
+            raise InputError(f"operating point: cannot read {key!r}; expected 'full' or 'name=value,name=value'")
         return cls(tuple((name, _number_or_text(value)) for name, _, value in pairs))
 
     @cached_property
     def key(self) -> str:
-        """Canonical text: ``full``, or ``dial=value`` pairs in alphabetical order."""
+        """Canonical text: ``full``, or ``name=value`` pairs in alphabetical order."""
         return ",".join(f"{name}={_plain(value)}" for name, value in self.settings) or "full"
 
-    def get(self, dial: str) -> Setting | None:
-        """The setting of ``dial``, or None when the point does not turn it."""
-        return dict(self.settings).get(dial)
+    def get(self, name: str) -> Setting | None:
+        """The value of the setting ``name``, or None when the point has none of that name."""
+        return dict(self.settings).get(name)
 
     def __str__(self) -> str:
         return self.key

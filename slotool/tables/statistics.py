@@ -1,4 +1,4 @@
-"""Order statistics of raw samples, with the honesty of how many samples they need."""
+"""Order statistics of raw samples, and the number of samples that each needs."""
 
 from __future__ import annotations
 

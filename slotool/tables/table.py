@@ -14,7 +14,7 @@ from slotool.tables.schema import Schema
 class Table:
     """Rows of ``schema``, checked; ``provenance`` says how they came to be.
 
-    Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). A subclass that demands more than its
+    Build one with ``load`` (Parquet or CSV) or ``of`` (rows as mappings). A subclass that requires more than its
     schema can says so in ``_checked``. Raises ``TableError`` naming source, row and column.
     """
 

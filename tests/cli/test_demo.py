@@ -1,4 +1,4 @@
-"""The whole road, walked for real: every subcommand on the output of the ones before it."""
+"""The demo, run: every subcommand on the output of the ones before it."""
 
 from __future__ import annotations
 

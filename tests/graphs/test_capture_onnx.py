@@ -324,11 +324,11 @@ REFUSED = {
     ),
     "foreign operator": (
         foreign_operator,
-        "node 'act' (com.acme.Wavelet) has an output whose shape cannot be told beforehand",
+        "node 'act' (com.acme.Wavelet) has an output whose shape cannot be inferred",
     ),
     "how many": (
         lambda: model_of([helper.make_node("NonZero", ["x"], ["y"], name="n")], [1, 4]),
-        "node 'n' (NonZero) has an output whose shape cannot be told",
+        "node 'n' (NonZero) has an output whose shape cannot be inferred",
     ),
     "nothing": (lambda: model_of([helper.make_node("Identity", ["x"], ["y"])], [1, 4]), "computes nothing from its"),
 }

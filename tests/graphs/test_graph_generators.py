@@ -1,4 +1,4 @@
-"""Random networks: as many as asked, no two alike, the same for the same seed, and an end when there are no more."""
+"""Random networks: as many as wanted, all unique, the same for the same seed, and an end when there are no more."""
 
 from __future__ import annotations
 

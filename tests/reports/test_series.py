@@ -206,11 +206,11 @@ def test_labels_that_would_overlap_are_left_out() -> None:
 
 def test_deadlines_in_company_say_what_their_table_says() -> None:
     lcao, kept, aclo = interference_figures("net", interference_table(), "i")
-    assert [limit.text for limit in lcao.limits] == ["full network alone", "full network beside 1 copy"]
-    assert curve(lcao, "beside 1 copy").y == pytest.approx([0.8]), "what was refused has no accuracy"
-    assert curve(kept, "LCAO beside 1 copy").y == pytest.approx([0.0, 0.9])
-    assert curve(kept, "full network beside 1 copy").y == pytest.approx([0.0, 0.3])
-    assert "90.00 % are answered in time beside 1 copy and 30.00 % by the full network" in kept.caption
+    assert [limit.text for limit in lcao.limits] == ["full network alone", "full network with 1 co-runner"]
+    assert curve(lcao, "with 1 co-runner").y == pytest.approx([0.8]), "what was refused has no accuracy"
+    assert curve(kept, "LCAO with 1 co-runner").y == pytest.approx([0.0, 0.9])
+    assert curve(kept, "full network with 1 co-runner").y == pytest.approx([0.0, 0.3])
+    assert "90.00 % are answered in time with 1 co-runner and 30.00 % by the full network" in kept.caption
     assert curve(aclo, "alone").x == pytest.approx([2.0])
     assert len(kept.table.rows) == 3
 

@@ -1,4 +1,4 @@
-"""What ``gen-rules`` says beside its rules: why not cheaper, what it would do, what a second costs, and plots."""
+"""What ``gen-rules`` says besides its rules: why not cheaper, what it would do, what a second costs, and plots."""
 
 import json
 

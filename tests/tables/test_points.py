@@ -1,4 +1,4 @@
-"""Operating points: one canonical text per setting of the dials."""
+"""Operating points: one canonical text per combination of settings."""
 
 import pytest
 from hypothesis import given

@@ -61,9 +61,9 @@ def all_captured_apart(
     while done < len(sources):
         # Two modules may have one name, or helpers of one name, in different folders.
         module = _module(sources[done])
-        alike = list(takewhile(lambda source: _module(source) == module, sources[done:]))  # noqa: B023
-        with _worker(alike) as worker:
-            for source in alike:
+        same = list(takewhile(lambda source: _module(source) == module, sources[done:]))  # noqa: B023
+        with _worker(same) as worker:
+            for source in same:
                 yield worker.answer(source, limits)
                 done += 1
                 if not worker.alive_and_well:

@@ -1,4 +1,4 @@
-"""What every capture does alike: take a framework's layers, drop and fold what is none of its own, build the graph.
+"""What every capture does: take a framework's layers, drop and fold what is none of its own, build the graph.
 
 The same network must give the same graph whichever framework it was written in. So layers that do nothing at inference
 are dropped, an activation that follows a layer with weights becomes its attribute, global pooling followed by a

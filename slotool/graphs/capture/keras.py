@@ -33,7 +33,7 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
 
     Weights are counted as ``model.count_params()`` counts them; those of a layer called twice count twice. Layers that
     slotool does not know are kept as ``keras.<class>`` with their shape and weights and 0 FLOPs (see
-    ``OperatorGraph.unknown``), so that their share of the operators alone tells what is left out. Raises
+    ``OperatorGraph.unknown``), so their share of the operators alone says what is left out. Raises
     ``GraphError`` for a model that is not built, is a subclass with a ``call`` of its own, or has a free axis besides
     the batch.
     """

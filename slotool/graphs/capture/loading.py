@@ -62,7 +62,7 @@ def load_keras(name: str) -> keras.Model:
     if is_file and not path.is_file():
         raise GraphError(f"{path}: no such file")
     if is_file and path.suffix != ".keras":
-        raise GraphError(f"{path}: only .keras files are read; save the model anew with model.save('name.keras')")
+        raise GraphError(f"{path}: only .keras files are read; save the model again with model.save('name.keras')")
     if is_file and not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: not a model saved by Keras, or a torn one")
     with _muted():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TO_LAST, TO_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 # They keep a constant's values in their order.
 RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
-# One number beside their data is a setting, such as the 2 of a square, no weight.
+# One number next to their data is a setting, such as the 2 of a square, no weight.
 TAKE_NUMBERS = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Clip", "Pad", "Where", "Dropout")
 # So are all of these' numbers.
 TAKE_SIZES = ("Resize", "Upsample")
@@ -37,7 +37,7 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model that has several inputs or
-    whose shapes cannot be told; ``MissingPackageError`` when the package onnx is not installed.
+    whose shapes cannot be inferred; ``MissingPackageError`` when the package onnx is not installed.
     """
     reading = read_model(source)
     walk = _Walk(reading)
@@ -171,7 +171,7 @@ class _Walk:
         """A value's shape without the batch, channels first."""
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
-            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be told beforehand")
+            raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred")
         shape = self._reading.shapes[value]
         shape = _share(shape, self._reading.batch)
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape

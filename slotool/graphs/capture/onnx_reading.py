@@ -68,7 +68,7 @@ class Reading:
 
 
 def read_model(source: str | Path | onnx.ModelProto) -> Reading:
-    """Read a file or a model that is loaded already; weights that lie in files beside it are not opened.
+    """Read a file or a model that is loaded already; weights that lie in files next to it are not opened.
 
     Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model that has not exactly one input
     or a free axis in it besides the first; ``MissingPackageError`` when the package onnx is not installed.
@@ -165,7 +165,7 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 
 def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
-    """Examples per batch; a free first axis becomes one, so that every shape can be told."""
+    """Examples per batch; a free first axis becomes one, so that every shape can be inferred."""
     inputs = _inputs(graph)
     if len(inputs) != 1:
         names = ", ".join(value.name for value in inputs) or "none"

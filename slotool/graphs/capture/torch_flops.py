@@ -44,7 +44,7 @@ def _counted(target: Any, args: Any, kwargs: Any) -> int:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             target(*args, **{**kwargs, **({"device": "meta"} if "device" in kwargs else {})})
     except Exception:
-        # What depends on values has no FLOPs that shapes could tell; the module's own count still sees it.
+        # What depends on values has no FLOPs that follow from shapes; the module's own count still sees it.
         return 0
     return int(counter.get_total_flops())
 
@@ -75,8 +75,8 @@ def module_flops(module: nn.Module, example: Tensor) -> ModuleFlops | None:
     """FLOPs of a module by the example, None where it cannot run on shapes alone.
 
     The module's own forward runs, not what was captured of it, so that the one can be held against the other: on the
-    batch ``example`` and on one of two, of which the difference is the other examples'. What both have beside is work
-    on weights alone, done once.
+    batch ``example`` and on one of two, of which the difference is the other examples'. What both have in common is
+    work on weights alone, done once.
     """
     batch = len(example)
     large, small = _flops_on(module, example), _flops_on(module, example[:2])

@@ -181,7 +181,7 @@ def _first(node: Any) -> Any:
 
 
 def _order(node: Any, rank: int) -> list[int] | None:
-    """Which axis of its input each axis of a turned tensor is; None where that cannot be told."""
+    """Which axis of its input each axis of a turned tensor is; None where that is unknown."""
     arguments, axes = arguments_of(node), list(range(rank))
     name = _name(node)
     if name == "permute":

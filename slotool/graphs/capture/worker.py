@@ -45,10 +45,10 @@ def _answer(answers: TextIO, source: Source) -> None:
 
 
 def _be_first_when_memory_runs_out() -> None:
-    """Should the system have to end a process, it is to be this one and not who waits for it."""
+    """Should the system run out of memory, let it end this process and not its parent."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        # A system without it ends whom it likes.
+        # A system without this file chooses for itself.
         pass

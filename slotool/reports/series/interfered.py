@@ -1,4 +1,4 @@
-"""Deadlines and accuracy in company: what LCAO keeps of both, alone and beside busy copies on the same core."""
+"""Deadlines and accuracy under co-location: what LCAO keeps of both, alone and with busy copies on the same core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
 from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, Answers, InterferenceTable
 
-# Palette slots: alone and in company, as in the paper's Fig. 6; the full network; the cheapest point.
+# Palette slots: alone and co-located, as in the paper's Fig. 6; the full network; the cheapest point.
 COLOURS = (0, 1, 2, 3, 4)
 FULL_COLOUR, MIN_COLOUR = 5, 7
 
@@ -27,7 +27,7 @@ def interference_figures(name: str, table: InterferenceTable, source: str) -> It
 
 def company(beside: int) -> str:
     """Words for a number of copies."""
-    return "alone" if not beside else f"beside {beside} {'copy' if beside == 1 else 'copies'}"
+    return "alone" if not beside else f"with {beside} co-runner{'' if beside == 1 else 's'}"
 
 
 def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) -> Figure:
@@ -124,18 +124,18 @@ def _accuracy_against_speedup(name: str, table: InterferenceTable, source: str) 
     return Figure(
         id=f"aclo-{name}",
         title=f"{name}: speed-up at accuracy targets",
-        caption="Mean latency of the full network over that of the least k each input needs, in the same company "
+        caption="Mean latency of the full network over that of the least k each input needs, with the same co-runners "
         f"(bars are ± 1 standard error): up to {times.max():.1f} times.",
         source=source,
         x=(log_axis if wide else linear_axis)("average speed-up over the full network", times),
         y=share_axis("accuracy reached", bounds),
         curves=tuple(curves),
-        table=Rows(("target", "company", "accuracy", "mean k", "speed-up"), tuple(cells)),
+        table=Rows(("target", "co-runners", "accuracy", "mean k", "speed-up"), tuple(cells)),
     )
 
 
 def _table(table: InterferenceTable) -> Rows:
-    columns = ("deadline", "company", "in time", "full network", "least k", "refused", "accuracy", "± SE", "mean k")
+    columns = ("deadline", "co-runners", "in time", "full network", "least k", "rejected", "accuracy", "± SE", "mean k")
     return Rows(
         columns,
         tuple(

@@ -1,4 +1,4 @@
-"""Response time and cost of tiers beside those of single versions (tolerance-tiers, Figs. 9 and 10)."""
+"""Response time and cost of tiers compared with single versions (tolerance-tiers, Figs. 9 and 10)."""
 
 from __future__ import annotations
 
