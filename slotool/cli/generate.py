@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
-    from slotool.graphs.generators import Bounds
+    from slotool.graphs.generators import SearchSpace
 
 BYTES_PER_GB = 10**9
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
@@ -59,11 +59,11 @@ def generate_mlp(
 
     Example: slotool generate mlp -o mlps.parquet --count 1000
     """
-    from slotool.graphs.generators import Bounds
+    from slotool.graphs.generators import SearchSpace
 
     shape = _sizes(input_shape, "--input-shape", 1)
-    bounds = Bounds(_range(depth, "--depth"), _range(units, "--units"), shape)
-    _generate("mlp", out, count, bounds, batch, max_memory_gb, seed, force, json)
+    space = SearchSpace(_range(depth, "--depth"), _range(units, "--units"), shape)
+    _generate("mlp", out, count, space, batch, max_memory_gb, seed, force, json)
 
 
 def generate_cnn(
@@ -96,9 +96,9 @@ def generate_cnn(
     Example: slotool generate cnn -o mixed.parquet --blocks all --downsample none,pool,stride
     """
     from slotool.graphs import blocks as known
-    from slotool.graphs.generators import Bounds
+    from slotool.graphs.generators import SearchSpace
 
-    bounds = Bounds(
+    space = SearchSpace(
         _range(depth, "--depth"),
         _range(channels, "--channels"),
         _sizes(input_shape, "--input-shape", 3),
@@ -106,14 +106,14 @@ def generate_cnn(
         downsampling=_names(downsample),
         resolutions=_sizes(resolutions, "--resolutions") if resolutions else (),
     )
-    _generate("cnn", out, count, bounds, batch, max_memory_gb, seed, force, json)
+    _generate("cnn", out, count, space, batch, max_memory_gb, seed, force, json)
 
 
 def _generate(
     family: str,
     out: Path,
     count: int,
-    bounds: Bounds,
+    space: SearchSpace,
     batch: int,
     max_memory_gb: float | None,
     seed: int,
@@ -134,18 +134,18 @@ def _generate(
         "family": family,
         "seed": seed,
         "count": count,
-        **_provenance(bounds),
+        **_provenance(space),
         "batch": batch,
         "max_memory_bytes": limit,
     }
     started = time.perf_counter()
-    graphs = RandomGraphs(family, count, seed, bounds, limit, batch)
+    graphs = RandomGraphs(family, count, seed, space, limit, batch)
     watched = _Watched(graphs)
     with output.progress(f"drawing {family.upper()}s", total=count) as progress:
         written = write_graphs(out, watched, provenance, progress.advance)
     measured = {
         "written": written,
-        "distinct_possible": bounds.distinct,
+        "search_space_size": space.size,
         "skipped": graphs.skipped,
         "weights_min": watched.weights[0],
         "weights_max": watched.weights[1],
@@ -161,7 +161,7 @@ def _report(output: Output, out: Path, provenance: dict[str, Any], measured: dic
 
     rows = [
         ["unique networks", f"{measured['written']:,}"],
-        ["search-space size", _many(measured["distinct_possible"])],
+        ["search-space size", _many(measured["search_space_size"])],
         [f"skipped, over {provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB", f"{measured['skipped']:,}"],
         ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
         ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
@@ -203,12 +203,12 @@ def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
     return min(ends[0] or value, value), max(ends[1], value)
 
 
-def _provenance(bounds: Bounds) -> dict[str, Any]:
-    """The bounds in the file's header; what a family does not have is left out."""
+def _provenance(space: SearchSpace) -> dict[str, Any]:
+    """The space in the file's header; what a family does not have is left out."""
     from dataclasses import asdict
 
     optional = ("blocks", "downsampling", "resolutions")
-    return {name: value for name, value in asdict(bounds).items() if name not in optional or value not in ((), *_PLAIN)}
+    return {name: value for name, value in asdict(space).items() if name not in optional or value not in ((), *_PLAIN)}
 
 
 _PLAIN = (("plain",), ("none",))

@@ -40,7 +40,7 @@ class Layer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SearchSpace:
     """What to draw from: ``depth`` hidden layers, each of 2^e units (MLP) or channels (CNN), e in ``exponents``.
 
     Both ranges include their ends. ``input_shape`` is (features,) or (channels, height, width). For CNNs each layer is
@@ -84,14 +84,14 @@ class Bounds:
         return len(self.input_shapes) * layers**depth
 
     @property
-    def distinct(self) -> int:
-        """How many different networks there are within these bounds."""
+    def size(self) -> int:
+        """How many different networks there are within these space."""
         return sum(map(self.distinct_of, self.depths))
 
 
 # The paper's ranges; it leaves input sizes open, so they are ours: Fashion-MNIST's pixels and a small colour image.
-MLP_BOUNDS = Bounds(depth=(3, 10), exponents=(0, 14), input_shape=(784,))
-CNN_BOUNDS = Bounds(depth=(3, 10), exponents=(0, 10), input_shape=(3, 32, 32))
+MLP_SPACE = SearchSpace(depth=(3, 10), exponents=(0, 14), input_shape=(784,))
+CNN_SPACE = SearchSpace(depth=(3, 10), exponents=(0, 10), input_shape=(3, 32, 32))
 
 
 def mlp(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
@@ -120,7 +120,7 @@ def cnn(input_shape: tuple[int, ...], layers: Sequence[Layer]) -> OperatorGraph:
 
 
 Build = Callable[[tuple[int, ...], Sequence[Layer]], OperatorGraph]
-FAMILIES: dict[str, tuple[Bounds, Build]] = {"mlp": (MLP_BOUNDS, mlp), "cnn": (CNN_BOUNDS, cnn)}
+FAMILIES: dict[str, tuple[SearchSpace, Build]] = {"mlp": (MLP_SPACE, mlp), "cnn": (CNN_SPACE, cnn)}
 # A network as drawn: which input shape, then for each layer which exponent, block and downsampling.
 Genes = bytes
 
@@ -133,7 +133,7 @@ class RandomGraphs(Iterator[OperatorGraph]):
     over, counted in ``skipped``, and another drawn in its place. Memory grows by some hundred bytes per network.
 
     Raises ``InputError`` for an unknown family, and when fewer such networks exist than asked for: at once where the
-    bounds say so, else when the search has found no more.
+    space say so, else when the search has found no more.
     """
 
     def __init__(
@@ -141,25 +141,25 @@ class RandomGraphs(Iterator[OperatorGraph]):
         family: str,
         count: int,
         seed: int = 0,
-        bounds: Bounds | None = None,
+        space: SearchSpace | None = None,
         max_memory_bytes: int | None = None,
         batch_size: int = 1,
     ):
         if family not in FAMILIES:
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
         default, self._build = FAMILIES[family]
-        self.bounds = bounds or default
-        if count > self.bounds.distinct:
-            raise InputError(f"{count:,} networks wanted, but the search space has only {self.bounds.distinct:,}")
+        self.space = space or default
+        if count > self.space.size:
+            raise InputError(f"{count:,} networks wanted, but the search space has only {self.space.size:,}")
         self.count, self.drawn, self.skipped = count, 0, 0
         self._limit, self._batch_size = max_memory_bytes, batch_size
         self._random = random.Random(seed)
         self._seen: set[Genes] = set()
-        self._left = {depth: self.bounds.distinct_of(depth) for depth in self.bounds.depths}
-        smallest = self._graph(bytes([0, *[self.bounds.exponents[0], 0, 0] * self.bounds.depth[0]]))
+        self._left = {depth: self.space.distinct_of(depth) for depth in self.space.depths}
+        smallest = self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]]))
         if not self._fits(smallest):
             raise InputError(
-                f"the smallest network within these bounds takes {smallest.memory_bytes(batch_size):,} bytes, "
+                f"the smallest network within these space takes {smallest.memory_bytes(batch_size):,} bytes, "
                 f"the memory limit is {max_memory_bytes:,}"
             )
 
@@ -193,11 +193,11 @@ class RandomGraphs(Iterator[OperatorGraph]):
         return genes
 
     def _drawn(self, depth: int) -> Genes:
-        bounds = self.bounds
-        exponents = [self._random.randint(*bounds.exponents) for _ in range(depth)]
-        blocks = [self._one_of(len(bounds.blocks)) for _ in range(depth)]
-        downsampling = [self._one_of(len(bounds.downsampling)) for _ in range(depth)]
-        shape = self._one_of(len(bounds.input_shapes))
+        space = self.space
+        exponents = [self._random.randint(*space.exponents) for _ in range(depth)]
+        blocks = [self._one_of(len(space.blocks)) for _ in range(depth)]
+        downsampling = [self._one_of(len(space.downsampling)) for _ in range(depth)]
+        shape = self._one_of(len(space.input_shapes))
         return bytes([shape, *chain.from_iterable(zip(exponents, blocks, downsampling, strict=True))])
 
     def _one_of(self, choices: int) -> int:
@@ -205,10 +205,10 @@ class RandomGraphs(Iterator[OperatorGraph]):
         return self._random.randrange(choices) if choices > 1 else 0
 
     def _graph(self, genes: Genes) -> OperatorGraph:
-        bounds, layers = self.bounds, zip(genes[1::3], genes[2::3], genes[3::3], strict=True)
+        space, layers = self.space, zip(genes[1::3], genes[2::3], genes[3::3], strict=True)
         return self._build(
-            bounds.input_shapes[genes[0]],
-            [Layer(exponent, bounds.blocks[block], bounds.downsampling[down]) for exponent, block, down in layers],
+            space.input_shapes[genes[0]],
+            [Layer(exponent, space.blocks[block], space.downsampling[down]) for exponent, block, down in layers],
         )
 
     def _fits(self, graph: OperatorGraph) -> bool:

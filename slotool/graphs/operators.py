@@ -35,7 +35,7 @@ Infer = Callable[[Attributes, Sequence[Shape]], Effect]
 
 
 @dataclass(frozen=True)
-class Kind:
+class OperatorType:
     """How one operator behaves.
 
     ``attributes`` maps each attribute it may have to its default (``REQUIRED`` for none); ``inputs`` is how many
@@ -243,35 +243,35 @@ _WINDOW = {"kernel": REQUIRED, "stride": 1, "padding": "valid", "dilation": 1}
 _TRAINED = {"bias": True, "activation": None}
 _POOL = {"kernel": REQUIRED, "stride": None, "padding": "valid"}  # None: as the kernel
 
-OPERATORS: dict[str, Kind] = {
-    "InputLayer": Kind(_input, {"shape": REQUIRED}, inputs=0),
-    "Dense": Kind(_dense, {"units": REQUIRED, **_TRAINED}),
-    "Conv2D": Kind(_conv2d, {"filters": REQUIRED, **_WINDOW, "groups": 1, **_TRAINED}),
-    "DepthwiseConv2D": Kind(_depthwise, {**_WINDOW, "multiplier": 1, **_TRAINED}),
-    "SeparableConv2D": Kind(_separable, {"filters": REQUIRED, **_WINDOW, "multiplier": 1, **_TRAINED}),
-    "MaxPooling2D": Kind(_pool2d, _POOL),
-    "AveragePooling2D": Kind(_pool2d, _POOL),
-    "GlobalAveragePooling2D": Kind(_global_pool, {"keepdims": False}),
-    "GlobalMaxPooling2D": Kind(_global_pool, {"keepdims": False}),
-    "ZeroPadding2D": Kind(_zero_pad, {"padding": REQUIRED}),
-    "Cropping2D": Kind(_crop, {"cropping": REQUIRED}),
-    "Flatten": Kind(_flatten),
-    "Reshape": Kind(_reshape, {"shape": REQUIRED}),
-    "BatchNormalization": Kind(_batch_norm, {"scale": True, "center": True}),
-    "LayerNormalization": Kind(_layer_norm, {"scale": True, "center": True}),
-    "Normalization": Kind(_normalization, {"fixed": False}),
-    "LayerScale": Kind(_layer_scale),
-    "Rescaling": Kind(_elementwise),
-    "ReLU": Kind(_elementwise),
-    "Softmax": Kind(_elementwise),
-    "Activation": Kind(_elementwise, {"activation": REQUIRED}),
-    "Add": Kind(_combine, inputs=None),
-    "Multiply": Kind(_combine, inputs=None),
-    "Concatenate": Kind(_concatenate, inputs=None),
+OPERATORS: dict[str, OperatorType] = {
+    "InputLayer": OperatorType(_input, {"shape": REQUIRED}, inputs=0),
+    "Dense": OperatorType(_dense, {"units": REQUIRED, **_TRAINED}),
+    "Conv2D": OperatorType(_conv2d, {"filters": REQUIRED, **_WINDOW, "groups": 1, **_TRAINED}),
+    "DepthwiseConv2D": OperatorType(_depthwise, {**_WINDOW, "multiplier": 1, **_TRAINED}),
+    "SeparableConv2D": OperatorType(_separable, {"filters": REQUIRED, **_WINDOW, "multiplier": 1, **_TRAINED}),
+    "MaxPooling2D": OperatorType(_pool2d, _POOL),
+    "AveragePooling2D": OperatorType(_pool2d, _POOL),
+    "GlobalAveragePooling2D": OperatorType(_global_pool, {"keepdims": False}),
+    "GlobalMaxPooling2D": OperatorType(_global_pool, {"keepdims": False}),
+    "ZeroPadding2D": OperatorType(_zero_pad, {"padding": REQUIRED}),
+    "Cropping2D": OperatorType(_crop, {"cropping": REQUIRED}),
+    "Flatten": OperatorType(_flatten),
+    "Reshape": OperatorType(_reshape, {"shape": REQUIRED}),
+    "BatchNormalization": OperatorType(_batch_norm, {"scale": True, "center": True}),
+    "LayerNormalization": OperatorType(_layer_norm, {"scale": True, "center": True}),
+    "Normalization": OperatorType(_normalization, {"fixed": False}),
+    "LayerScale": OperatorType(_layer_scale),
+    "Rescaling": OperatorType(_elementwise),
+    "ReLU": OperatorType(_elementwise),
+    "Softmax": OperatorType(_elementwise),
+    "Activation": OperatorType(_elementwise, {"activation": REQUIRED}),
+    "Add": OperatorType(_combine, inputs=None),
+    "Multiply": OperatorType(_combine, inputs=None),
+    "Concatenate": OperatorType(_concatenate, inputs=None),
 }
 
 
-def _canonical(op: str, kind: Kind, attributes: Attributes) -> dict[str, Any]:
+def _canonical(op: str, kind: OperatorType, attributes: Attributes) -> dict[str, Any]:
     foreign = [name for name in attributes if name not in kind.attributes]
     if foreign:
         raise GraphError(f"{op} has no attribute {foreign[0]!r}; it has {', '.join(kind.attributes) or 'none'}")
@@ -291,7 +291,7 @@ def _canonical(op: str, kind: Kind, attributes: Attributes) -> dict[str, Any]:
     return kept
 
 
-def _settle_window(kind: Kind, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
+def _settle_window(kind: OperatorType, attributes: dict[str, Any], inputs: Sequence[Shape]) -> None:
     """Bring stride and padding to their canonical form, which depends on the kernel and the size of the input."""
     if "kernel" not in attributes:
         return

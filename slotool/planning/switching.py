@@ -14,7 +14,7 @@ from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
-from slotool.rules.switching import Load, SwitchingPlan, greatest_rate
+from slotool.rules.switching import LoadTest, SwitchingPlan, greatest_rate
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching import ControlGrid
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -86,7 +86,7 @@ class PlanSearch:
         name, grid = self._model
         replicas, threads = configuration
         rates: dict[str, float] = {}
-        loads: list[Load] = []
+        loads: list[LoadTest] = []
         for row, point in enumerate(grid.points):
             first_per_s = min(FIRST_SHARE * replicas * float(grid.best_rate_per_s[row]), FIRST_MAX_PER_S)
             with self._served(point, configuration, split, advance) as measure:
@@ -98,7 +98,7 @@ class PlanSearch:
     @contextmanager
     def _served(
         self, point: OperatingPoint, configuration: Configuration, split: Split, advance: Callable[[], None]
-    ) -> Iterator[Callable[[float], Load]]:
+    ) -> Iterator[Callable[[float], LoadTest]]:
         """A server that answers at ``point`` alone, and a function that measures it at a rate."""
         replicas, threads = configuration
         tables = ["--latency", str(self.latency), "--outcomes", str(self.outcomes), "--policy", f"fixed@{point.key}"]
@@ -107,12 +107,12 @@ class PlanSearch:
             terms = Terms(self.deadline_s, None, None, None)
             target = Target(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S)
 
-            def measure(rate_per_s: float) -> Load:
+            def measure(rate_per_s: float) -> LoadTest:
                 run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed), target)
                 run.drive()
                 advance()
                 log = run.log()
-                return Load(
+                return LoadTest(
                     point.key, replicas, threads, rate_per_s, log.tail_of_all_s(0.99), float(log.in_time.mean())
                 )
 

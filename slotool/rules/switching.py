@@ -21,7 +21,7 @@ MAX_GROWTH = 64
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadTest:
     """One load test of ``point`` on ``replicas`` workers of ``threads`` threads: ``p99_s`` of all requests sent, None
     when a hundredth of them was not answered, and ``attainment``, the share within the deadline."""
 
@@ -47,7 +47,7 @@ class SwitchingPlan:
     threads: int
     rates_per_s: Mapping[str, float]
     accuracy: Mapping[str, float]
-    loads: tuple[Load, ...]
+    loads: tuple[LoadTest, ...]
     machine: str
 
     def point_for(self, rate_per_s: float) -> str | None:
@@ -88,13 +88,15 @@ class SwitchingPlan:
         return plan
 
 
-def greatest_rate(measure: Callable[[float], Load], first_per_s: float, deadline_s: float) -> tuple[float, list[Load]]:
+def greatest_rate(
+    measure: Callable[[float], LoadTest], first_per_s: float, deadline_s: float
+) -> tuple[float, list[LoadTest]]:
     """The greatest rate, to within ``RESOLUTION``, whose P99 stays within the deadline; 0 when none was found.
 
     Tries ``first_per_s``, doubles or halves until both a rate that is kept and one that is not are known, then halves
     the interval (in ratio).
     """
-    loads: list[Load] = []
+    loads: list[LoadTest] = []
 
     def kept(rate_per_s: float) -> bool:
         loads.append(measure(rate_per_s))
@@ -116,7 +118,7 @@ def greatest_rate(measure: Callable[[float], Load], first_per_s: float, deadline
     return good, loads
 
 
-def rates_by_effective_accuracy(loads: Sequence[Load], accuracy: Mapping[str, float]) -> dict[str, float]:
+def rates_by_effective_accuracy(loads: Sequence[LoadTest], accuracy: Mapping[str, float]) -> dict[str, float]:
     """Per point the greatest rate tried up to which no less accurate point answers more correctly and in time.
 
     A point may miss more than a hundredth there, as long as its accuracy makes up for it (model-switching, §3: the

@@ -3,7 +3,7 @@
 from slotool.tables.latency import LATENCY_SCHEMA, LatencyTable
 from slotool.tables.outcomes import OUTCOME_SCHEMA, OutcomeTable
 from slotool.tables.points import FULL, OperatingPoint
-from slotool.tables.schema import Column, Rule, Schema, schema_name
+from slotool.tables.schema import Column, Constraint, Schema, schema_name
 from slotool.tables.table import Table
 
 __all__ = [
@@ -11,10 +11,10 @@ __all__ = [
     "LATENCY_SCHEMA",
     "OUTCOME_SCHEMA",
     "Column",
+    "Constraint",
     "LatencyTable",
     "OperatingPoint",
     "OutcomeTable",
-    "Rule",
     "Schema",
     "Table",
     "schema_name",

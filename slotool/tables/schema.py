@@ -37,16 +37,16 @@ _NOT_PARQUET = (pa.ArrowException, OSError, ValueError)
 
 
 @dataclass(frozen=True)
-class Rule:
+class Constraint:
     """What every value of a column must satisfy: ``holds`` maps the values to a mask, ``text`` says it in words."""
 
     text: str
     holds: Callable[[np.ndarray], np.ndarray]
 
 
-POSITIVE = Rule("must be greater than 0", lambda values: values > 0)
-NOT_NEGATIVE = Rule("must not be negative", lambda values: values >= 0)
-FINITE = Rule("must be a finite number", np.isfinite)
+POSITIVE = Constraint("must be greater than 0", lambda values: values > 0)
+NOT_NEGATIVE = Constraint("must not be negative", lambda values: values >= 0)
+FINITE = Constraint("must be a finite number", np.isfinite)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Column:
     meaning: str
     default: Any = None
     optional: bool = False
-    rule: Rule | None = None
+    rule: Constraint | None = None
     alias: str | None = None
 
     @property

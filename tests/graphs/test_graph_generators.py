@@ -11,7 +11,7 @@ import torch
 
 from slotool.errors import InputError
 from slotool.graphs.blocks import BLOCKS
-from slotool.graphs.generators import DOWNSAMPLING, MLP_BOUNDS, Bounds, RandomGraphs
+from slotool.graphs.generators import DOWNSAMPLING, MLP_SPACE, RandomGraphs, SearchSpace
 from slotool.graphs.store import write_graphs
 from slotool.graphs.torch_module import GraphModule
 
@@ -31,10 +31,10 @@ def test_networks_are_different_and_within_the_papers_bounds(family: str) -> Non
 
 
 def test_an_mlp_and_a_cnn_are_built_as_documented() -> None:
-    (mlp,) = RandomGraphs("mlp", 1, bounds=Bounds((1, 1), (3, 3), (784,)))
+    (mlp,) = RandomGraphs("mlp", 1, space=SearchSpace((1, 1), (3, 3), (784,)))
     assert [o.op for o in mlp.operators] == ["InputLayer", "Dense", "Dense"]
     assert mlp.weights == 784 * 8 + 8 + 8 * 10 + 10
-    (cnn,) = RandomGraphs("cnn", 1, bounds=Bounds((2, 2), (2, 2), (3, 32, 32)))
+    (cnn,) = RandomGraphs("cnn", 1, space=SearchSpace((2, 2), (2, 2), (3, 32, 32)))
     assert [o.op for o in cnn.operators] == ["InputLayer", "Conv2D", "Conv2D", "GlobalAveragePooling2D", "Dense"]
     assert cnn.weights == (27 * 4 + 4) + (36 * 4 + 4) + (4 * 10 + 10)
     assert cnn.operators[2].shape == (4, 32, 32)
@@ -68,7 +68,7 @@ ALL_KINDS = {"blocks": tuple(BLOCKS), "downsampling": DOWNSAMPLING, "resolutions
 
 
 def test_other_blocks_downsampling_and_resolutions_are_drawn_and_run() -> None:
-    graphs = list(RandomGraphs("cnn", 200, seed=1, bounds=Bounds((3, 6), (0, 4), (3, 32, 32), **ALL_KINDS)))
+    graphs = list(RandomGraphs("cnn", 200, seed=1, space=SearchSpace((3, 6), (0, 4), (3, 32, 32), **ALL_KINDS)))
     operators = {o.op for graph in graphs for o in graph.operators}
     assert operators >= {"Conv2D", "DepthwiseConv2D", "SeparableConv2D", "BatchNormalization", "LayerNormalization"}
     assert operators >= {"LayerScale", "Add", "Multiply", "Concatenate", "ReLU", "Activation", "MaxPooling2D"}
@@ -80,26 +80,26 @@ def test_other_blocks_downsampling_and_resolutions_are_drawn_and_run() -> None:
 
 
 def test_all_networks_of_all_kinds_can_be_had_once_each() -> None:
-    bounds = Bounds((1, 2), (0, 1), (3, 8, 8), **ALL_KINDS)
-    assert bounds.distinct == 2 * (54 + 54 * 54)
-    assert len({graph.id for graph in RandomGraphs("cnn", bounds.distinct, bounds=bounds)}) == bounds.distinct
+    space = SearchSpace((1, 2), (0, 1), (3, 8, 8), **ALL_KINDS)
+    assert space.size == 2 * (54 + 54 * 54)
+    assert len({graph.id for graph in RandomGraphs("cnn", space.size, space=space)}) == space.size
 
 
 def test_the_memory_limit_is_that_of_the_batch() -> None:
-    bounds = Bounds((2, 4), (0, 6), (3, 32, 32))
-    alone = RandomGraphs("cnn", 50, 1, bounds, max_memory_bytes=2_000_000)
-    together = RandomGraphs("cnn", 50, 1, bounds, max_memory_bytes=2_000_000, batch_size=8)
+    space = SearchSpace((2, 4), (0, 6), (3, 32, 32))
+    alone = RandomGraphs("cnn", 50, 1, space, max_memory_bytes=2_000_000)
+    together = RandomGraphs("cnn", 50, 1, space, max_memory_bytes=2_000_000, batch_size=8)
     assert all(graph.memory_bytes(8) <= 2_000_000 for graph in together)
     assert any(graph.memory_bytes(8) > 2_000_000 for graph in alone)
     assert together.skipped > alone.skipped
 
 
 def test_all_networks_within_the_bounds_can_be_had_but_not_one_more() -> None:
-    bounds = Bounds((1, 3), (0, 3), (5,))
-    assert bounds.distinct == 4 + 16 + 64
-    assert len({graph.id for graph in RandomGraphs("mlp", 84, bounds=bounds)}) == 84
+    space = SearchSpace((1, 3), (0, 3), (5,))
+    assert space.size == 4 + 16 + 64
+    assert len({graph.id for graph in RandomGraphs("mlp", 84, space=space)}) == 84
     with pytest.raises(InputError, match="85 networks asked for, but only 84 different ones"):
-        RandomGraphs("mlp", 85, bounds=bounds)
+        RandomGraphs("mlp", 85, space=space)
 
 
 def test_networks_over_the_memory_limit_are_passed_over_counted_and_replaced() -> None:
@@ -113,14 +113,14 @@ def test_networks_over_the_memory_limit_are_passed_over_counted_and_replaced() -
 
 
 def test_a_memory_limit_that_leaves_too_few_ends_the_search() -> None:
-    bounds = Bounds((2, 2), (0, 3), (4,))
-    sizes = sorted(graph.memory_bytes() for graph in RandomGraphs("mlp", 16, bounds=bounds))
+    space = SearchSpace((2, 2), (0, 3), (4,))
+    sizes = sorted(graph.memory_bytes() for graph in RandomGraphs("mlp", 16, space=space))
     fitting = sum(size <= sizes[9] for size in sizes)
-    graphs = RandomGraphs("mlp", 16, bounds=bounds, max_memory_bytes=sizes[9])
+    graphs = RandomGraphs("mlp", 16, space=space, max_memory_bytes=sizes[9])
     with pytest.raises(InputError, match=f"found only {fitting} of 16 networks"):
         list(graphs)
-    with pytest.raises(InputError, match="the smallest network within these bounds takes"):
-        RandomGraphs("mlp", 1, bounds=MLP_BOUNDS, max_memory_bytes=1000)
+    with pytest.raises(InputError, match="the smallest network within these space takes"):
+        RandomGraphs("mlp", 1, space=MLP_SPACE, max_memory_bytes=1000)
 
 
 def test_drawing_is_lazy() -> None:
@@ -144,7 +144,7 @@ def test_drawing_is_lazy() -> None:
 )
 def test_bounds_that_hold_nothing_are_refused(bad: dict) -> None:
     with pytest.raises(InputError):
-        Bounds(**bad)
+        SearchSpace(**bad)
 
 
 def test_an_unknown_family_is_refused() -> None:

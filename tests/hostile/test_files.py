@@ -22,7 +22,7 @@ from slotool.graphs import GraphBuilder
 from slotool.graphs.store import read_graphs
 from slotool.predictors.trained import COLOCATED, TrainedPredictor
 from slotool.rules import RuleSet
-from slotool.rules.switching import Load, SwitchingPlan
+from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.tables.schema import MAX_COLUMNS
 from slotool.testing.rules import family_outcomes
@@ -166,7 +166,7 @@ def rules_and_plan(folder: Path) -> dict[Path, Callable[[Path], Any]]:
     outcomes = family_outcomes(300)
     rules = generate_rules(outcomes, tolerances=[0.05, 0.1], tolerance_kind="absolute")
     rules.save(folder / "rules.json")
-    load = Load("version=small", 1, 1, 100.0, 0.01, 1.0)
+    load = LoadTest("version=small", 1, 1, 100.0, 0.01, 1.0)
     key = "version=small"
     SwitchingPlan("net", 0.02, 1, 1, {key: 100.0}, {key: 0.9}, (load,), "m").save(folder / "plan.json")
 

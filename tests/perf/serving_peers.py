@@ -33,7 +33,7 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.data import load_dataset
 from slotool.errors import RunError
 from slotool.planning.server_process import server_process
-from slotool.rules.switching import Load, greatest_rate
+from slotool.rules.switching import LoadTest, greatest_rate
 from slotool.serving.server import bind
 from slotool.workloads import Poisson
 from slotool.workloads.channels import Target
@@ -156,12 +156,12 @@ def _greatest(target: Target, name: str) -> dict[str, Any]:
     seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "4"))
     accuracies, split = [], load_dataset("digits").test
 
-    def measure(rate_per_s: float) -> Load:
+    def measure(rate_per_s: float) -> LoadTest:
         first = measure_once(rate_per_s)
         # A machine with other tenants stalls now and then: what fails is tried once more.
         return first if first.p99_s is not None and first.p99_s <= P99_S else measure_once(rate_per_s)
 
-    def measure_once(rate_per_s: float) -> Load:
+    def measure_once(rate_per_s: float) -> LoadTest:
         run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), seconds, split, seed=1), target)
         run.drive()
         log = run.log()
@@ -170,7 +170,7 @@ def _greatest(target: Target, name: str) -> dict[str, Any]:
         shown = "not all answered" if tail_s is None else f"p99 {tail_s * 1e3:.1f} ms"
         print(f"  {name}: {rate_per_s:.0f}/s, {shown}, client late by {1e3 * np.quantile(log.lateness_s, 0.99):.1f} ms",
               file=sys.stderr, flush=True)  # fmt: skip
-        return Load(name, 1, 1, rate_per_s, tail_s, float((log.latency_s <= P99_S).mean()))
+        return LoadTest(name, 1, 1, rate_per_s, tail_s, float((log.latency_s <= P99_S).mean()))
 
     rate, loads = greatest_rate(measure, FIRST_PER_S, P99_S)
     p50_s = min((load.p99_s for load in loads if load.p99_s is not None), default=float("nan"))

@@ -26,7 +26,7 @@ from slotool.planning.server_process import server_process
 from slotool.process import bound_to, cores_by_preference
 from slotool.reports.plots import save_png
 from slotool.reports.series.switching import effective_accuracy_against_deadline
-from slotool.rules.switching import Load, SwitchingPlan, rates_by_effective_accuracy
+from slotool.rules.switching import LoadTest, SwitchingPlan, rates_by_effective_accuracy
 from slotool.workloads import ArrivalProcess, Poisson
 from slotool.workloads.channels import Target
 from slotool.workloads.client import LoadPlan, LocalRun
@@ -101,7 +101,7 @@ def _plan(
     grid = setting.profile.grid
     accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
     loads = [
-        Load(model, 1, 1, rate, float(np.quantile(latency_s, 0.99)), float((latency_s <= deadline_s).mean()))
+        LoadTest(model, 1, 1, rate, float(np.quantile(latency_s, 0.99)), float((latency_s <= deadline_s).mean()))
         for (model, rate), latency_s in measured.items()
     ]
     rates = dict.fromkeys(accuracy, 0.0) | rates_by_effective_accuracy(loads, accuracy)

@@ -27,7 +27,7 @@ from slotool.reports.series.predicted import predicted_against_measured
 from slotool.reports.series.served import MAX_POINTS, served_latency
 from slotool.reports.series.switching import effective_accuracy_against_deadline, tail_against_load
 from slotool.reports.series.tiers import tolerance_tiers
-from slotool.rules.switching import Load, SwitchingPlan
+from slotool.rules.switching import LoadTest, SwitchingPlan
 
 
 def curve(figure: Figure, name: str) -> Curve:
@@ -157,7 +157,7 @@ def test_the_tail_by_load_shows_what_was_measured_on_the_configuration_kept() ->
     loads = [("a", 1, 900.0, 0.019), ("a", 1, 100.0, 0.004), ("a", 2, 300.0, 0.01), ("b", 1, 100.0, None)]
     plan = SwitchingPlan(
         "family", 0.02, 1, 1, {"a": 900.0, "b": 0.0}, {"a": 0.8, "b": 0.9},
-        tuple(Load(point, replicas, 1, rate, p99_s, 1.0) for point, replicas, rate, p99_s in loads), "here",
+        tuple(LoadTest(point, replicas, 1, rate, p99_s, 1.0) for point, replicas, rate, p99_s in loads), "here",
     )  # fmt: skip
     figure = tail_against_load(plan, "plan.json")
     assert [curve.name for curve in figure.curves] == ["deadline, 20 ms", "a"]

@@ -14,7 +14,7 @@ from slotool.errors import InputError
 from slotool.rules.switching import (
     MAX_GROWTH,
     RESOLUTION,
-    Load,
+    LoadTest,
     SwitchingPlan,
     best_configuration,
     greatest_rate,
@@ -29,7 +29,7 @@ PLAN = SwitchingPlan(
     1,
     {"version=small": 900.0, "version=medium": 400.0, "version=large": 100.0, "version=odd": 90.0},
     {"version=small": 0.8, "version=medium": 0.9, "version=large": 0.95, "version=odd": 0.85},
-    (Load("version=small", 1, 1, 900.0, 0.019, 0.995), Load("version=small", 1, 1, 1800.0, None, 0.4)),
+    (LoadTest("version=small", 1, 1, 900.0, 0.019, 0.995), LoadTest("version=small", 1, 1, 1800.0, None, 0.4)),
     "here",
 )
 
@@ -38,9 +38,9 @@ PLAN = SwitchingPlan(
 def test_the_greatest_rate_is_found_to_within_the_resolution(capacity: float, guess: float) -> None:
     """A server whose P99 grows without bound as the rate nears its capacity."""
 
-    def measure(rate: float) -> Load:
+    def measure(rate: float) -> LoadTest:
         p99_s = 0.5 * DEADLINE_S / (1 - rate / capacity) if rate < 0.999 * capacity else None
-        return Load("full", 1, 1, rate, p99_s, 1.0)
+        return LoadTest("full", 1, 1, rate, p99_s, 1.0)
 
     found, loads = greatest_rate(measure, guess * capacity / 2, DEADLINE_S)
     sustainable = capacity / 2
@@ -62,7 +62,7 @@ def test_the_most_accurate_point_that_is_good_for_the_rate() -> None:
 def test_a_point_is_good_as_long_as_its_accuracy_makes_up_for_what_it_misses() -> None:
     attained = {"small": (1.0, 1.0, 1.0), "medium": (1.0, 1.0, 0.5), "large": (1.0, 0.96, 0.1)}
     accuracy = {"small": 0.8, "medium": 0.9, "large": 0.95}
-    loads = [Load(point, 1, 1, 100.0 * (at + 1), None, share)
+    loads = [LoadTest(point, 1, 1, 100.0 * (at + 1), None, share)
              for point, shares in attained.items() for at, share in enumerate(shares)]  # fmt: skip
     assert rates_by_effective_accuracy(loads, accuracy) == {"small": 300.0, "medium": 200.0, "large": 200.0}
     with pytest.raises(InputError, match="the same rates"):

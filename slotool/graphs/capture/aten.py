@@ -25,7 +25,7 @@ class Layout(Enum):
 
 
 @dataclass(frozen=True)
-class Call:
+class AtenCall:
     """One ATen call. ``arguments`` by schema name, where a tensor is its whole shape; shapes without the batch.
 
     ``inputs`` are the shapes of the tensors that depend on the network's input, in order; of images with their channels
@@ -41,7 +41,7 @@ class Call:
         return self.arguments.get(name)
 
 
-def translate(name: str, call: Call) -> Translated:
+def translate(name: str, call: AtenCall) -> Translated:
     """The operator that the ATen call ``name`` (without overload) is; in-place variants are the same operator."""
     if name in ACTIVATIONS:
         return "Activation", {"activation": ACTIVATIONS[name]}
@@ -50,14 +50,14 @@ def translate(name: str, call: Call) -> Translated:
     return None if known is None else known(call)
 
 
-def _linear(call: Call) -> Translated:
+def _linear(call: AtenCall) -> Translated:
     return "Dense", {"units": call["weight"][0], "bias": call["bias"] is not None}
 
 
-def _product(data: str, weight: str, bias: str = "") -> Callable[[Call], Translated]:
+def _product(data: str, weight: str, bias: str = "") -> Callable[[AtenCall], Translated]:
     """A product of ``data`` with a matrix of weights [features, units], plus a ``bias`` where the call has that."""
 
-    def product(call: Call) -> Translated:
+    def product(call: AtenCall) -> Translated:
         matrix, shift = call[weight], call[bias] if bias else None
         if len(call.inputs) != 1 or not isinstance(matrix, tuple) or len(matrix) != 2 or call.shape[-1:] != matrix[1:]:
             return None
@@ -68,12 +68,12 @@ def _product(data: str, weight: str, bias: str = "") -> Callable[[Call], Transla
     return product
 
 
-def _pixelwise(call: Call) -> Translated:
+def _pixelwise(call: AtenCall) -> Translated:
     """A linear layer on the channels of an image is a convolution of one pixel."""
     return "Conv2D", {"filters": call["weight"][0], "kernel": 1, "bias": call["bias"] is not None}
 
 
-def _conv2d(call: Call) -> Translated:
+def _conv2d(call: AtenCall) -> Translated:
     filters, _, *kernel = call["weight"]
     channels, groups = call.inputs[0][0], call["groups"]
     attributes = {
@@ -88,24 +88,24 @@ def _conv2d(call: Call) -> Translated:
     return "Conv2D", {**attributes, "filters": filters, "groups": groups}
 
 
-def _batch_norm(call: Call) -> Translated:
+def _batch_norm(call: AtenCall) -> Translated:
     return "BatchNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
 
 
-def _layer_norm(call: Call) -> Translated:
+def _layer_norm(call: AtenCall) -> Translated:
     if len(call["normalized_shape"]) != 1 or len(call.inputs[0]) == 3:
         return None
     return "LayerNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
 
 
-def _layer_norm_last(call: Call) -> Translated:
+def _layer_norm_last(call: AtenCall) -> Translated:
     if len(call["normalized_shape"]) != 1:
         return None
     return "LayerNormalization", {"scale": call["weight"] is not None, "center": call["bias"] is not None}
 
 
-def _pool2d(op: str) -> Callable[[Call], Translated]:
-    def pool(call: Call) -> Translated:
+def _pool2d(op: str) -> Callable[[AtenCall], Translated]:
+    def pool(call: AtenCall) -> Translated:
         kernel = _both(call["kernel_size"])
         if call["dilation"] and _both(call["dilation"]) != [1, 1]:
             return None
@@ -115,8 +115,8 @@ def _pool2d(op: str) -> Callable[[Call], Translated]:
     return pool
 
 
-def _adaptive_pool2d(kind: str) -> Callable[[Call], Translated]:
-    def pool(call: Call) -> Translated:
+def _adaptive_pool2d(kind: str) -> Callable[[AtenCall], Translated]:
+    def pool(call: AtenCall) -> Translated:
         _, height, width = call.inputs[0]
         _, rows, columns = call.shape
         if (rows, columns) == (height, width):
@@ -130,8 +130,8 @@ def _adaptive_pool2d(kind: str) -> Callable[[Call], Translated]:
     return pool
 
 
-def _reduction(kind: str) -> Callable[[Call], Translated]:
-    def reduction(call: Call) -> Translated:
+def _reduction(kind: str) -> Callable[[AtenCall], Translated]:
+    def reduction(call: AtenCall) -> Translated:
         axes = sorted(axis % 4 for axis in call["dim"] or ()) if len(call.inputs[0]) == 3 else []
         wanted = [1, 2] if call.layout is Layout.CHANNELS_LAST else [2, 3]
         # Of an image with its channels last (1, 1, channels) would be left, which is not how ours leaves it.
@@ -142,7 +142,7 @@ def _reduction(kind: str) -> Callable[[Call], Translated]:
     return reduction
 
 
-def _reshape(call: Call) -> Translated:
+def _reshape(call: AtenCall) -> Translated:
     if call.shape == call.inputs[0]:
         return SAME
     if math.prod(call.shape) != math.prod(call.inputs[0]):
@@ -150,8 +150,8 @@ def _reshape(call: Call) -> Translated:
     return ("Flatten", {}) if len(call.shape) == 1 else ("Reshape", {"shape": call.shape})
 
 
-def _combine(op: str) -> Callable[[Call], Translated]:
-    def combine(call: Call) -> Translated:
+def _combine(op: str) -> Callable[[AtenCall], Translated]:
+    def combine(call: AtenCall) -> Translated:
         if len(call.inputs) == 2:
             return op, {}
         # A number or a constant tensor of one value; anything else has weights that we cannot place.
@@ -161,7 +161,7 @@ def _combine(op: str) -> Callable[[Call], Translated]:
     return combine
 
 
-def _multiply(call: Call) -> Translated:
+def _multiply(call: AtenCall) -> Translated:
     """By a parameter of one number per channel it is a LayerScale; which of the two is the parameter is all one."""
     if len(call.inputs) == 1 and call.shape == call.inputs[0]:
         factors = [call[side] for side in ("self", "other") if isinstance(call[side], tuple)]
@@ -172,23 +172,23 @@ def _multiply(call: Call) -> Translated:
     return _combine("Multiply")(call)
 
 
-def _rescale(call: Call) -> Translated:
+def _rescale(call: AtenCall) -> Translated:
     return ("Rescaling", {}) if len(call.inputs) == 1 and isinstance(call["other"], int | float) else None
 
 
-def _concatenate(call: Call) -> Translated:
+def _concatenate(call: AtenCall) -> Translated:
     rank = len(call.shape) + 1
     wanted = 1 if rank in (2, 4) and call.layout is Layout.CHANNELS_FIRST else rank - 1
     return ("Concatenate", {}) if (call["dim"] or 0) % rank == wanted else None
 
 
-def _softmax(call: Call) -> Translated:
+def _softmax(call: AtenCall) -> Translated:
     rank = len(call.shape) + 1
     wanted = 1 if rank == 4 and call.layout is Layout.CHANNELS_FIRST else rank - 1
     return ("Softmax", {}) if call["dim"] % rank == wanted else None
 
 
-def _zero_pad(call: Call) -> Translated:
+def _zero_pad(call: AtenCall) -> Translated:
     around = [*call["pad"], 0, 0, 0, 0][:4]
     if len(call.shape) != 3 or len(call["pad"]) > 4 or call["value"] or call["mode"] not in (None, "constant"):
         return None
@@ -196,12 +196,12 @@ def _zero_pad(call: Call) -> Translated:
     return ("ZeroPadding2D", {"padding": [top, bottom, left, right]}) if any(around) else SAME
 
 
-def _hardtanh(call: Call) -> Translated:
+def _hardtanh(call: AtenCall) -> Translated:
     bounds = call["min_val"], call["max_val"]
     return ("Activation", {"activation": "relu6"}) if bounds == (0, 6) else None
 
 
-def _same(call: Call) -> Translated:
+def _same(call: AtenCall) -> Translated:
     return SAME if len(call.inputs) == 1 and call.shape == call.inputs[0] else None
 
 
@@ -230,7 +230,7 @@ ACTIVATIONS = {
     }.items()
 }
 
-CALLS: dict[str, Callable[[Call], Translated]] = {
+CALLS: dict[str, Callable[[AtenCall], Translated]] = {
     "linear": _linear,
     "matmul": _product("self", "other"),
     "mm": _product("self", "mat2"),
@@ -293,7 +293,7 @@ ANYWHERE_CALLS = {
     )
 }
 # What images with their channels last may stay that way for.
-LAST_CALLS: dict[str, Callable[[Call], Translated]] = {
+LAST_CALLS: dict[str, Callable[[AtenCall], Translated]] = {
     "linear": _pixelwise,
     "layer_norm": _layer_norm_last,
     **{

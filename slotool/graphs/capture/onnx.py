@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, Call, product_flops, translate
+from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, NodeCall, product_flops, translate
 from slotool.graphs.capture.onnx_patterns import join_patterns
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
@@ -76,7 +76,7 @@ class _Walk:
             return
         inputs, last = self._inputs(node)
         shape = self._shape(node.outputs[0], node.op, last=last, node=node)
-        call = Call(
+        call = NodeCall(
             node=node,
             inputs=tuple(self.drafts.shape(name) for name in inputs),
             shape=shape,
@@ -92,7 +92,7 @@ class _Walk:
                 others = self._shape(name, node.op, node=node)
                 self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
 
-    def _add(self, call: Call, inputs: list[str]) -> str:
+    def _add(self, call: NodeCall, inputs: list[str]) -> str:
         node, translated = call.node, translate(call)
         if translated == SAME:
             return inputs[0]
@@ -188,7 +188,7 @@ def _share(shape: Shape, batch: int) -> Shape:
     return (*shape[:mixed], shape[mixed] // batch, *shape[mixed + 1 :])
 
 
-def _weights(call: Call) -> int:
+def _weights(call: NodeCall) -> int:
     op, constants = call.node.op, call.constants.values()
     if op in TAKE_SIZES:
         return 0

@@ -19,7 +19,7 @@ FAR = 1 << 31
 
 
 @dataclass(frozen=True)
-class Call:
+class NodeCall:
     """One node. Shapes are without the batch, channels first even where the model has them last (``channels_last``).
 
     ``inputs`` are the shapes of the values that depend on the network's input; ``constants`` the others, by position.
@@ -58,7 +58,7 @@ class Call:
         return self.axis(number) == (1 if rank == 4 else rank - 1)
 
 
-def translate(call: Call) -> Translated:
+def translate(call: NodeCall) -> Translated:
     """The operator that a node is."""
     if call.node.op in ACTIVATIONS:
         return "Activation", {"activation": ACTIVATIONS[call.node.op]}
@@ -66,7 +66,7 @@ def translate(call: Call) -> Translated:
     return None if known is None else known(call)
 
 
-def product_flops(call: Call) -> int:
+def product_flops(call: NodeCall) -> int:
     """FLOPs per example of a matrix product or convolution, for one that is kept by name; 0 for any other node."""
     op, constants, values = call.node.op, call.constants, math.prod(call.shape)
     if op in ("MatMul", "Gemm"):
@@ -82,12 +82,12 @@ def product_flops(call: Call) -> int:
     return 0
 
 
-def _weight(call: Call) -> Shape | None:
+def _weight(call: NodeCall) -> Shape | None:
     """Shape of the second input, if it is a constant and the first is not."""
     return call.constants[1].shape if 1 in call.constants and len(call.inputs) == 1 else None
 
 
-def _gemm(call: Call) -> Translated:
+def _gemm(call: NodeCall) -> Translated:
     weight = _weight(call)
     plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1.0 and not call.attribute("transA", 0)
     if weight is None or not plain or len(weight) != 2:
@@ -95,7 +95,7 @@ def _gemm(call: Call) -> Translated:
     return "Dense", {"units": weight[0 if call.attribute("transB", 0) else 1], "bias": call.has(2)}
 
 
-def _matmul(call: Call) -> Translated:
+def _matmul(call: NodeCall) -> Translated:
     weight = _weight(call)
     if weight is None or len(weight) != 2:
         return None
@@ -105,7 +105,7 @@ def _matmul(call: Call) -> Translated:
     return "Dense", {"units": weight[1], "bias": call.has(2)}
 
 
-def _conv(call: Call) -> Translated:
+def _conv(call: NodeCall) -> Translated:
     weight = _weight(call)
     if weight is None or len(weight) != 4 or len(call.inputs[0]) != 3:
         return None
@@ -123,8 +123,8 @@ def _conv(call: Call) -> Translated:
     return "Conv2D", {**attributes, "filters": filters, "groups": groups}
 
 
-def _pool(op: str) -> Callable[[Call], Translated]:
-    def pool(call: Call) -> Translated:
+def _pool(op: str) -> Callable[[NodeCall], Translated]:
+    def pool(call: NodeCall) -> Translated:
         kernel = call.attribute("kernel_shape", [])
         if len(kernel) != 2 or len(call.inputs[0]) != 3 or call.attribute("dilations", [1, 1]) != [1, 1]:
             return None
@@ -144,7 +144,7 @@ def _pool(op: str) -> Callable[[Call], Translated]:
     return pool
 
 
-def _padding(call: Call, window: Mapping[str, Any]) -> dict[str, Any]:
+def _padding(call: NodeCall, window: Mapping[str, Any]) -> dict[str, Any]:
     """Padding as ours: 'valid', 'same', as much on opposite sides; or ``AROUND`` where it is none of these."""
     same = window_padding({**window, "padding": "same"}, call.inputs[0])
     way = call.attribute("auto_pad", "NOTSET")
@@ -163,15 +163,15 @@ def _padding(call: Call, window: Mapping[str, Any]) -> dict[str, Any]:
     return {"padding": "valid", AROUND: around}
 
 
-def _global_pool(kind: str) -> Callable[[Call], Translated]:
-    def pool(call: Call) -> Translated:
+def _global_pool(kind: str) -> Callable[[NodeCall], Translated]:
+    def pool(call: NodeCall) -> Translated:
         return (f"Global{kind}Pooling2D", {"keepdims": True}) if len(call.inputs[0]) == 3 else None
 
     return pool
 
 
-def _reduction(kind: str) -> Callable[[Call], Translated]:
-    def reduction(call: Call) -> Translated:
+def _reduction(kind: str) -> Callable[[NodeCall], Translated]:
+    def reduction(call: NodeCall) -> Translated:
         axes = sorted(call.axis(axis) for axis in call.values(1, "axes") or ())
         if len(call.inputs[0]) != 3 or axes != [2, 3]:
             return None
@@ -180,14 +180,14 @@ def _reduction(kind: str) -> Callable[[Call], Translated]:
     return reduction
 
 
-def _batch_norm(call: Call) -> Translated:
+def _batch_norm(call: NodeCall) -> Translated:
     """A scale or shift with no weights behind it, one number repeated, was never trained."""
     if len(call.inputs[0]) not in (1, 3) or not all(position in call.constants for position in range(1, 5)):
         return None
     return "BatchNormalization", {"scale": call.constants[1].weights > 0, "center": call.constants[2].weights > 0}
 
 
-def _layer_norm(call: Call) -> Translated:
+def _layer_norm(call: NodeCall) -> Translated:
     axis = call.attribute("axis", -1)
     if not call.on_channels(axis) or axis % (len(call.inputs[0]) + 1) != len(call.inputs[0]) or 1 not in call.constants:
         return None
@@ -195,7 +195,7 @@ def _layer_norm(call: Call) -> Translated:
     return "LayerNormalization", {"scale": call.constants[1].weights > 0, "center": centred}
 
 
-def _reshape(call: Call) -> Translated:
+def _reshape(call: NodeCall) -> Translated:
     if call.shape == call.inputs[0]:
         return SAME
     if math.prod(call.shape) != math.prod(call.inputs[0]):
@@ -203,8 +203,8 @@ def _reshape(call: Call) -> Translated:
     return ("Flatten", {}) if len(call.shape) == 1 else ("Reshape", {"shape": call.shape})
 
 
-def _combine(op: str) -> Callable[[Call], Translated]:
-    def combine(call: Call) -> Translated:
+def _combine(op: str) -> Callable[[NodeCall], Translated]:
+    def combine(call: NodeCall) -> Translated:
         if not call.constants:
             return op, {}
         return _rescale(call)
@@ -212,7 +212,7 @@ def _combine(op: str) -> Callable[[Call], Translated]:
     return combine
 
 
-def _multiply(call: Call) -> Translated:
+def _multiply(call: NodeCall) -> Translated:
     """By one trained number per channel it is a LayerScale."""
     factors = [constant for constant in call.constants.values() if not constant.single]
     if len(call.inputs) == len(factors) == 1 and call.shape == call.inputs[0]:
@@ -222,19 +222,19 @@ def _multiply(call: Call) -> Translated:
     return _combine("Multiply")(call)
 
 
-def _rescale(call: Call) -> Translated:
+def _rescale(call: NodeCall) -> Translated:
     """With one number; a constant of more has weights that we cannot place."""
     numbers = all(constant.single for constant in call.constants.values())
     return ("Rescaling", {}) if len(call.inputs) == 1 and numbers and call.shape == call.inputs[0] else None
 
 
-def _concatenate(call: Call) -> Translated:
+def _concatenate(call: NodeCall) -> Translated:
     # The first version of the operator had a default.
     joins_all = not call.constants and call.on_channels(call.attribute("axis", 1))
     return ("Concatenate", {}) if joins_all else None
 
 
-def _softmax(call: Call) -> Translated:
+def _softmax(call: NodeCall) -> Translated:
     """Before version 13 all axes from the one said on were flattened, by default all but the batch."""
     rank = len(call.inputs[0]) + 1
     axis = call.attribute("axis", -1 if call.opset >= 13 else 1)
@@ -242,7 +242,7 @@ def _softmax(call: Call) -> Translated:
     return ("Softmax", {}) if call.on_channels(axis) and not flattens else None
 
 
-def _pad(call: Call) -> Translated:
+def _pad(call: NodeCall) -> Translated:
     pads, rank = call.values(1, "pads"), len(call.inputs[0]) + 1
     value = call.values(2, "value") or [0]
     if call.attribute("mode", "constant") != "constant" or pads is None or rank != 4 or any(value):
@@ -261,7 +261,7 @@ def _pad(call: Call) -> Translated:
     return ("Cropping2D", {"cropping": tuple(-size for size in around)}) if max(around) <= 0 else None
 
 
-def _slice(call: Call) -> Translated:
+def _slice(call: NodeCall) -> Translated:
     starts, ends = call.values(1, "starts"), call.values(2, "ends")
     if starts is None or ends is None or len(call.inputs[0]) != 3:
         return None
@@ -281,7 +281,7 @@ def _slice(call: Call) -> Translated:
     return ("Cropping2D", {"cropping": around}) if any(around) else SAME
 
 
-def _clip(call: Call) -> Translated:
+def _clip(call: NodeCall) -> Translated:
     least, most = ((call.values(at, name) or [None])[0] for at, name in ((1, "min"), (2, "max")))
     if least != 0 or (most is None and call.has(2)):
         return None
@@ -290,12 +290,12 @@ def _clip(call: Call) -> Translated:
     return ("Activation", {"activation": "relu6"}) if most == 6 else None
 
 
-def _transpose(call: Call) -> Translated:
+def _transpose(call: NodeCall) -> Translated:
     order: Sequence[int] = call.attribute("perm", [])
     return SAME if order and list(order) == sorted(order) else None
 
 
-def _same(call: Call) -> Translated:
+def _same(call: NodeCall) -> Translated:
     return SAME if len(call.inputs) == 1 and call.shape == call.inputs[0] else None
 
 
@@ -315,7 +315,7 @@ ACTIVATIONS = {
     "HardSwish": "hard_silu",
 }
 
-NODES: dict[str, Callable[[Call], Translated]] = {
+NODES: dict[str, Callable[[NodeCall], Translated]] = {
     "Gemm": _gemm,
     "MatMul": _matmul,
     "Conv": _conv,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slotool.graphs.capture.aten import ACTIVATIONS, LAST_CALLS, SAME, Call, Layout, Translated, translate
+from slotool.graphs.capture.aten import ACTIVATIONS, LAST_CALLS, SAME, AtenCall, Layout, Translated, translate
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_flops import CallFlops, inner_calls
@@ -91,7 +91,9 @@ class Walk:
         layout, shape = self._layout(name, data, [share, *(known for known in shares if known)]), share.shape
         if layout is Layout.CHANNELS_LAST and len(whole) == 4:
             shape = (shape[2], shape[0], shape[1])
-        call = Call(arguments_of(node), tuple(self._drafts.shape(self.names[value]) for value in data), shape, layout)
+        call = AtenCall(
+            arguments_of(node), tuple(self._drafts.shape(self.names[value]) for value in data), shape, layout
+        )
         translated = translate(name, call)
         if translated is None:
             return None, share.shape, Layout.ELSEWHERE

@@ -9,12 +9,12 @@ import numpy as np
 from slotool.reports.axes import linear_axis, log_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
-from slotool.rules.switching import Load, SwitchingPlan
+from slotool.rules.switching import LoadTest, SwitchingPlan
 
 
 def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
     """P99 of each point by arrival rate, as the plan's load tests measured it, and the deadline (paper, Fig. 3)."""
-    by_point: dict[str, list[Load]] = {point: [] for point in plan.rates_per_s}
+    by_point: dict[str, list[LoadTest]] = {point: [] for point in plan.rates_per_s}
     for load in sorted(plan.loads, key=lambda load: load.rate_per_s):
         if (load.replicas, load.threads) == (plan.replicas, plan.threads) and load.p99_s is not None:
             by_point[load.point].append(load)
