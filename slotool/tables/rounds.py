@@ -35,7 +35,7 @@ class RoundNoise:
     degrees: float
 
 
-# What a table takes that has too few rows of several rounds to tell its own: that of the 6,700 rows of
+# The noise assumed for a table with too few rows of several rounds to estimate it from: that of the 6,700 rows of
 # datasets/random-networks-latency.parquet (two cores of a shared virtual machine); `datasets/derive.py` prints it.
 USUAL_NOISE = RoundNoise(0.018, 1.7)
 
