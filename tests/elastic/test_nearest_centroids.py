@@ -11,7 +11,7 @@ import pytest
 
 from slotool.elastic.activators.kernels import int8
 from slotool.elastic.activators.kernels.int8 import FAST, LINE_BYTES
-from slotool.elastic.activators.kernels.layout import HEADER, INPUT_AT, QUERY_AT, QUERY_STEPS_AT, SUMS
+from slotool.elastic.activators.kernels.layout import HEADER, SUMS
 from slotool.elastic.activators.quantisation import rounded_inputs
 
 COUNT = 12
@@ -48,8 +48,8 @@ def test_a_caller_with_fastmath_gives_the_very_same_steps_and_values_as_numpy(le
         bytes_[stride:].reshape(COUNT, stride)[:, :width] = rows
         scale, offset = rng.random((2, COUNT), dtype=np.float32)
         sums, query_steps, steps_at = rows.sum(axis=1).astype(np.float32), width, width + SUMS + COUNT + 4
-        ints = np.zeros(HEADER, dtype=np.int64)
-        ints[INPUT_AT], ints[QUERY_AT], ints[QUERY_STEPS_AT] = 0, 0, query_steps
+        header = np.zeros(1, dtype=HEADER)
+        header["query_scale_at"], ints = query_steps, header.view(np.int64)
         for _ in range(20):
             x = (rng.random(width, dtype=np.float32) * np.float32(7) + np.float32(least))[None]
             numbers = np.zeros(steps_at + 3 * COUNT, dtype=np.float32)

@@ -202,7 +202,7 @@ class GuardedTape(compiling._Tape):
         if self.dtype == np.int8:
             guard[self._used[-1][0] :] = False
         if self.dtype == np.int64:
-            guard[: compiling.k.HEADER] = False
+            guard[: compiling.k.HEADER_SIZE] = False
         self.made.append((tape, guard, tape[guard]))
         return tape
 

@@ -24,15 +24,7 @@ import numpy as np
 from numba import njit
 
 from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, hash_nodes, pick
-from slotool.elastic.activators.kernels.layout import (
-    COUNTS_AT,
-    FIELDS,
-    HASHED,
-    HEADER,
-    INPUT_AT,
-    INPUTS,
-    SHARES,
-)
+from slotool.elastic.activators.kernels.records import header_of, layer_of
 from tests.perf.slo_nn_peers import add_hnsw, add_ivf, add_onnx, add_torch
 from tests.perf.slo_nn_rows import Bench, caches
 
@@ -252,15 +244,15 @@ def _choosing(model: Any, data: Any) -> list[dict[str, Any]]:
 
 @njit(fastmath=FAST)
 def _choose(x: Any, layer: int, share: int, numbers: Any, ints: Any, ids: Any, bytes_: Any) -> float:
-    row = ints[HEADER + layer * FIELDS : HEADER + (layer + 1) * FIELDS]
-    inputs, total = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]], 0.0
+    header, row = header_of(ints), layer_of(ints, layer)
+    inputs, total = numbers[header.input_at : header.input_at + row.inputs], 0.0
     for query in range(len(x)):
         inputs[:] = x[query]
         hash_nodes(row, False, numbers, ints, ids)
         find_buckets(row, numbers, ints, ids, bytes_)
-        for other in range(ints[SHARES]):
+        for other in range(header.shares):
             total += confidence(row, other, numbers, ints)
-        pick(row, row[HASHED], ints[row[COUNTS_AT] + share], ints, ids, bytes_)
+        pick(row, row.hashed, ints[row.counts_at + share], ints, ids, bytes_)
     return total
 
 

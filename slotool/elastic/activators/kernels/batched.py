@@ -11,8 +11,8 @@ from numba import carray
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.intrinsics import pointer
 from slotool.elastic.activators.kernels.layer import FAST, compute_all, insert
-from slotool.elastic.activators.kernels.layout import ANSWERS, FIELDS, HEADER, LABELS_AT, OUTPUT_AT, SCORES_AT, UNITS
 from slotool.elastic.activators.kernels.quantized import answer_rounded
+from slotool.elastic.activators.kernels.records import handle_of, header_of, layer_of
 from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse
 
 # Scores that are looked at together for whether any is among the best.
@@ -86,15 +86,16 @@ def rows_rounded(
 
 @njit(cache=True)
 def _require_rows(n: int, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray) -> None:
-    if labels.shape != scores.shape or labels.shape != (n, handle[ANSWERS]) or len(taken) != n:
+    if labels.shape != scores.shape or labels.shape != (n, handle_of(handle).answers) or len(taken) != n:
         raise ValueError("arrays for other answers than are asked for")
 
 
 @njit(cache=True, forceinline=True)
 def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
-    wanted = handle[ANSWERS]
-    found = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
-    their = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
+    own = handle_of(handle)
+    wanted = own.answers
+    found = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
+    their = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
     for i in range(wanted):
         labels[i], scores[i] = found[i], their[i]
 
@@ -107,8 +108,9 @@ def first_layer(
 
     False for rows that cannot be answered. Raises ``ValueError`` where shapes do not fit.
     """
-    row, at = ints[HEADER : HEADER + FIELDS], ints[OUTPUT_AT]
-    if len(indptr) != len(out) + 1 or out.shape[1] != row[UNITS] or len(indices) != len(values):
+    header = header_of(ints)
+    row, at = layer_of(ints, 0), header.output_at
+    if len(indptr) != len(out) + 1 or out.shape[1] != row.units or len(indices) != len(values):
         raise ValueError("arrays of shapes that do not belong together")
     for query in range(len(out)):
         if not 0 <= indptr[query] <= indptr[query + 1] <= len(indices):

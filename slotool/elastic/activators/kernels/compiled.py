@@ -53,56 +53,56 @@ class Compiled:
         self._first = min(activators, default=0)
         self._numbers, self._bytes = _Tape(np.float32), _Tape(np.int8)
         self._ids, self._ints = _Tape(np.uint32), _Tape(np.int64)
-        header = np.zeros(k.HEADER, dtype=np.int64)
-        rows = np.zeros((len(mlp.layers), k.FIELDS), dtype=np.int64)
+        header, rows = np.zeros((), dtype=k.HEADER), np.zeros(len(mlp.layers), dtype=k.LAYER)
         # What the calls find at a known place.
-        self._ints.reserve(k.HEADER + rows.size)
+        self._ints.reserve(k.HEADER_SIZE + k.LAYER_SIZE * len(rows))
         for at in range(len(mlp.layers)):
             self._lay_out_layer(rows, at, at in activators)
             if at in activators:
                 self._lay_out_activator(rows[at], at, activators[at])
             if int8 and at in int8:
-                rows[at, k.BYTES_AT] = self._bytes.add(_in_lines(int8[at].rows))
-                rows[at, k.STEPS_AT] = self._numbers.add(np.column_stack([int8[at].scale, mlp.layers[at].bias]))
-        header[k.LAYERS], header[k.SHARES] = len(mlp.layers), len(shares)
-        header[k.QUERY_INPUTS] = mlp.layers[0].inputs
-        header[k.MEANS_AT] = self._numbers.add(confidence.means)
+                rows[at]["int8_at"] = self._bytes.add(_in_lines(int8[at].rows))
+                rows[at]["int8_scales_at"] = self._numbers.add(np.column_stack([int8[at].scale, mlp.layers[at].bias]))
+        header["layers"], header["shares"] = len(mlp.layers), len(shares)
+        header["query_inputs"] = mlp.layers[0].inputs
+        header["means_at"] = self._numbers.add(confidence.means)
         self._lay_out_workspace(header, rows)
         self.state = tuple(tape.joined() for tape in (self._numbers, self._ints, self._ids, self._bytes))
-        self.state[1][: k.HEADER] = header
-        self.state[1][k.HEADER : k.HEADER + rows.size] = rows.ravel()
+        self.state[1][: k.HEADER_SIZE].view(k.HEADER)[0] = header
+        self.state[1][k.HEADER_SIZE :][: k.LAYER_SIZE * len(rows)].view(k.LAYER)[:] = rows
 
     def _lay_out_workspace(self, header: np.ndarray, rows: np.ndarray) -> None:
         # Sums are made of so many rows at a time.
         width = max(max(layer.inputs, layer.units, layer.outputs) for layer in self.mlp.layers) + ROWS
-        pairs = 2 * int((rows[:, k.HIGH] * rows[:, k.PADDED_WIDE]).max())
-        header[k.CONVOLVED_AT] = self._numbers.add(np.zeros(pairs))
-        for field in (k.INPUT_AT, k.VALUES_AT, k.ALL_AT, k.OUTPUT_AT):
+        pairs = 2 * int((rows["conv_height"] * rows["padded_width"]).max())
+        header["convolved_at"] = self._numbers.add(np.zeros(pairs))
+        for field in ("input_at", "values_at", "all_at", "output_at"):
             header[field] = self._numbers.add(np.zeros(width))
-        header[k.BEST_AT] = self._numbers.add(np.zeros(k.MAX_ANSWERS))
-        for field in (k.ACTIVE_AT, k.CHOSEN_AT):
+        header["best_at"] = self._numbers.add(np.zeros(k.MAX_ANSWERS))
+        for field in ("active_at", "chosen_at"):
             header[field] = self._ints.add(np.zeros(width))
-        header[k.STARTS_AT] = self._ints.add(np.zeros(max(1, int(rows[:, k.TABLES].max()))))
-        header[k.QUERY_AT] = self._bytes.add(np.zeros(_lines(width) * k.LINE_BYTES))
-        header[k.QUERY_STEPS_AT] = self._numbers.add(np.zeros(k.SUMS + int(rows[:, [k.COARSE, k.FINE]].max()) + ROWS))
+        header["starts_at"] = self._ints.add(np.zeros(max(1, int(rows["tables"].max()))))
+        header["query_at"] = self._bytes.add(np.zeros(_lines(width) * k.LINE_BYTES))
+        centroids = max(int(rows["coarse"].max()), int(rows["fine"].max()))
+        header["query_scale_at"] = self._numbers.add(np.zeros(k.SUMS + centroids + ROWS))
         # The last of the bytes: what follows its beginning is cleared now and then.
-        header[k.STAMPS_AT] = self._bytes.add(np.zeros(width))
-        header[k.BEST_NODES_AT] = self._ints.add(np.zeros(k.MAX_ANSWERS))
+        header["stamps_at"] = self._bytes.add(np.zeros(width))
+        header["best_nodes_at"] = self._ints.add(np.zeros(k.MAX_ANSWERS))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray, point: int) -> np.ndarray:
-        """int64 [HANDLE] for ``single.top_*``, good for as long as this object and both arrays live.
+        """A ``HANDLE`` as int64 [HANDLE_SIZE], for ``single.top_*``, good while this object and both arrays live.
 
         Raises ``ValueError`` for arrays that no answer fits into, and a point that there is not.
         """
         k.require_results(labels, scores)
         if not k.BY_CONFIDENCE <= point <= len(self.shares):
             raise ValueError(f"point {point} of {len(self.shares)} shares")
-        handle = np.zeros(k.HANDLE, dtype=np.int64)
-        for i, array in enumerate(self.state):
-            handle[2 * i : 2 * i + 2] = array.ctypes.data, array.size
-        handle[k.LABELS_AT], handle[k.SCORES_AT] = labels.ctypes.data, scores.ctypes.data
-        handle[k.ANSWERS], handle[k.POINT] = len(labels), point
-        return handle
+        handle = np.zeros(1, dtype=k.HANDLE)
+        for name, array in zip(("numbers", "ints", "ids", "bytes"), self.state, strict=True):
+            handle[f"{name}_at"], handle[f"{name}_length"] = array.ctypes.data, array.size
+        handle["labels_at"], handle["scores_at"] = labels.ctypes.data, scores.ctypes.data
+        handle["answers"], handle["point"] = len(labels), point
+        return handle.view(np.int64)
 
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
         """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``single.logits_dense``."""
@@ -125,61 +125,82 @@ class Compiled:
         if isinstance(layer, ConvLayer):
             self._lay_out_convolution(row, layer, activated)
             return
-        row[[k.INPUTS, k.UNITS]] = layer.inputs, layer.units
+        row["inputs"], row["units"] = layer.inputs, layer.units
         columns = self._in_full or not (activated and last)
-        row[k.COLUMNS_AT] = self._numbers.add(layer.weights.T) if columns else -1
-        row[k.ROWS_AT] = self._numbers.add(layer.weights) if activated or not columns or layer.inputs <= 4096 else -1
-        row[k.BIAS_AT] = self._numbers.add(layer.bias)
-        row[k.BYTES_AT] = -1
+        row["columns_at"] = self._numbers.add(layer.weights.T) if columns else -1
+        row["rows_at"] = self._numbers.add(layer.weights) if activated or not columns or layer.inputs <= 4096 else -1
+        row["bias_at"] = self._numbers.add(layer.bias)
+        row["int8_at"] = -1
 
-    def _lay_out_convolution(self, row: np.ndarray, layer: ConvLayer, activated: bool) -> None:
+    def _lay_out_convolution(self, row: np.void, layer: ConvLayer, activated: bool) -> None:
         """Kernels, a padded place for its pictures, and its view's rows for a hash to read."""
-        (channels, high, wide), (top, bottom, left, right) = layer.shape, layer.padding
-        padded = (high + top + bottom, wide + left + right)
-        row[[k.INPUTS, k.UNITS, k.COLUMNS_AT, k.BYTES_AT]] = layer.view.inputs, layer.units, -1, -1
-        row[k.ROWS_AT] = self._numbers.add(layer.view.weights) if activated else -1
-        row[k.BIAS_AT], row[k.KERNELS_AT] = self._numbers.add(layer.bias), self._numbers.add(layer.weights)
-        row[[k.KERNEL_HIGH, k.KERNEL_WIDE]], row[[k.DOWN, k.ACROSS]] = layer.weights.shape[2:], layer.stride
-        row[[k.CHANNELS, k.PICTURE_HIGH, k.PICTURE_WIDE]], row[[k.PADDED_HIGH, k.PADDED_WIDE]] = layer.shape, padded
-        row[[k.TOP, k.LEFT, k.POOL, k.GRID]] = top, left, layer.pool, layer.grid
-        row[[k.HIGH, k.WIDE]], row[[k.POOLED_HIGH, k.POOLED_WIDE]] = layer.convolved, layer.pooled
-        row[k.MAPS_AT] = self._numbers.add(np.zeros(channels * padded[0] * padded[1]))
+        (channels, height, width), (top, bottom, left, right) = layer.shape, layer.padding
+        padded = (height + top + bottom, width + left + right)
+        fields = {
+            "inputs": layer.view.inputs,
+            "units": layer.units,
+            "rows_at": self._numbers.add(layer.view.weights) if activated else -1,
+            "columns_at": -1,
+            "bias_at": self._numbers.add(layer.bias),
+            "int8_at": -1,
+            "kernel_height": layer.weights.shape[2],
+            "kernel_width": layer.weights.shape[3],
+            "stride_height": layer.stride[0],
+            "stride_width": layer.stride[1],
+            "kernels_at": self._numbers.add(layer.weights),
+            "channels": channels,
+            "image_height": height,
+            "image_width": width,
+            "padded_height": padded[0],
+            "padded_width": padded[1],
+            "pad_top": top,
+            "pad_left": left,
+            "conv_height": layer.convolved[0],
+            "conv_width": layer.convolved[1],
+            "pool": layer.pool,
+            "pooled_height": layer.pooled[0],
+            "pooled_width": layer.pooled[1],
+            "grid": layer.grid,
+        }
+        for name, value in fields.items():
+            row[name] = value
+        row["maps_at"] = self._numbers.add(np.zeros(channels * padded[0] * padded[1]))
 
-    def _lay_out_activator(self, row: np.ndarray, at: int, activator: Activator) -> None:
+    def _lay_out_activator(self, row: np.void, at: int, activator: Activator) -> None:
         layer, ranker, lists = self.mlp.layers[at], activator.ranker, activator.lists
-        row[k.TABLES], row[k.BUCKETS] = ranker.tables, ranker.buckets
+        row["tables"], row["buckets"] = ranker.tables, ranker.buckets
         _LAYOUTS[_base(ranker)](self, row, ranker)
-        row[k.SLOTS_AT], row[k.LISTS_AT] = self._ids.add(lists.slots), self._ids.add(lists.lists)
-        row[k.LENGTH], row[k.OVERALL_AT] = lists.lists.shape[1], self._ids.add(lists.overall)
+        row["slots_at"], row["lists_at"] = self._ids.add(lists.slots), self._ids.add(lists.lists)
+        row["length"], row["overall_at"] = lists.lists.shape[1], self._ids.add(lists.overall)
         hashed = ranker.computed_nodes
-        row[k.HASHED], row[k.HASHED_AT] = len(hashed), self._ids.add(hashed)
+        row["hashed"], row["hashed_at"] = len(hashed), self._ids.add(hashed)
         counts = [activator.count(layer, share) for share in self.shares]
-        row[k.COUNTS_AT] = self._ints.add(np.asarray(counts))
+        row["counts_at"] = self._ints.add(np.asarray(counts))
 
-    def _lay_out_hash(self, row: np.ndarray, ranker: FreeHash) -> None:
-        row[k.KIND], row[k.BITS] = k.HASH, ranker.nodes.shape[1]
-        row[k.POSITIONS_AT] = self._ids.add(ranker.positions)
-        row[k.THRESHOLDS_AT] = self._numbers.add(ranker.thresholds)
+    def _lay_out_hash(self, row: np.void, ranker: FreeHash) -> None:
+        row["kind"], row["bits"] = k.HASH, ranker.nodes.shape[1]
+        row["positions_at"] = self._ids.add(ranker.positions)
+        row["thresholds_at"] = self._numbers.add(ranker.thresholds)
 
-    def _lay_out_clusters(self, row: np.ndarray, ranker: Clusters) -> None:
-        row[k.KIND] = k.CLUSTERS
-        row[k.COARSE], row[k.FINE] = ranker.fine.shape[:2]
-        row[k.COARSE_AT] = self._bytes.add(_in_lines(ranker.coarse))
-        row[k.FINE_AT] = self._bytes.add(_in_lines(ranker.fine))
+    def _lay_out_clusters(self, row: np.void, ranker: Clusters) -> None:
+        row["kind"] = k.CLUSTERS
+        row["coarse"], row["fine"] = ranker.fine.shape[:2]
+        row["coarse_at"] = self._bytes.add(_in_lines(ranker.coarse))
+        row["fine_at"] = self._bytes.add(_in_lines(ranker.fine))
         for field, rows, scale, offset in (
-            (k.COARSE_STEPS_AT, ranker.coarse, ranker.coarse_scale, ranker.coarse_offset),
-            (k.FINE_STEPS_AT, ranker.fine, ranker.fine_scale, ranker.fine_offset),
+            ("coarse_scales_at", ranker.coarse, ranker.coarse_scale, ranker.coarse_offset),
+            ("fine_scales_at", ranker.fine, ranker.fine_scale, ranker.fine_offset),
         ):
             row[field] = self._numbers.add(np.stack([scale, offset, rows.sum(axis=-1, dtype=np.float32)], axis=-2))
 
-    def _lay_out_projections(self, row: np.ndarray, ranker: Mongoose) -> None:
-        row[k.KIND], row[k.BITS] = k.PROJECTED, ranker.thresholds.shape[1]
-        row[k.PROJECTIONS_AT] = self._bytes.add(ranker.projections)
-        row[k.THRESHOLDS_AT] = self._numbers.add(ranker.thresholds)
+    def _lay_out_projections(self, row: np.void, ranker: Mongoose) -> None:
+        row["kind"], row["bits"] = k.PROJECTED, ranker.thresholds.shape[1]
+        row["projections_at"] = self._bytes.add(ranker.projections)
+        row["thresholds_at"] = self._numbers.add(ranker.thresholds)
 
-    def _lay_out_nothing(self, row: np.ndarray, ranker: RandomOrder) -> None:
+    def _lay_out_nothing(self, row: np.void, ranker: RandomOrder) -> None:
         # A key of no bits.
-        row[k.KIND] = k.HASH
+        row["kind"] = k.HASH
 
 
 def _lines(width: int) -> int:

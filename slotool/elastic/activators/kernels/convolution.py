@@ -21,45 +21,14 @@ from slotool.elastic.activators.kernels.layer import (
     pick,
     reads_columns,
 )
-from slotool.elastic.activators.kernels.layout import (
-    ACROSS,
-    ACTIVE_AT,
-    BIAS_AT,
-    CHANNELS,
-    CHOSEN_AT,
-    CONVOLVED_AT,
-    COUNTS_AT,
-    DOWN,
-    GRID,
-    HIGH,
-    INPUT_AT,
-    INPUTS,
-    KERNEL_HIGH,
-    KERNEL_WIDE,
-    KERNELS_AT,
-    KIND,
-    LEFT,
-    MAPS_AT,
-    NONE,
-    NOT_FINITE,
-    PADDED_HIGH,
-    PADDED_WIDE,
-    PICTURE_HIGH,
-    PICTURE_WIDE,
-    POOL,
-    POOLED_HIGH,
-    POOLED_WIDE,
-    SHARES,
-    TOP,
-    UNITS,
-    WIDE,
-)
+from slotool.elastic.activators.kernels.layout import NONE, NOT_FINITE
+from slotool.elastic.activators.kernels.records import Layer, header_of
 
 
 @njit(cache=True, fastmath=FAST)
 def convolve(
-    row: np.ndarray,
-    after: np.ndarray,
+    row: Layer,
+    after: Layer,
     first: bool,
     active: int,
     point: int,
@@ -75,22 +44,23 @@ def convolve(
     lies in INPUT. Returns the point (or NOT_FINITE) and, for the next layer, how many channels were computed, or what
     ``rectify`` would say.
     """
+    header = header_of(ints)
     if first:
         if not _enter(row, numbers, ints):
             return NOT_FINITE, 0
-        active = row[CHANNELS]
-    units, chosen = row[UNITS], ints[ints[CHOSEN_AT] :]
+        active = row.channels
+    units, chosen = row.units, ints[header.chosen_at :]
     count = units
-    if row[KIND] != NONE and point != ints[SHARES]:
+    if row.kind != NONE and point != header.shares:
         _see(row, active, numbers, ints)
         hash_nodes(row, False, numbers, ints, ids)
         find_buckets(row, numbers, ints, ids, bytes_)
         if point < 0:
             point = 0
-            while point < ints[SHARES] and confidence(row, point, numbers, ints) < threshold:
+            while point < header.shares and confidence(row, point, numbers, ints) < threshold:
                 point += 1
-        if point < ints[SHARES]:
-            count = ints[row[COUNTS_AT] + point]
+        if point < header.shares:
+            count = ints[row.counts_at + point]
             pick(row, 0, count, ints, ids, bytes_)
     if count == units:
         for channel in range(units):
@@ -98,25 +68,26 @@ def convolve(
     overflown = _compute(row, after, active, count, numbers, ints)
     if first and overflown:
         return NOT_FINITE, 0
-    if after[KERNEL_HIGH] == 0:
-        width = units * row[POOLED_HIGH] * row[POOLED_WIDE]
+    if after.kernel_height == 0:
+        width = units * row.pooled_height * row.pooled_width
         return point, list_inputs(width, numbers, ints) if reads_columns(after, point, ints) else -1
-    actives = ints[ints[ACTIVE_AT] :]
+    actives = ints[header.active_at :]
     for i in range(count):
         actives[i] = chosen[i]
     return point, count
 
 
 @njit(cache=True, fastmath=FAST)
-def _enter(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> bool:
+def _enter(row: Layer, numbers: np.ndarray, ints: np.ndarray) -> bool:
     """Bring the query from INPUT to its padded place, and list all its channels; False when a value is not finite."""
-    high, wide = row[PICTURE_HIGH], row[PICTURE_WIDE]
-    actives, bad = ints[ints[ACTIVE_AT] :], 0
-    for channel in range(row[CHANNELS]):
+    header = header_of(ints)
+    high, wide = row.image_height, row.image_width
+    actives, bad = ints[header.active_at :], 0
+    for channel in range(row.channels):
         actives[channel] = channel
         for y in range(high):
-            source = ints[INPUT_AT] + (channel * high + y) * wide
-            target = row[MAPS_AT] + (channel * row[PADDED_HIGH] + y + row[TOP]) * row[PADDED_WIDE] + row[LEFT]
+            source = header.input_at + (channel * high + y) * wide
+            target = row.maps_at + (channel * row.padded_height + y + row.pad_top) * row.padded_width + row.pad_left
             here, there = numbers[source : source + wide], numbers[target : target + wide]
             for x in range(wide):
                 bad += not finite(here[x])
@@ -125,43 +96,43 @@ def _enter(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> bool:
 
 
 @njit(cache=True, fastmath=FAST)
-def _see(row: np.ndarray, active: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+def _see(row: Layer, active: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     """What the ranker has of the pictures, into INPUT: means over the grid's cells, 0 of channels not computed."""
-    grid, seen, actives = row[GRID], numbers[ints[INPUT_AT] :], ints[ints[ACTIVE_AT] :]
-    high, wide = row[PICTURE_HIGH] // grid, row[PICTURE_WIDE] // grid
-    for i in range(row[INPUTS]):
+    header = header_of(ints)
+    grid, seen, actives = row.grid, numbers[header.input_at :], ints[header.active_at :]
+    high, wide = row.image_height // grid, row.image_width // grid
+    for i in range(row.inputs):
         seen[i] = 0.0
     for i in range(active):
         channel = actives[i]
         for y in range(grid * high):
-            at = row[MAPS_AT] + (channel * row[PADDED_HIGH] + y + row[TOP]) * row[PADDED_WIDE] + row[LEFT]
+            at = row.maps_at + (channel * row.padded_height + y + row.pad_top) * row.padded_width + row.pad_left
             cell = (channel * grid + y // high) * grid
             for column in range(grid):
                 here, total = numbers[at + column * wide : at + (column + 1) * wide], np.float32(0.0)
                 for x in range(wide):
                     total += here[x]
                 seen[cell + column] += total
-    for i in range(row[INPUTS]):
+    for i in range(row.inputs):
         seen[i] /= np.float32(high * wide)
 
 
 @njit(cache=True, fastmath=FAST)
-def _compute(
-    row: np.ndarray, after: np.ndarray, active: int, count: int, numbers: np.ndarray, ints: np.ndarray
-) -> bool:
+def _compute(row: Layer, after: Layer, active: int, count: int, numbers: np.ndarray, ints: np.ndarray) -> bool:
     """The ``count`` chosen channels, two at a time, into the next layer's place. Returns whether any overflows."""
-    chosen, size = ints[ints[CHOSEN_AT] :], row[HIGH] * row[PADDED_WIDE]
-    if after[KERNEL_HIGH] == 0 and count < row[UNITS]:
-        inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[UNITS] * row[POOLED_HIGH] * row[POOLED_WIDE]]
+    header = header_of(ints)
+    chosen, size = ints[header.chosen_at :], row.conv_height * row.padded_width
+    if after.kernel_height == 0 and count < row.units:
+        inputs = numbers[header.input_at : header.input_at + row.units * row.pooled_height * row.pooled_width]
         inputs[:] = 0.0
-    one = numbers[ints[CONVOLVED_AT] : ints[CONVOLVED_AT] + size]
-    other = numbers[ints[CONVOLVED_AT] + size : ints[CONVOLVED_AT] + 2 * size]
+    one = numbers[header.convolved_at : header.convolved_at + size]
+    other = numbers[header.convolved_at + size : header.convolved_at + 2 * size]
     bad = 0
     for i in range(0, count, 2):
         # The last of an odd number is computed with itself.
         left, right = chosen[i], chosen[min(i + 1, count - 1)]
-        one[:] = numbers[row[BIAS_AT] + left]
-        other[:] = numbers[row[BIAS_AT] + right]
+        one[:] = numbers[row.bias_at + left]
+        other[:] = numbers[row.bias_at + right]
         _add_up(row, active, left, right, one, other, numbers, ints)
         for place in range(size):
             bad += not finite(one[place])
@@ -173,7 +144,7 @@ def _compute(
 
 @njit(cache=True, fastmath=FAST)
 def _add_up(
-    row: np.ndarray,
+    row: Layer,
     active: int,
     left: int,
     right: int,
@@ -183,18 +154,19 @@ def _add_up(
     ints: np.ndarray,
 ) -> None:
     """Add to ``one`` and ``other`` what two channels make of the active input channels."""
-    channels, area = row[CHANNELS], row[KERNEL_HIGH] * row[KERNEL_WIDE]
-    picture, actives = row[PADDED_HIGH] * row[PADDED_WIDE], ints[ints[ACTIVE_AT] :]
+    header = header_of(ints)
+    channels, area = row.channels, row.kernel_height * row.kernel_width
+    picture, actives = row.padded_height * row.padded_width, ints[header.active_at :]
     for i in range(active):
         channel = actives[i]
-        at = row[MAPS_AT] + channel * picture
-        left_at = row[KERNELS_AT] + (left * channels + channel) * area
-        right_at = row[KERNELS_AT] + (right * channels + channel) * area
+        at = row.maps_at + channel * picture
+        left_at = row.kernels_at + (left * channels + channel) * area
+        right_at = row.kernels_at + (right * channels + channel) * area
         kernel, second = numbers[left_at : left_at + area], numbers[right_at : right_at + area]
         maps = numbers[at : at + picture]
-        if row[DOWN] > 1 or row[ACROSS] > 1:
+        if row.stride_height > 1 or row.stride_width > 1:
             _strided(row, kernel, second, one, other, maps)
-        elif row[KERNEL_HIGH] == 3 and row[KERNEL_WIDE] == 3:
+        elif row.kernel_height == 3 and row.kernel_width == 3:
             _three_by_three(row, kernel, second, one, other, maps)
         else:
             _sliding(row, kernel, second, one, other, maps)
@@ -202,11 +174,11 @@ def _add_up(
 
 @njit(cache=True, fastmath=FAST)
 def _three_by_three(
-    row: np.ndarray, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
+    row: Layer, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
 ) -> None:
     """All nine products of a position at once; sums lie as wide as the padded picture, so that a pass is one long loop
     whose last columns nobody reads."""
-    wide, length = row[PADDED_WIDE], (row[HIGH] - 1) * row[PADDED_WIDE] + row[WIDE]
+    wide, length = row.padded_width, (row.conv_height - 1) * row.padded_width + row.conv_width
     k0, k1, k2, k3, k4, k5, k6, k7, k8 = _nine(kernel)
     s0, s1, s2, s3, s4, s5, s6, s7, s8 = _nine(second)
     m0, m1, m2 = maps[:length], maps[1 : 1 + length], maps[2 : 2 + length]
@@ -231,18 +203,18 @@ def _nine(k: np.ndarray) -> Any:
 
 @njit(cache=True, fastmath=FAST)
 def _sliding(
-    row: np.ndarray, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
+    row: Layer, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
 ) -> None:
     """The same for a kernel of any size: a pass per weight."""
-    length = (row[HIGH] - 1) * row[PADDED_WIDE] + row[WIDE]
+    length = (row.conv_height - 1) * row.padded_width + row.conv_width
     first, last = one[:length], other[:length]
-    for y in range(row[KERNEL_HIGH]):
-        for x in range(row[KERNEL_WIDE]):
-            at = y * row[PADDED_WIDE] + x
+    for y in range(row.kernel_height):
+        for x in range(row.kernel_width):
+            at = y * row.padded_width + x
             values, left, right = (
                 maps[at : at + length],
-                kernel[y * row[KERNEL_WIDE] + x],
-                second[y * row[KERNEL_WIDE] + x],
+                kernel[y * row.kernel_width + x],
+                second[y * row.kernel_width + x],
             )
             for i in range(length):
                 first[i] += left * values[i]
@@ -251,32 +223,31 @@ def _sliding(
 
 @njit(cache=True, fastmath=FAST)
 def _strided(
-    row: np.ndarray, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
+    row: Layer, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
 ) -> None:
     """The same for strides beyond 1: a pass per weight and line."""
-    wide, across = row[PADDED_WIDE], row[ACROSS]
-    for y in range(row[KERNEL_HIGH]):
-        for x in range(row[KERNEL_WIDE]):
-            left, right = kernel[y * row[KERNEL_WIDE] + x], second[y * row[KERNEL_WIDE] + x]
-            for line in range(row[HIGH]):
-                first = one[line * wide : line * wide + row[WIDE]]
-                last = other[line * wide : line * wide + row[WIDE]]
-                values = maps[(line * row[DOWN] + y) * wide + x :]
+    wide, across = row.padded_width, row.stride_width
+    for y in range(row.kernel_height):
+        for x in range(row.kernel_width):
+            left, right = kernel[y * row.kernel_width + x], second[y * row.kernel_width + x]
+            for line in range(row.conv_height):
+                first = one[line * wide : line * wide + row.conv_width]
+                last = other[line * wide : line * wide + row.conv_width]
+                values = maps[(line * row.stride_height + y) * wide + x :]
                 for i in range(len(first)):
                     first[i] += left * values[i * across]
                     last[i] += right * values[i * across]
 
 
 @njit(cache=True, fastmath=FAST)
-def _pool(
-    row: np.ndarray, after: np.ndarray, channel: int, sums: np.ndarray, numbers: np.ndarray, ints: np.ndarray
-) -> None:
+def _pool(row: Layer, after: Layer, channel: int, sums: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """ReLU and pooling of one channel, into its place in the next layer."""
-    high, wide, pool, pitch = row[POOLED_HIGH], row[POOLED_WIDE], row[POOL], row[PADDED_WIDE]
-    target, step = ints[INPUT_AT] + channel * high * wide, wide
-    if after[KERNEL_HIGH] > 0:
-        step = after[PADDED_WIDE]
-        target = after[MAPS_AT] + (channel * after[PADDED_HIGH] + after[TOP]) * step + after[LEFT]
+    header = header_of(ints)
+    high, wide, pool, pitch = row.pooled_height, row.pooled_width, row.pool, row.padded_width
+    target, step = header.input_at + channel * high * wide, wide
+    if after.kernel_height > 0:
+        step = after.padded_width
+        target = after.maps_at + (channel * after.padded_height + after.pad_top) * step + after.pad_left
     for y in range(high):
         line = numbers[target + y * step : target + y * step + wide]
         for x in range(wide):

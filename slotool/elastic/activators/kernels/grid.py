@@ -9,20 +9,8 @@ import numpy as np
 
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, gather, hash_nodes, pick
-from slotool.elastic.activators.kernels.layout import (
-    CHOSEN_AT,
-    COUNTS_AT,
-    FIELDS,
-    HASHED,
-    HEADER,
-    INPUT_AT,
-    INPUTS,
-    KIND,
-    LAYERS,
-    NONE,
-    OUTPUT_AT,
-    SHARES,
-)
+from slotool.elastic.activators.kernels.layout import NONE
+from slotool.elastic.activators.kernels.records import header_of, layer_of
 from slotool.elastic.activators.kernels.single import require
 
 # The logarithm of ``confidence.LEAST_PROBABILITY``.
@@ -48,24 +36,25 @@ def ladder(
     it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
     having ``LEAST_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
     """
-    layers, shares = ints[LAYERS], ints[SHARES]
-    row = ints[HEADER + (layers - 1) * FIELDS : HEADER + layers * FIELDS]
-    require(x.shape[1] == row[INPUTS] and row[KIND] != NONE and len(log_partition) == len(x))
+    header = header_of(ints)
+    layers, shares = header.layers, header.shares
+    row = layer_of(ints, layers - 1)
+    require(x.shape[1] == row.inputs and row.kind != NONE and len(log_partition) == len(x))
     require(best.shape == closeness.shape == probability.shape == (len(x), shares))
-    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
-    inputs = numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]]
+    output, chosen = numbers[header.output_at :], ints[header.chosen_at :]
+    inputs = numbers[header.input_at : header.input_at + row.inputs]
     for query in range(len(x)):
         inputs[:] = x[query]
         hash_nodes(row, False, numbers, ints, ids)
         find_buckets(row, numbers, ints, ids, bytes_)
-        hashed = row[HASHED]
-        count = ints[row[COUNTS_AT] + shares - 1]
+        hashed = row.hashed
+        count = ints[row.counts_at + shares - 1]
         pick(row, hashed, count, ints, ids, bytes_)
         gather(row, hashed, count, 0, numbers, ints, bytes_)
         done, at, highest = 0, 0, np.float32(-np.inf)
         mass, weighted = 0.0, 0.0
         for share in range(shares):
-            for i in range(done, ints[row[COUNTS_AT] + share]):
+            for i in range(done, ints[row.counts_at + share]):
                 value = output[i]
                 if value > highest:
                     highest, at = value, chosen[i]
@@ -74,7 +63,7 @@ def ladder(
                     part = np.exp(below)
                     mass += part
                     weighted += part * below
-            done = ints[row[COUNTS_AT] + share]
+            done = ints[row.counts_at + share]
             best[query, share] = at
             probability[query, share] = np.exp(highest - log_partition[query])
             missing = max(0.0, 1.0 - mass)
@@ -90,20 +79,22 @@ def estimate(
 
     Raises ``ValueError`` where shapes do not fit.
     """
+    header = header_of(ints)
     at = _first_activated(ints)
-    row = ints[HEADER + at * FIELDS : HEADER + (at + 1) * FIELDS]
-    require(len(x) == row[INPUTS] and len(out) == ints[SHARES])
-    numbers[ints[INPUT_AT] : ints[INPUT_AT] + row[INPUTS]] = x
+    row = layer_of(ints, at)
+    require(len(x) == row.inputs and len(out) == header.shares)
+    numbers[header.input_at : header.input_at + row.inputs] = x
     hash_nodes(row, False, numbers, ints, ids)
     find_buckets(row, numbers, ints, ids, bytes_)
-    for share in range(ints[SHARES]):
+    for share in range(header.shares):
         out[share] = confidence(row, share, numbers, ints)
 
 
 @njit(cache=True)
 def _first_activated(ints: np.ndarray) -> int:
+    header = header_of(ints)
     at = 0
-    while at < ints[LAYERS] - 1 and ints[HEADER + at * FIELDS + KIND] == NONE:
+    while at < header.layers - 1 and layer_of(ints, at).kind == NONE:
         at += 1
-    require(ints[HEADER + at * FIELDS + KIND] != NONE)
+    require(layer_of(ints, at).kind != NONE)
     return at

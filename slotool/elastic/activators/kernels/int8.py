@@ -9,21 +9,8 @@ import numpy as np
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
 from slotool.elastic.activators.kernels.intrinsics import prefetch
-from slotool.elastic.activators.kernels.layout import (
-    BEST_AT,
-    BEST_NODES_AT,
-    BYTES_AT,
-    CHOSEN_AT,
-    INPUT_AT,
-    INPUTS,
-    LINE_BYTES,
-    OUTPUT_AT,
-    QUERY_AT,
-    QUERY_STEPS_AT,
-    STEPS_AT,
-    SUMS,
-    UNITS,
-)
+from slotool.elastic.activators.kernels.layout import LINE_BYTES, SUMS
+from slotool.elastic.activators.kernels.records import Layer, header_of
 from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
@@ -65,7 +52,8 @@ def _highest(values: np.ndarray) -> Any:
 def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
     """The layer's inputs in 255 steps, as ``quantisation.rounded_inputs`` has them, into QUERY; step and least value
     into QUERY_STEPS."""
-    x, steps = numbers[ints[INPUT_AT] : ints[INPUT_AT] + width], ints[QUERY_STEPS_AT]
+    header = header_of(ints)
+    x, steps = numbers[header.input_at : header.input_at + width], header.query_scale_at
     # By their bits: numbers that are not negative are in order as whole numbers, the others backwards and above all.
     bits: Any = x.view(np.uint32)
     signed: Any = x.view(np.int32)
@@ -80,10 +68,10 @@ def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.nd
     spread = numbers[steps] - least
     per_step = INPUT_STEPS / spread if spread > LEAST_SPREAD else np.float32(0)
     numbers[steps] = spread / INPUT_STEPS if spread > LEAST_SPREAD else np.float32(0)
-    query = bytes_[ints[QUERY_AT] : ints[QUERY_AT] + width]
+    query = bytes_[header.query_at : header.query_at + width]
     for i in range(len(x)):
         query[i] = np.int8(np.int32((x[i] - least) * per_step + np.float32(0.5)))
-    bytes_[ints[QUERY_AT] + width : ints[QUERY_AT] + lines_of(width) * LINE_BYTES] = 0
+    bytes_[header.query_at + width : header.query_at + lines_of(width) * LINE_BYTES] = 0
 
 
 @njit(cache=True, fastmath=False)
@@ -91,7 +79,8 @@ def nearest(
     at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> int:
     """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset for the rounded query."""
-    own = ints[QUERY_STEPS_AT]
+    header = header_of(ints)
+    own = header.query_scale_at
     if width == USUAL_LINES * LINE_BYTES:
         _sum_centroids(at, count, USUAL_LINES, own + SUMS, numbers, ints, bytes_)
     else:
@@ -111,29 +100,31 @@ def nearest(
 def _sum_centroids(
     at: int, count: int, lines: int, target: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
+    header = header_of(ints)
     last, stride = count - 1, lines * LINE_BYTES
     for i in range(0, count, ROWS):
         a, b = at + i * stride, at + min(i + 1, last) * stride
         c, d = at + min(i + 2, last) * stride, at + min(i + 3, last) * stride
-        row_dots(bytes_, ints[QUERY_AT], a, b, c, d, lines, numbers, target + i)
+        row_dots(bytes_, header.query_at, a, b, c, d, lines, numbers, target + i)
 
 
 @njit(cache=True, fastmath=FAST)
 def gather_int8(
-    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+    row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
     """Of the rounded query, which is not negative: it left a ReLU. One pass each for sums, values and the best."""
-    chosen = ints[ints[CHOSEN_AT] + start : ints[CHOSEN_AT] + stop]
-    output = numbers[ints[OUTPUT_AT] + start : ints[OUTPUT_AT] + stop]
-    if row[INPUTS] == USUAL_LINES * LINE_BYTES:
-        _sum_rows(row, chosen, ints[OUTPUT_AT] + start, USUAL_LINES, numbers, ints, bytes_)
+    header = header_of(ints)
+    chosen = ints[header.chosen_at + start : header.chosen_at + stop]
+    output = numbers[header.output_at + start : header.output_at + stop]
+    if row.inputs == USUAL_LINES * LINE_BYTES:
+        _sum_rows(row, chosen, header.output_at + start, USUAL_LINES, numbers, ints, bytes_)
     else:
-        _sum_rows(row, chosen, ints[OUTPUT_AT] + start, lines_of(row[INPUTS]), numbers, ints, bytes_)
-    step, steps = numbers[ints[QUERY_STEPS_AT]], numbers[row[STEPS_AT] : row[STEPS_AT] + 2 * row[UNITS]]
+        _sum_rows(row, chosen, header.output_at + start, lines_of(row.inputs), numbers, ints, bytes_)
+    step, steps = numbers[header.query_scale_at], numbers[row.int8_scales_at : row.int8_scales_at + 2 * row.units]
     for i in range(len(chosen)):
         output[i] = output[i] * step * steps[2 * chosen[i]] + steps[2 * chosen[i] + 1]
     if keep:
-        best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
         for first in range(0, len(output), FLOATS_PER_LINE):
             some = output[first : first + FLOATS_PER_LINE]
             if _highest(some) > best[keep - 1]:
@@ -144,17 +135,18 @@ def gather_int8(
 
 @njit(cache=True, fastmath=False, forceinline=True)
 def _sum_rows(
-    row: np.ndarray, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
+    row: Layer, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
 ) -> None:
     """Products of the rounded query with the rows of ``chosen``, of so many lines each, fetched ahead."""
-    last, start, stride = len(chosen) - 1, row[BYTES_AT], lines * LINE_BYTES
+    header = header_of(ints)
+    last, start, stride = len(chosen) - 1, row.int8_at, lines * LINE_BYTES
     for i in range(-AHEAD, len(chosen), ROWS):
         for ahead in range(i + AHEAD, min(i + AHEAD + ROWS, len(chosen))):
-            prefetch(numbers, row[STEPS_AT] + 2 * chosen[ahead])
+            prefetch(numbers, row.int8_scales_at + 2 * chosen[ahead])
             for line in range(lines):
                 prefetch(bytes_, start + chosen[ahead] * stride + line * LINE_BYTES)
         if i >= 0:
             # Where four are not left the last comes again.
             a, b = start + chosen[i] * stride, start + chosen[min(i + 1, last)] * stride
             c, d = start + chosen[min(i + 2, last)] * stride, start + chosen[min(i + 3, last)] * stride
-            row_dots(bytes_, ints[QUERY_AT], a, b, c, d, lines, numbers, target + i)
+            row_dots(bytes_, header.query_at, a, b, c, d, lines, numbers, target + i)

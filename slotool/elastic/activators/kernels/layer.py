@@ -18,51 +18,8 @@ from slotool.elastic.activators.kernels.int8 import (
     round_query,
 )
 from slotool.elastic.activators.kernels.intrinsics import prefetch
-from slotool.elastic.activators.kernels.layout import (
-    ACTIVE_AT,
-    ALL_AT,
-    BEST_AT,
-    BEST_NODES_AT,
-    BIAS_AT,
-    BITS,
-    BUCKETS,
-    BYTES_AT,
-    CHOSEN_AT,
-    CLOCK,
-    CLUSTERS,
-    COARSE,
-    COARSE_AT,
-    COARSE_STEPS_AT,
-    COLUMNS_AT,
-    COUNTS_AT,
-    FINE,
-    FINE_AT,
-    FINE_STEPS_AT,
-    HASHED,
-    HASHED_AT,
-    INPUT_AT,
-    INPUTS,
-    KIND,
-    LENGTH,
-    LINE_BYTES,
-    LISTS_AT,
-    MEANS_AT,
-    NONE,
-    OUTPUT_AT,
-    OVERALL_AT,
-    POSITIONS_AT,
-    PROJECTED,
-    PROJECTIONS_AT,
-    ROWS_AT,
-    SHARES,
-    SLOTS_AT,
-    STAMPS_AT,
-    STARTS_AT,
-    TABLES,
-    THRESHOLDS_AT,
-    UNITS,
-    VALUES_AT,
-)
+from slotool.elastic.activators.kernels.layout import CLUSTERS, LINE_BYTES, NONE, PROJECTED
+from slotool.elastic.activators.kernels.records import Layer, header_of
 
 _LARGEST = float(np.finfo(np.float32).max)
 # The head of a list is fetched while k is being chosen.
@@ -88,19 +45,20 @@ def dot(weights: np.ndarray, x: np.ndarray) -> Any:
 
 
 @njit(cache=True, fastmath=FAST)
-def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
+def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
-    units, inputs, output = row[UNITS], row[INPUTS], ints[OUTPUT_AT]
-    if row[COLUMNS_AT] >= 0:
+    header = header_of(ints)
+    units, inputs, output = row.units, row.inputs, header.output_at
+    if row.columns_at >= 0:
         _columns(row, active if active >= 0 else list_inputs(inputs, numbers, ints), output, numbers, ints)
     else:
-        x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-        weights = numbers[row[ROWS_AT] : row[ROWS_AT] + units * inputs].reshape(units, inputs)
-        values, bias = numbers[output : output + units], numbers[row[BIAS_AT] : row[BIAS_AT] + units]
+        x = numbers[header.input_at : header.input_at + inputs]
+        weights = numbers[row.rows_at : row.rows_at + units * inputs].reshape(units, inputs)
+        values, bias = numbers[output : output + units], numbers[row.bias_at : row.bias_at + units]
         for node in range(units):
             values[node] = bias[node] + dot(weights[node], x)
     if keep:
-        values, best, nodes = numbers[output:], numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        values, best, nodes = numbers[output:], numbers[header.best_at :], ints[header.best_nodes_at :]
         for node in range(units):
             if values[node] > best[keep - 1]:
                 insert(values[node], node, keep, best, nodes)
@@ -109,7 +67,7 @@ def compute_all(row: np.ndarray, active: int, keep: int, numbers: np.ndarray, in
 
 @njit(cache=True, fastmath=FAST)
 def compute_some(
-    row: np.ndarray,
+    row: Layer,
     active: int,
     point: int,
     threshold: float,
@@ -120,32 +78,33 @@ def compute_some(
     bytes_: np.ndarray,
 ) -> tuple[int, int]:
     """w·x + b of the nodes this query needs. Returns the point, chosen here if it was not yet, and how many nodes."""
-    units, inputs, hashed = row[UNITS], row[INPUTS], row[HASHED]
+    header = header_of(ints)
+    units, inputs, hashed = row.units, row.inputs, row.hashed
     # Whole columns of the inputs that are not zero, or whole rows of the chosen nodes: whichever is less to read.
-    least = ints[row[COUNTS_AT] + max(point, 0)]
+    least = ints[row.counts_at + max(point, 0)]
     by_columns = active >= 0 and reads_columns(row, point, ints) and active * units <= least * inputs
     if by_columns:
-        _columns(row, active, ints[ALL_AT], numbers, ints)
+        _columns(row, active, header.all_at, numbers, ints)
     hash_nodes(row, by_columns, numbers, ints, ids)
     find_buckets(row, numbers, ints, ids, bytes_)
     if point < 0:
         point = 0
-        while point < ints[SHARES] and confidence(row, point, numbers, ints) < threshold:
+        while point < header.shares and confidence(row, point, numbers, ints) < threshold:
             point += 1
-        if point == ints[SHARES]:
+        if point == header.shares:
             return point, compute_all(row, active, keep, numbers, ints)
-    count = ints[row[COUNTS_AT] + point]
-    output, chosen = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    count = ints[row.counts_at + point]
+    output, chosen = numbers[header.output_at :], ints[header.chosen_at :]
     # All there are go on in their own order, not the lists'.
     hashed = _all_in_order(units, chosen) if count == units else pick(row, hashed, count, ints, ids, bytes_)
     if by_columns:
-        everything = numbers[ints[ALL_AT] :]
+        everything = numbers[header.all_at :]
         for i in range(hashed, count):
             output[i] = everything[chosen[i]]
     else:
         gather(row, hashed, count, keep, numbers, ints, bytes_)
     if keep:
-        best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+        best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
         for i in range(count if by_columns else hashed):
             if output[i] > best[keep - 1]:
                 insert(output[i], chosen[i], keep, best, nodes)
@@ -153,32 +112,34 @@ def compute_some(
 
 
 @njit(cache=True, fastmath=FAST, forceinline=True)
-def confidence(row: np.ndarray, share: int, numbers: np.ndarray, ints: np.ndarray) -> float:
-    total, tables, shares = 0.0, row[TABLES], ints[SHARES]
-    starts = ints[ints[STARTS_AT] :]
+def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) -> float:
+    header = header_of(ints)
+    total, tables, shares = 0.0, row.tables, header.shares
+    starts = ints[header.starts_at :]
     for table in range(tables):
-        total += numbers[ints[MEANS_AT] + starts[table] * shares + share]
+        total += numbers[header.means_at + starts[table] * shares + share]
     return total / tables
 
 
 @njit(cache=True, fastmath=FAST)
 def gather(
-    row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
+    row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
     """Values of ``CHOSEN[start:stop]`` from their rows, fetched ahead; the best of them kept on the way."""
-    if row[BYTES_AT] >= 0:
+    if row.int8_at >= 0:
         gather_int8(row, start, stop, keep, numbers, ints, bytes_)
     else:
         _gather_float32(row, start, stop, keep, numbers, ints)
 
 
 @njit(cache=True, fastmath=FAST)
-def _gather_float32(row: np.ndarray, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
-    units, inputs, rows_at, bias_at = row[UNITS], row[INPUTS], row[ROWS_AT], row[BIAS_AT]
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+def _gather_float32(row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+    header = header_of(ints)
+    units, inputs, rows_at, bias_at = row.units, row.inputs, row.rows_at, row.bias_at
+    x = numbers[header.input_at : header.input_at + inputs]
     rows, bias = numbers[rows_at : rows_at + units * inputs].reshape(units, inputs), numbers[bias_at:]
-    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
-    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    chosen, output = ints[header.chosen_at :], numbers[header.output_at :]
+    best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
     worst = best[keep - 1] if keep else np.float32(np.inf)
     for i in range(start - AHEAD, stop):
         if i + AHEAD < stop:
@@ -202,12 +163,13 @@ def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, int
 
     Returns how many are positive, if they are to be listed, or −1.
     """
-    inputs, output = numbers[ints[INPUT_AT] : ints[INPUT_AT] + units], numbers[ints[OUTPUT_AT] :]
+    header = header_of(ints)
+    inputs, output = numbers[header.input_at : header.input_at + units], numbers[header.output_at :]
     if chosen == units:
         for i in range(units):
             inputs[i] = max(output[i], np.float32(0.0))
     else:
-        picked = ints[ints[CHOSEN_AT] :]
+        picked = ints[header.chosen_at :]
         for i in range(units):
             inputs[i] = 0.0
         for i in range(chosen):
@@ -217,7 +179,8 @@ def rectify(units: int, chosen: int, list_active: bool, numbers: np.ndarray, int
 
 @njit(cache=True, fastmath=FAST)
 def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
-    inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+    header = header_of(ints)
+    inputs, values, actives = numbers[header.input_at :], numbers[header.values_at :], ints[header.active_at :]
     active = 0
     for i in range(width):
         actives[active] = i
@@ -227,20 +190,22 @@ def list_inputs(width: int, numbers: np.ndarray, ints: np.ndarray) -> int:
 
 
 @njit(cache=True, forceinline=True)
-def reads_columns(row: np.ndarray, point: int, ints: np.ndarray) -> bool:
+def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
     """Whether the active inputs are worth a list. A small k is less to read by rows, unless hardly any is active."""
-    if row[COLUMNS_AT] < 0:
+    header = header_of(ints)
+    if row.columns_at < 0:
         return False
-    if row[KIND] == NONE or point == ints[SHARES]:
+    if row.kind == NONE or point == header.shares:
         return True
-    return row[BYTES_AT] < 0 and ints[row[COUNTS_AT] + max(point, 0)] * FEW_BY_ROWS >= row[UNITS]
+    return row.int8_at < 0 and ints[row.counts_at + max(point, 0)] * FEW_BY_ROWS >= row.units
 
 
 @njit(cache=True, fastmath=FAST)
-def _columns(row: np.ndarray, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
+def _columns(row: Layer, active: int, target: int, numbers: np.ndarray, ints: np.ndarray) -> None:
     """All nodes at once from the columns of the active inputs, four columns a pass to spare the running sums."""
-    units, bias, start = row[UNITS], row[BIAS_AT], row[COLUMNS_AT]
-    listed, values = ints[ints[ACTIVE_AT] :], numbers[ints[VALUES_AT] :]
+    header = header_of(ints)
+    units, bias, start = row.units, row.bias_at, row.columns_at
+    listed, values = ints[header.active_at :], numbers[header.values_at :]
     sums = numbers[target : target + units]
     sums[:] = numbers[bias : bias + units]
     fours = active - active % 4
@@ -262,62 +227,65 @@ def _columns(row: np.ndarray, active: int, target: int, numbers: np.ndarray, int
 
 
 @njit(cache=True, fastmath=FAST)
-def hash_nodes(row: np.ndarray, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
+def hash_nodes(row: Layer, known: bool, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray) -> None:
     """The nodes that the keys read are the first to be chosen; their values, from ALL where they are ``known``."""
-    chosen, output = ints[ints[CHOSEN_AT] :], numbers[ints[OUTPUT_AT] :]
-    everything, inputs = numbers[ints[ALL_AT] :], row[INPUTS]
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-    for i in range(row[HASHED]):
-        node = np.int64(ids[row[HASHED_AT] + i])
+    header = header_of(ints)
+    chosen, output = ints[header.chosen_at :], numbers[header.output_at :]
+    everything, inputs = numbers[header.all_at :], row.inputs
+    x = numbers[header.input_at : header.input_at + inputs]
+    for i in range(row.hashed):
+        node = np.int64(ids[row.hashed_at + i])
         chosen[i] = node
         if known:
             output[i] = everything[node]
         else:
-            at = row[ROWS_AT] + node * inputs
-            output[i] = numbers[row[BIAS_AT] + node] + dot(numbers[at : at + inputs], x)
+            at = row.rows_at + node * inputs
+            output[i] = numbers[row.bias_at + node] + dot(numbers[at : at + inputs], x)
 
 
 @njit(cache=True, fastmath=FAST)
-def find_buckets(row: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
+def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> None:
     """The row of this query's list in each table, into STARTS."""
-    starts = ints[ints[STARTS_AT] :]
-    if row[KIND] == CLUSTERS or row[BYTES_AT] >= 0:
-        round_query(row[INPUTS], numbers, ints, bytes_)
-    if row[KIND] == CLUSTERS:
-        fine, width = row[FINE], row[INPUTS]
-        near = nearest(row[COARSE_AT], row[COARSE_STEPS_AT], row[COARSE], width, numbers, ints, bytes_)
-        at, steps = row[FINE_AT] + near * fine * lines_of(width) * LINE_BYTES, row[FINE_STEPS_AT] + 3 * near * fine
+    header = header_of(ints)
+    starts = ints[header.starts_at :]
+    if row.kind == CLUSTERS or row.int8_at >= 0:
+        round_query(row.inputs, numbers, ints, bytes_)
+    if row.kind == CLUSTERS:
+        fine, width = row.fine, row.inputs
+        near = nearest(row.coarse_at, row.coarse_scales_at, row.coarse, width, numbers, ints, bytes_)
+        at, steps = row.fine_at + near * fine * lines_of(width) * LINE_BYTES, row.fine_scales_at + 3 * near * fine
         key = near * fine + nearest(at, steps, fine, width, numbers, ints, bytes_)
-        starts[0] = np.int64(ids[row[SLOTS_AT] + key])
-        for line in range(0, min(row[LENGTH], FETCHED_NODES), FLOATS_PER_LINE):
-            prefetch(ids, row[LISTS_AT] + starts[0] * row[LENGTH] + line)
+        starts[0] = np.int64(ids[row.slots_at + key])
+        for line in range(0, min(row.length, FETCHED_NODES), FLOATS_PER_LINE):
+            prefetch(ids, row.lists_at + starts[0] * row.length + line)
         return
-    if row[KIND] == PROJECTED:
+    if row.kind == PROJECTED:
         _find_projected(row, starts, numbers, ints, ids, bytes_)
         return
-    bits, output = row[BITS], numbers[ints[OUTPUT_AT] :]
-    for table in range(row[TABLES]):
+    bits, output = row.bits, numbers[header.output_at :]
+    for table in range(row.tables):
         key = 0
         for bit in range(bits):
             at = table * bits + bit
-            key |= (output[ids[row[POSITIONS_AT] + at]] > numbers[row[THRESHOLDS_AT] + at]) << bit
-        starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
+            key |= (output[ids[row.positions_at + at]] > numbers[row.thresholds_at + at]) << bit
+        starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
 
 
 @njit(cache=True, fastmath=FAST)
 def _find_projected(
-    row: np.ndarray, starts: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
+    row: Layer, starts: np.ndarray, numbers: np.ndarray, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray
 ) -> None:
     """The same where each bit has a projection of its own, a row of int8."""
-    bits, inputs = row[BITS], row[INPUTS]
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
-    for table in range(row[TABLES]):
+    header = header_of(ints)
+    bits, inputs = row.bits, row.inputs
+    x = numbers[header.input_at : header.input_at + inputs]
+    for table in range(row.tables):
         key = 0
         for bit in range(bits):
             at = table * bits + bit
-            start = row[PROJECTIONS_AT] + at * inputs
-            key |= (dot(bytes_[start : start + inputs], x) > numbers[row[THRESHOLDS_AT] + at]) << bit
-        starts[table] = np.int64(ids[row[SLOTS_AT] + table * row[BUCKETS] + key])
+            start = row.projections_at + at * inputs
+            key |= (dot(bytes_[start : start + inputs], x) > numbers[row.thresholds_at + at]) << bit
+        starts[table] = np.int64(ids[row.slots_at + table * row.buckets + key])
 
 
 @njit(cache=True, forceinline=True)
@@ -328,13 +296,14 @@ def _all_in_order(units: int, chosen: np.ndarray) -> int:
 
 
 @njit(cache=True, fastmath=FAST)
-def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> int:
+def pick(row: Layer, hashed: int, count: int, ints: np.ndarray, ids: np.ndarray, bytes_: np.ndarray) -> int:
     """Choose on from the interleaved lists of this query's buckets, then from the overall ranking, up to ``count``.
 
     Returns ``hashed``, how many were chosen before.
     """
-    picked, starts, stamps = ints[ints[CHOSEN_AT] :], ints[ints[STARTS_AT] :], bytes_[ints[STAMPS_AT] :]
-    tables, length, overall, lists = row[TABLES], row[LENGTH], row[OVERALL_AT], row[LISTS_AT]
+    header = header_of(ints)
+    picked, starts, stamps = ints[header.chosen_at :], ints[header.starts_at :], bytes_[header.stamps_at :]
+    tables, length, overall, lists = row.tables, row.length, row.overall_at, row.lists_at
     chosen = hashed
     if hashed == 0 and tables == 1:
         # One list names no node twice.
@@ -361,9 +330,9 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
                 chosen += stamps[node] != now
                 stamps[node] = now
     place = 0
-    while chosen < count and place < row[UNITS]:
+    while chosen < count and place < row.units:
         # So many more at least are looked at, without asking after each whether it was the last.
-        further = ids[overall + place : overall + min(place + count - chosen, row[UNITS])]
+        further = ids[overall + place : overall + min(place + count - chosen, row.units)]
         for i in range(len(further)):
             node = np.int64(further[i])
             picked[chosen] = node
@@ -375,8 +344,9 @@ def pick(row: np.ndarray, hashed: int, count: int, ints: np.ndarray, ids: np.nda
 @njit(cache=True)
 def _next_stamp(ints: np.ndarray, stamps: np.ndarray) -> Any:
     """A byte that no node bears yet. Bytes, because the stamps of 10^4 nodes then stay in the first cache."""
-    if ints[CLOCK] == LAST_STAMP:
+    header = header_of(ints)
+    if header.last_stamp == LAST_STAMP:
         stamps[:] = 0
-        ints[CLOCK] = 0
-    ints[CLOCK] += 1
-    return np.int8(ints[CLOCK])
+        header.last_stamp = 0
+    header.last_stamp += 1
+    return np.int8(header.last_stamp)

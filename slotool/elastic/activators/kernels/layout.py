@@ -1,44 +1,60 @@
 """Where things lie in the flat arrays that ``compiled.Compiled`` fills and the kernels read.
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
-- ``ints`` int64: ``HEADER`` fields, then ``FIELDS`` per layer, node counts, workspaces;
-- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: rounded rows, centroids, rounded input, stamps.
+- ``ints`` int64: a ``HEADER``, a ``LAYER`` each, node counts, workspaces;
+- ``ids`` uint32: hashed nodes, slots, ranked lists; ``bytes_`` int8: int8 weights, centroids, quantized input, stamps.
 
-Fields ending in _AT are offsets.
+Fields ending in ``_at`` are offsets into one of these arrays.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# Fields of the header.
-LAYERS, SHARES, MEANS_AT, CLOCK = range(4)
-INPUT_AT, VALUES_AT, ALL_AT, OUTPUT_AT, BEST_AT = range(4, 9)  # numbers
-ACTIVE_AT, CHOSEN_AT = range(9, 11)  # ints
-STAMPS_AT = 11  # bytes
-STARTS_AT, BEST_NODES_AT = range(12, 14)  # ints
-QUERY_AT, QUERY_STEPS_AT = range(14, 16)  # bytes, numbers
-CONVOLVED_AT = 16  # numbers
-# Values that a query has: those of the first layer, which a convolution's view has fewer of.
-QUERY_INPUTS = 17
-HEADER = 24
-# At QUERY_STEPS: step and least value of the rounded query; from SUMS on what centroids have of it.
-SUMS = 4
-# Fields of a layer; KIND is NONE without an activator.
-INPUTS, UNITS, ROWS_AT, COLUMNS_AT, BIAS_AT, BYTES_AT, STEPS_AT = range(7)
-KIND, TABLES, BUCKETS, SLOTS_AT, LISTS_AT, LENGTH, OVERALL_AT, COUNTS_AT, HASHED, HASHED_AT = range(7, 17)
-BITS, POSITIONS_AT, THRESHOLDS_AT = range(17, 20)
-COARSE, FINE, COARSE_AT, FINE_AT, COARSE_STEPS_AT, FINE_STEPS_AT = range(20, 26)
-PROJECTIONS_AT = 26
-# Of a convolutional layer, whose INPUTS, rows and look-ups are those of its view; KERNEL_HIGH is 0 of a dense one.
-KERNEL_HIGH, KERNEL_WIDE, DOWN, ACROSS, KERNELS_AT = range(27, 32)
-CHANNELS, PICTURE_HIGH, PICTURE_WIDE, PADDED_HIGH, PADDED_WIDE, TOP, LEFT, MAPS_AT = range(32, 40)
-HIGH, WIDE, POOL, POOLED_HIGH, POOLED_WIDE, GRID = range(40, 46)
-FIELDS = 48
-NONE, HASH, CLUSTERS, PROJECTED = range(4)
-
-# A row of int8 takes whole cache lines.
+# Rows of int8 weights and records take whole cache lines.
 LINE_BYTES = 64
+
+
+def _integers(**groups: str) -> np.dtype:
+    """A record of int64 fields, by group of their names in this order; it takes whole cache lines."""
+    names = [name for group in groups.values() for name in group.split()]
+    size = -(-8 * len(names) // LINE_BYTES) * LINE_BYTES
+    return np.dtype({"names": names, "formats": [np.int64] * len(names), "itemsize": size})
+
+
+# At the beginning of ``ints``. Values of a query: ``query_inputs`` of them, those of the first layer, which a
+# convolution's view has fewer of. ``last_stamp`` was given to a node last.
+HEADER = _integers(
+    counts="layers shares query_inputs last_stamp",
+    numbers="means_at input_at values_at all_at output_at best_at query_scale_at convolved_at",
+    ints="active_at chosen_at starts_at best_nodes_at",
+    bytes_="stamps_at query_at",
+)
+# Behind it, one of each layer. ``kind`` is NONE without an activator. A convolutional layer has the inputs, rows and
+# look-ups of its view; ``kernel_height`` is 0 of a dense one.
+LAYER = _integers(
+    network="inputs units rows_at columns_at bias_at int8_at int8_scales_at",
+    activator="kind tables buckets slots_at lists_at length overall_at counts_at hashed hashed_at",
+    hash="bits positions_at thresholds_at projections_at",
+    clusters="coarse fine coarse_at fine_at coarse_scales_at fine_scales_at",
+    kernel="kernel_height kernel_width stride_height stride_width kernels_at",
+    images="channels image_height image_width padded_height padded_width pad_top pad_left maps_at",
+    outputs="conv_height conv_width pool pooled_height pooled_width grid",
+)
+# What a session passes to ``top_dense`` and ``top_sparse``: addresses and lengths of the four arrays, where the answer
+# goes, how many labels, the point, and the thread that the session belongs to (the first that asks it; 0 before).
+HANDLE = _integers(
+    arrays="numbers_at numbers_length ints_at ints_length ids_at ids_length bytes_at bytes_length",
+    answer="labels_at scores_at answers point",
+    session="owner",
+)
+HEADER_SIZE, LAYER_SIZE, HANDLE_SIZE = (record.itemsize // 8 for record in (HEADER, LAYER, HANDLE))
+OWNER = HANDLE.fields["owner"][1] // 8  # type: ignore[index]
+
+# At ``query_scale_at``: step and least value of the quantized query; from SUMS on what centroids have of it.
+SUMS = 4
+# Kinds of activators.
+NONE, HASH, CLUSTERS, PROJECTED = range(4)
 
 # Most labels that a query may ask for.
 MAX_ANSWERS = 128
@@ -46,12 +62,6 @@ MAX_ANSWERS = 128
 MIN_RESCORED = 2
 # From this batch size on, one matrix product per layer is faster than one query after another, when k is 100 %.
 MIN_BATCH_FOR_PRODUCTS = 16
-
-# Fields of a handle, see ``top_dense``; first an address and a length for each of the four arrays.
-LABELS_AT, SCORES_AT, ANSWERS, POINT = range(8, 12)
-# The thread that the session belongs to: the first that asks it; 0 before.
-OWNER = 12
-HANDLE = 13
 
 # What a query that cannot be answered returns.
 NOT_FINITE, OUT_OF_RANGE, WRONG_LENGTH, TOO_MANY, OTHER_THREAD = -1, -2, -3, -4, -5

@@ -23,39 +23,16 @@ from slotool.elastic.activators.kernels.layer import (
     rectify,
 )
 from slotool.elastic.activators.kernels.layout import (
-    ACTIVE_AT,
-    ANSWERS,
-    BEST_AT,
-    BEST_NODES_AT,
-    BIAS_AT,
-    BYTES_AT,
-    CHOSEN_AT,
-    COLUMNS_AT,
-    FIELDS,
-    HEADER,
-    INPUT_AT,
-    INPUTS,
-    KERNEL_HIGH,
-    KIND,
-    LABELS_AT,
-    LAYERS,
     MIN_RESCORED,
     NONE,
     NOT_FINITE,
     OTHER_THREAD,
     OUT_OF_RANGE,
-    OUTPUT_AT,
     OWNER,
-    POINT,
-    QUERY_INPUTS,
-    ROWS_AT,
-    SCORES_AT,
-    SHARES,
     TOO_MANY,
-    UNITS,
-    VALUES_AT,
     WRONG_LENGTH,
 )
+from slotool.elastic.activators.kernels.records import Layer, handle_of, header_of, layer_of
 
 # Columns of sparse inputs that are fetched while the query is being read.
 FETCHED_COLUMNS = 16
@@ -65,10 +42,10 @@ FETCHED_COLUMNS = 16
 def top_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """Write the best labels and their scores for ``x`` float32 [inputs] to where ``handle`` says.
 
-    ``handle``: int64 [HANDLE], addresses and lengths of the four arrays, of ``labels`` int32 [p] and ``scores``
-    float32 [p]; and the point: index into the k grid, its length for the full network, or BY_CONFIDENCE. One array in
-    place of six, because each costs a call about 100 ns. Returns the point answered at, or a negative number, for
-    another thread's handle too. Fewer than p computed nodes leave labels −1 and scores −inf.
+    ``handle``: a ``HANDLE`` as int64 [HANDLE_SIZE]; its point is an index into the k grid, its length for the full
+    network, or BY_CONFIDENCE. One array in place of six, because each costs a call about 100 ns. Returns the point
+    answered at, or a negative number, for another thread's handle too. Fewer than p computed nodes leave labels −1 and
+    scores −inf.
     """
     return answer_dense(x, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
 
@@ -84,7 +61,7 @@ def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, thre
 def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """``top_dense`` for whichever thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
-    if len(x) != ints[QUERY_INPUTS]:
+    if len(x) != header_of(ints).query_inputs:
         return WRONG_LENGTH
     active = _load_dense(x, numbers, ints)
     return _top(active, handle, threshold, numbers, ints, ids, bytes_)
@@ -104,11 +81,12 @@ def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, t
 
 @njit(cache=True, forceinline=True)
 def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    own = handle_of(handle)
     return (
-        carray(pointer(handle[0], np.float32(0)), (handle[1],)),
-        carray(pointer(handle[2], np.int64(0)), (handle[3],)),
-        carray(pointer(handle[4], np.uint32(0)), (handle[5],)),
-        carray(pointer(handle[6], np.int8(0)), (handle[7],)),
+        carray(pointer(own.numbers_at, np.float32(0)), (own.numbers_length,)),
+        carray(pointer(own.ints_at, np.int64(0)), (own.ints_length,)),
+        carray(pointer(own.ids_at, np.uint32(0)), (own.ids_length,)),
+        carray(pointer(own.bytes_at, np.int8(0)), (own.bytes_length,)),
     )
 
 
@@ -127,7 +105,8 @@ def logits_dense(
     Returns the first row whose values are not finite (rows from there on are not filled), or −1. Raises ``ValueError``
     where shapes do not fit.
     """
-    require(x.shape[1] == ints[QUERY_INPUTS])
+    header = header_of(ints)
+    require(x.shape[1] == header.query_inputs)
     _require_logits(out, len(x), point, ints)
     for query in range(len(x)):
         active = _load_dense(x[query], numbers, ints)
@@ -175,14 +154,16 @@ def require(fits: bool) -> None:
 
 @njit(cache=True)
 def _require_logits(out: np.ndarray, n: int, point: int, ints: np.ndarray) -> None:
-    last = HEADER + (ints[LAYERS] - 1) * FIELDS
-    require(out.shape[0] == n and out.shape[1] == ints[last + UNITS] and 0 <= point <= ints[SHARES])
+    header = header_of(ints)
+    units = layer_of(ints, header.layers - 1).units
+    require(out.shape[0] == n and out.shape[1] == units and 0 <= point <= header.shares)
 
 
 @njit(cache=True, fastmath=FAST)
 def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """Copy a query in and list its inputs that are not zero; returns how many."""
-    inputs, values, actives = numbers[ints[INPUT_AT] :], numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
+    header = header_of(ints)
+    inputs, values, actives = numbers[header.input_at :], numbers[header.values_at :], ints[header.active_at :]
     active = 0
     for i in range(len(x)):
         value = x[i]
@@ -196,11 +177,12 @@ def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
 @njit(cache=True, fastmath=FAST)
 def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
     """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
-    row = ints[HEADER : HEADER + FIELDS]
-    listed, actives = numbers[ints[VALUES_AT] :], ints[ints[ACTIVE_AT] :]
-    width, units, columns = row[INPUTS], row[UNITS], row[COLUMNS_AT]
+    header = header_of(ints)
+    row = layer_of(ints, 0)
+    listed, actives = numbers[header.values_at :], ints[header.active_at :]
+    width, units, columns = row.inputs, row.units, row.columns_at
     # A convolution takes pictures, and none of it is read from a list.
-    if len(values) != len(indices) or row[KERNEL_HIGH] > 0:
+    if len(values) != len(indices) or row.kernel_height > 0:
         return WRONG_LENGTH
     if len(indices) > width:
         return TOO_MANY
@@ -213,8 +195,8 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
                 prefetch(numbers, columns + index * units + line)
         actives[i] = index
         listed[i] = values[i]
-    if row[ROWS_AT] >= 0:
-        inputs = numbers[ints[INPUT_AT] :]
+    if row.rows_at >= 0:
+        inputs = numbers[header.input_at :]
         for i in range(width):
             inputs[i] = 0.0
         for i in range(len(indices)):
@@ -225,8 +207,9 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
 @njit(cache=True, fastmath=FAST)
 def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """Nothing of a query may be left for the next."""
-    if ints[HEADER + ROWS_AT] >= 0:
-        inputs = numbers[ints[INPUT_AT] :]
+    header = header_of(ints)
+    if layer_of(ints, 0).rows_at >= 0:
+        inputs = numbers[header.input_at :]
         for i in range(len(indices)):
             inputs[indices[i]] = 0.0
 
@@ -241,19 +224,21 @@ def _top(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> int:
-    wanted, point = handle[ANSWERS], handle[POINT]
-    labels = carray(pointer(handle[LABELS_AT], np.int32(0)), (wanted,))
-    scores = carray(pointer(handle[SCORES_AT], np.float32(0)), (wanted,))
+    header = header_of(ints)
+    own = handle_of(handle)
+    wanted, point = own.answers, own.point
+    labels = carray(pointer(own.labels_at, np.int32(0)), (wanted,))
+    scores = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
     kept = max(wanted, MIN_RESCORED)
-    best, nodes = numbers[ints[BEST_AT] :], ints[ints[BEST_NODES_AT] :]
+    best, nodes = numbers[header.best_at :], ints[header.best_nodes_at :]
     for i in range(kept):
         best[i] = -np.inf
         nodes[i] = -1
     taken, _ = _propagate(active, point, threshold, kept, numbers, ints, ids, bytes_)
     if taken < 0:
         return taken
-    row = ints[HEADER + (ints[LAYERS] - 1) * FIELDS : HEADER + ints[LAYERS] * FIELDS]
-    if row[BYTES_AT] >= 0 and taken < ints[SHARES]:
+    row = layer_of(ints, header.layers - 1)
+    if row.int8_at >= 0 and taken < header.shares:
         _score_again(row, kept, best, nodes, numbers, ints)
     for i in range(wanted):
         labels[i] = nodes[i]
@@ -263,11 +248,12 @@ def _top(
 
 @njit(cache=True, fastmath=FAST)
 def _score_again(
-    row: np.ndarray, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
+    row: Layer, kept: int, best: np.ndarray, nodes: np.ndarray, numbers: np.ndarray, ints: np.ndarray
 ) -> None:
     """Score the best from their float32 rows and put them in order again."""
-    inputs, start = row[INPUTS], row[ROWS_AT]
-    x = numbers[ints[INPUT_AT] : ints[INPUT_AT] + inputs]
+    header = header_of(ints)
+    inputs, start = row.inputs, row.rows_at
+    x = numbers[header.input_at : header.input_at + inputs]
     for i in range(kept):
         if nodes[i] >= 0:
             for line in range(0, inputs, FLOATS_PER_LINE):
@@ -277,7 +263,7 @@ def _score_again(
         if node < 0:
             return
         at = start + node * inputs
-        value = numbers[row[BIAS_AT] + node] + dot(numbers[at : at + inputs], x)
+        value = numbers[row.bias_at + node] + dot(numbers[at : at + inputs], x)
         place = i
         while place > 0 and best[place - 1] < value:
             best[place], nodes[place] = best[place - 1], nodes[place - 1]
@@ -301,31 +287,33 @@ def _propagate(
     ``kept``: how many best labels to keep in BEST. Returns the point taken (or NOT_FINITE), and how many output nodes
     were computed.
     """
-    layers, full = ints[LAYERS], ints[SHARES]
+    header = header_of(ints)
+    layers, full = header.layers, header.shares
     chosen = 0
     for layer in range(layers):
-        row = ints[HEADER + layer * FIELDS : HEADER + (layer + 1) * FIELDS]
+        row = layer_of(ints, layer)
         keep = kept if layer == layers - 1 else 0
-        after = ints[HEADER + (layer + 1) * FIELDS : HEADER + (layer + 2) * FIELDS]
-        if row[KERNEL_HIGH] > 0:
+        after = layer_of(ints, layer + 1)
+        if row.kernel_height > 0:
             point, active = convolve(row, after, layer == 0, active, point, threshold, numbers, ints, ids, bytes_)
             if point == NOT_FINITE:
                 return NOT_FINITE, 0
             continue
-        if row[KIND] == NONE or point == full:
+        if row.kind == NONE or point == full:
             chosen = compute_all(row, active, keep, numbers, ints)
         else:
             point, chosen = compute_some(row, active, point, threshold, keep, numbers, ints, ids, bytes_)
-        if layer == 0 and not finite(numbers[ints[OUTPUT_AT]]):
+        if layer == 0 and not finite(numbers[header.output_at]):
             return NOT_FINITE, 0
         if layer < layers - 1:
-            active = rectify(row[UNITS], chosen, reads_columns(after, point, ints), numbers, ints)
+            active = rectify(row.units, chosen, reads_columns(after, point, ints), numbers, ints)
     return point, chosen
 
 
 @njit(cache=True, fastmath=FAST)
 def _store(chosen: int, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
-    output, picked = numbers[ints[OUTPUT_AT] :], ints[ints[CHOSEN_AT] :]
+    header = header_of(ints)
+    output, picked = numbers[header.output_at :], ints[header.chosen_at :]
     if chosen == len(out):
         for i in range(chosen):
             out[i] = output[i]
