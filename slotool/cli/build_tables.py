@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slotool.elastic.family import Version
 
 QUERIES = 2_000
-LEAST_ENTROPY_BITS = 1.0
+MIN_ENTROPY_BITS = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -300,7 +300,7 @@ def _warn(output: Output, model: SloNN, entropy: dict[str, float]) -> None:
             f"under {TABLE_BYTES_SHARE:.0%}"
         )
     for layer, bits in entropy.items():
-        if bits < LEAST_ENTROPY_BITS and model.activators[model.first].ranker.informed:
+        if bits < MIN_ENTROPY_BITS and model.activators[model.first].ranker.informed:
             output.warn(
                 f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
                 "--ranker centred-freehash or more --bits may"

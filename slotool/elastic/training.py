@@ -19,7 +19,7 @@ BATCH_SIZE = 64
 PEAK_LEARNING_RATE = 3e-3
 # Small sets need many passes, large ones few: about this many images are seen, in no fewer passes than the least.
 IMAGES_TO_SEE = 60_000
-FEWEST_EPOCHS = 8
+MIN_EPOCHS = 8
 # The paper's Fashion-MNIST network after neuron pruning (slo-aware-neural-networks, Table 1).
 PRUNED_HIDDEN_UNITS = (112, 112)
 
@@ -60,7 +60,7 @@ def family_graphs(data: Dataset) -> dict[str, OperatorGraph]:
 
 def default_epochs(data: Dataset) -> int:
     """Passes over the training split that see about ``IMAGES_TO_SEE`` images."""
-    return max(FEWEST_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
+    return max(MIN_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
 
 
 def train_version(

@@ -14,7 +14,7 @@ from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import Answers, by_point
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
-from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores
+from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
 from slotool.elastic.activators.rankers.ranker import bucket_entropy
@@ -68,10 +68,10 @@ class TestManyClasses(TestRandomModel):
 def test_algorithm_1_on_a_case_worked_by_hand() -> None:
     """One table, two buckets: activations add up per bucket, nodes are ranked by the sums."""
     scores = NodeScores(tables=1, buckets=2, units=3)
-    keys = np.array([[0], [0], [1]] * LEAST_IN_BUCKET)
-    activations = np.array([[1.0, 0.0, 5.0], [4.0, 2.0, 1.0], [0.0, 9.0, 2.0]] * LEAST_IN_BUCKET)
+    keys = np.array([[0], [0], [1]] * MIN_IN_BUCKET)
+    activations = np.array([[1.0, 0.0, 5.0], [4.0, 2.0, 1.0], [0.0, 9.0, 2.0]] * MIN_IN_BUCKET)
     scores.add(keys, activations)
-    np.testing.assert_array_equal(scores.sums[0] / LEAST_IN_BUCKET, [[5, 2, 6], [0, 9, 2]])
+    np.testing.assert_array_equal(scores.sums[0] / MIN_IN_BUCKET, [[5, 2, 6], [0, 9, 2]])
     lists = NodeLists.rank(scores, length=3)
     assert lists.lists[lists.buckets_of(np.array([[0]]))[0, 0]].tolist() == [2, 0, 1]
     assert lists.lists[lists.buckets_of(np.array([[1]]))[0, 0]].tolist() == [1, 2, 0]
@@ -80,7 +80,7 @@ def test_algorithm_1_on_a_case_worked_by_hand() -> None:
 
 def test_a_thin_bucket_backs_off_to_the_overall_ranking() -> None:
     scores = NodeScores(tables=1, buckets=2, units=3)
-    many = LEAST_IN_BUCKET
+    many = MIN_IN_BUCKET
     scores.add(np.zeros((many, 1), dtype=int), np.tile([1.0, 2.0, 3.0], (many, 1)))
     scores.add(np.ones((many - 1, 1), dtype=int), np.tile([9.0, 0.0, 0.0], (many - 1, 1)))
     lists = NodeLists.rank(scores, length=2)

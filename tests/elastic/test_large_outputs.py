@@ -16,7 +16,7 @@ from slotool.elastic import load_model
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.confidence import LEAST_PROBABILITY, MEASURES, closeness
+from slotool.elastic.activators.confidence import MEASURES, MIN_PROBABILITY, closeness
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantisation import Int8Rows
 from slotool.elastic.activators.rankers.registry import RANKERS
@@ -179,7 +179,7 @@ def test_one_climb_tries_every_k() -> None:
             logits = built.forward_numpy(x, point)
             assert (trials.labels[:, at] == logits.argmax(axis=1)).mean() > 0.98
             # Labels below the least probability count as that much in one and as they are in the other.
-            np.testing.assert_allclose(trials.closeness[:, at], closeness(full, logits), atol=500 * LEAST_PROBABILITY)
+            np.testing.assert_allclose(trials.closeness[:, at], closeness(full, logits), atol=500 * MIN_PROBABILITY)
 
 
 def test_what_the_full_network_answers_is_kept_for_its_likeliest_labels() -> None:

@@ -12,12 +12,12 @@ import numpy as np
 from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
 from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
-from slotool.elastic.activators.confidence import MANY_THRESHOLDS, MOST_THRESHOLDS, Calibration, Lessons, Trials
+from slotool.elastic.activators.confidence import DEFAULT_THRESHOLDS, MAX_THRESHOLDS, Calibration, Lessons, Trials
 from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.judging import judge
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.rankers.ranker import MOST_LISTS, Ranker, bucket_entropy
+from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import in_chunks, only_output, try_all
@@ -26,17 +26,17 @@ from slotool.errors import InputError
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
 # The grid where the output layer alone is activated: node counts from the least up by the factor, to the most or to a
 # share, whichever is less.
-LEAST_NODES, MOST_NODES, GRID_FACTOR, LARGEST_SHARE = 8, 4_096, 2**0.5, 0.12
+MIN_NODES, MAX_NODES, GRID_FACTOR, MAX_SHARE = 8, 4_096, 2**0.5, 0.12
 TABLES = 2
 # Tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
 TABLE_BYTES_SHARE = 0.10
 # A ranker of its own weight, unlike a hash, may take this share of that.
 RANKER_BYTES_SHARE = 0.25
 # A layer is worth an activator when it does this share of the work, an output layer only when it has many classes.
-LEAST_WORK_SHARE = 0.05
-LEAST_CLASSES_TO_RANK = 256
-LEAST_TRAINING_EXAMPLES = 100
-LEAST_VALIDATION_EXAMPLES = 50
+MIN_WORK_SHARE = 0.05
+MIN_CLASSES_TO_RANK = 256
+MIN_TRAINING_EXAMPLES = 100
+MIN_VALIDATION_EXAMPLES = 50
 # Bits beyond which the mean bucket would hold fewer training examples than this are not chosen by themselves.
 EXAMPLES_PER_BUCKET = 32
 # Measures of confidence are compared by the mean k at which this much validation accuracy is lost.
@@ -91,11 +91,11 @@ class Subject:
         work = np.array([layer.work for layer in self.mlp.layers], dtype=float)
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
-        worth = work >= LEAST_WORK_SHARE * work.sum()
+        worth = work >= MIN_WORK_SHARE * work.sum()
         # Of sparse inputs a layer reads the columns of those that are not zero, and would whatever nodes it dropped.
         dense = isinstance(self.data.train.x, np.ndarray)
         layers = [at for at in range(hidden) if worth[at] and (at or dense)]
-        if worth[hidden] and self.mlp.classes >= LEAST_CLASSES_TO_RANK:
+        if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
             layers.append(hidden)
         if not layers:
             raise InputError("no layer is both large enough and of ReLU or of many classes: nothing could be spared")
@@ -108,9 +108,9 @@ class Subject:
         units = self.mlp.classes
         if self.activated != [len(self.mlp.layers) - 1]:
             return SHARES
-        most = min(MOST_NODES, LARGEST_SHARE * units)
-        steps = int(np.log(max(2.0, most / LEAST_NODES)) / np.log(GRID_FACTOR) + 1e-9)
-        counts = np.unique(np.round(LEAST_NODES * GRID_FACTOR ** np.arange(steps + 1)))
+        most = min(MAX_NODES, MAX_SHARE * units)
+        steps = int(np.log(max(2.0, most / MIN_NODES)) / np.log(GRID_FACTOR) + 1e-9)
+        counts = np.unique(np.round(MIN_NODES * GRID_FACTOR ** np.arange(steps + 1)))
         return tuple((counts / units).tolist())
 
     def reporting(self, progress: Progress) -> Subject:
@@ -213,7 +213,7 @@ def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
     if ranker not in RANKERS:
         raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
     kind, shares = RANKERS[ranker], subject.shares(settings)
-    tables = min(settings.tables, kind.most_tables)
+    tables = min(settings.tables, kind.max_tables)
     bits = settings.bits or _fitting_bits(subject, kind, shares, tables)
     activators: dict[int, Activator] = {}
     entropy: dict[int, float] = {}
@@ -241,7 +241,7 @@ def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> S
 
 def many_levels(mlp: MLP) -> int:
     """How many thresholds are calibrated."""
-    return MANY_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else MOST_THRESHOLDS
+    return MAX_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else DEFAULT_THRESHOLDS
 
 
 def lessons(
@@ -330,7 +330,7 @@ def _check(mlp: MLP, data: AnyData) -> None:
             f"the network takes inputs {mlp.input_shape} and knows {mlp.classes} classes, "
             f"but {data.name} has {data.input_shape} and {data.classes}"
         )
-    for part, least in (("train", LEAST_TRAINING_EXAMPLES), ("validation", LEAST_VALIDATION_EXAMPLES)):
+    for part, least in (("train", MIN_TRAINING_EXAMPLES), ("validation", MIN_VALIDATION_EXAMPLES)):
         split = getattr(data, part)
         if len(split) < least:
             raise InputError(f"{data.name}: {len(split)} {part} examples are too few for tables; {least} are needed")
@@ -354,7 +354,7 @@ def _fitting_bits(subject: Subject, kind: type[Ranker], shares: tuple[float, ...
     longest = shares[-1] if not alone else shares[-1] / 16
     list_bytes = sum(longest * layer.units * np.min_scalar_type(layer.units - 1).itemsize + 2 for layer in layers)
     bytes_per_bucket = tables * (list_bytes + 4 * len(shares))
-    affordable = min(budget / bytes_per_bucket, len(subject.data.train) / EXAMPLES_PER_BUCKET, MOST_LISTS / tables)
+    affordable = min(budget / bytes_per_bucket, len(subject.data.train) / EXAMPLES_PER_BUCKET, MAX_LISTS / tables)
     fewest_nodes = min(layer.units for layer in layers)
     bits = max(1, min(int(np.log2(max(affordable, 2))), fewest_nodes))
     while bits > 1 and sum(kind.bytes_needed(layer, tables, bits) for layer in layers) > RANKER_BYTES_SHARE * budget:

@@ -11,8 +11,8 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import (
-    LEAST_TRAINING_EXAMPLES,
-    LEAST_VALIDATION_EXAMPLES,
+    MIN_TRAINING_EXAMPLES,
+    MIN_VALIDATION_EXAMPLES,
     TABLE_BYTES_SHARE,
     Learnt,
     Settings,
@@ -163,7 +163,7 @@ def plan(subject: Subject, rankers: Sequence[str], settings: Settings) -> Plan:
 
 def _time(subject: Subject, rankers: Sequence[str], settings: Settings, examples: int) -> float:
     validation = len(subject.data.validation) * examples // len(subject.data.train)
-    least = (max(LEAST_TRAINING_EXAMPLES, examples), max(LEAST_VALIDATION_EXAMPLES, validation))
+    least = (max(MIN_TRAINING_EXAMPLES, examples), max(MIN_VALIDATION_EXAMPLES, validation))
     part = subject.sampled(*least, settings.seed)
     started = time.perf_counter()
     choose("timed", part, rankers, settings)

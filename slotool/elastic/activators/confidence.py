@@ -11,12 +11,12 @@ from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
 from slotool.elastic.activators.importance import sum_by_key
 
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
-LEAST_PROBABILITY = 1e-6
+MIN_PROBABILITY = 1e-6
 # So many average examples count in every bucket of a confidence table.
 PRIOR_EXAMPLES = 5.0
 # Tables learnt on held-out inputs are judged in so many parts, each by tables of the others.
 FOLDS = 5
-MOST_THRESHOLDS, MANY_THRESHOLDS = 32, 256
+DEFAULT_THRESHOLDS, MAX_THRESHOLDS = 32, 256
 # Levels may promise the same; so far apart, each still has an accuracy of its own.
 LEVELS_APART = 1e-12
 
@@ -29,7 +29,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0, from two [n, classes]."""
-    probability = np.maximum(softmax(logits), LEAST_PROBABILITY)
+    probability = np.maximum(softmax(logits), MIN_PROBABILITY)
     return (softmax(full_logits) * np.log(probability)).sum(axis=1)
 
 
@@ -219,7 +219,7 @@ class Calibration:
         cls,
         estimates: np.ndarray,
         correct: np.ndarray,
-        levels: int = MOST_THRESHOLDS,
+        levels: int = DEFAULT_THRESHOLDS,
         expected: np.ndarray | None = None,
     ) -> Calibration:
         """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
@@ -318,7 +318,7 @@ class Calibration:
         return replace(estimated, evidence=levels, evidence_by_point=points, stated=float(stated))
 
     @staticmethod
-    def largest_nbytes(shares: int, levels: int = MOST_THRESHOLDS) -> int:
+    def largest_nbytes(shares: int, levels: int = DEFAULT_THRESHOLDS) -> int:
         """What the calibration of that many shares takes at most: numbers of 8 bytes, and counts of two times 4."""
         return 8 * (3 * (levels + 2) + 2 * (shares + 1) + 2)
 

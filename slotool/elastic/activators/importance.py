@@ -13,7 +13,7 @@ from slotool.elastic.activators.rankers.ranker import require_indices
 from slotool.errors import InputError
 
 # A bucket with fewer training examples ranks nodes by chance; it backs off to the layer's overall ranking.
-LEAST_IN_BUCKET = 8
+MIN_IN_BUCKET = 8
 # So much of an average example is added to every bucket: nodes that none of its examples scored are ranked by it.
 PRIOR_EXAMPLES = 0.01
 
@@ -65,7 +65,7 @@ class NodeLists:
         totals = scores.overall
         overall = np.argsort(-totals, kind="stable")
         prior = totals * (PRIOR_EXAMPLES / max(1, scores.counts[0].sum()))
-        thick = np.argwhere(scores.counts >= LEAST_IN_BUCKET)
+        thick = np.argwhere(scores.counts >= MIN_IN_BUCKET)
         slots = np.zeros(scores.counts.shape, dtype=np.uint16)
         slots[tuple(thick.T)] = np.arange(1, len(thick) + 1)
         lists = np.empty((len(thick) + 1, min(length, scores.units)), dtype=packed)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
+from slotool.elastic.activators.quantisation import INPUT_STEPS, MIN_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
 from slotool.elastic.activators.tabulated import TabulatedNetwork
@@ -256,7 +256,7 @@ def _rounded(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As ``quantisation.rounded_inputs``."""
     least, most = x.amin(dim=1, keepdim=True).clamp_max(0), x.amax(dim=1, keepdim=True).clamp_min(0)
     spread = most - least
-    enough = spread > float(LEAST_SPREAD)
+    enough = spread > float(MIN_SPREAD)
     per_step = torch.where(enough, float(INPUT_STEPS) / spread, 0.0)
     steps = ((x - least) * per_step + 0.5).floor_()
     return steps, torch.where(enough, spread / float(INPUT_STEPS), 0.0), least

@@ -10,7 +10,7 @@ import numpy as np
 from slotool.elastic.activators.mlp import DenseLayer
 
 # Steps of a rounded input; a spread of less than the least is none.
-INPUT_STEPS, LEAST_SPREAD = np.float32(255), np.float32(1e-30)
+INPUT_STEPS, MIN_SPREAD = np.float32(255), np.float32(1e-30)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def rounded_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = x if isinstance(x, np.ndarray) else x.toarray()
     least, most = (extreme(x, axis=1, keepdims=True, initial=np.float32(0)) for extreme in (np.min, np.max))
     spread = most - least
-    enough = spread > LEAST_SPREAD
+    enough = spread > MIN_SPREAD
     per_step = np.divide(INPUT_STEPS, spread, out=np.zeros_like(spread), where=enough)
     steps = np.floor((x - least) * per_step + np.float32(0.5))
     return steps, np.where(enough, spread / INPUT_STEPS, np.float32(0)), least

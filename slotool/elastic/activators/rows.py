@@ -11,7 +11,7 @@ from slotool.errors import InputError
 # What int8 rows may cost on top of ``ALLOWED_LOSS``.
 ROUNDING_LOSS = 0.0003
 # A smaller network is not worth rounding in full: what it takes is the call.
-LEAST_WEIGHTS_TO_ROUND = 1 << 15
+MIN_WEIGHTS_TO_QUANTIZE = 1 << 15
 # Of the bytes of float32 rows.
 INT8_BYTES_SHARE = 0.25
 
@@ -46,7 +46,7 @@ def _all_rounded(model: SloNN, data: AnyData, rows: str) -> SloNN:
     """``with_rows`` where the output layer has no activator."""
     split, size = data.validation, sum(layer.weights.size for layer in model.mlp.layers)
     if rows == "auto" and (
-        model.sparse or size < LEAST_WEIGHTS_TO_ROUND or model.mean_k[model.measure] < INT8_BYTES_SHARE
+        model.sparse or size < MIN_WEIGHTS_TO_QUANTIZE or model.mean_k[model.measure] < INT8_BYTES_SHARE
     ):
         return model
     rounded = model.at_int8()

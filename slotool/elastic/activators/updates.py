@@ -10,19 +10,19 @@ from scipy import sparse
 
 from slotool.elastic.activators.activator import Activator, activity, layer_input
 from slotool.elastic.activators.answers import FullAnswers
-from slotool.elastic.activators.build import LEAST_VALIDATION_EXAMPLES, flat, right
+from slotool.elastic.activators.build import MIN_VALIDATION_EXAMPLES, flat, right
 from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons, Trials
 from slotool.elastic.activators.expectation import Expectation
-from slotool.elastic.activators.importance import LEAST_IN_BUCKET, NodeLists, NodeScores, sum_by_key
+from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores, sum_by_key
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import in_chunks, try_all
 from slotool.errors import InputError
 
 # What a list that was built counts as at first: so many examples of its bucket.
-REMEMBERED_EXAMPLES = 2 * LEAST_IN_BUCKET
+REMEMBERED_EXAMPLES = 2 * MIN_IN_BUCKET
 HALF_LIFE = 4_096
 # Half of what is observed is counted, and that must be enough for a calibration.
-LEAST_HALF_LIFE = 2 * LEAST_VALIDATION_EXAMPLES
+MIN_HALF_LIFE = 2 * MIN_VALIDATION_EXAMPLES
 
 
 class TableUpdates:
@@ -36,8 +36,8 @@ class TableUpdates:
     """
 
     def __init__(self, model: SloNN, half_life: int = HALF_LIFE):
-        if half_life < LEAST_HALF_LIFE:
-            raise InputError(f"a half-life of {half_life} inputs is too short; {LEAST_HALF_LIFE} are needed")
+        if half_life < MIN_HALF_LIFE:
+            raise InputError(f"a half-life of {half_life} inputs is too short; {MIN_HALF_LIFE} are needed")
         self.model, self.half_life = model, half_life
         informed = {at: activator for at, activator in model.activators.items() if activator.ranker.informed}
         self._scores = {at: _Fading(activator) for at, activator in informed.items()}
@@ -107,9 +107,9 @@ class TableUpdates:
         inputs that keep coming as those of the last half-life did.
         """
         model, counted = self.model, sum(part.shape[0] for part, _, _ in self._recent)
-        if counted < LEAST_VALIDATION_EXAMPLES:
+        if counted < MIN_VALIDATION_EXAMPLES:
             raise InputError(
-                f"{counted} inputs are too few to calibrate by; {LEAST_VALIDATION_EXAMPLES} are needed besides those "
+                f"{counted} inputs are too few to calibrate by; {MIN_VALIDATION_EXAMPLES} are needed besides those "
                 "that move the lists"
             )
         activators = {

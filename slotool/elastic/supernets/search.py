@@ -11,7 +11,7 @@ from slotool.elastic.supernets.space import Space, Subnet
 from slotool.errors import InputError
 
 # A space up to this size is looked at whole; of a larger one so many random subnets and their neighbours.
-MOST_ENUMERATED = 20_000
+MAX_ENUMERATED = 20_000
 DRAWN = 4_000
 ROUNDS = 6
 Cost = Callable[[Subnet], float]
@@ -90,7 +90,7 @@ def search(
     rng = np.random.default_rng(seed)
     pool = {space.smallest, space.largest, *_some(space, rng, DRAWN)}
     front = _front(pool, accuracy, costs)
-    if space.size > MOST_ENUMERATED:
+    if space.size > MAX_ENUMERATED:
         for _ in range(ROUNDS):
             fresh = {near for each in front for near in _neighbours(space, each.subnet)} - pool
             pool |= fresh
@@ -128,7 +128,7 @@ def _thinned(found: Sequence[Found], n: int) -> list[Found]:
 
 
 def _some(space: Space, rng: np.random.Generator, n: int) -> list[Subnet]:
-    if space.size <= MOST_ENUMERATED:
+    if space.size <= MAX_ENUMERATED:
         return list(space.all())
     return [space.draw(rng) for _ in range(n)]
 

@@ -128,7 +128,7 @@ class Space:
         """The subnet as an operator graph of its own. Raises ``InputError`` when it is none of the space."""
         subnet = self.require(subnet)
         if subnet not in self._narrowed:
-            if len(self._narrowed) >= MOST_GRAPHS:
+            if len(self._narrowed) >= MAX_GRAPHS:
                 self._narrowed.clear()
             self._narrowed[subnet] = self._narrow(subnet)
         return self._narrowed[subnet]
@@ -214,7 +214,7 @@ def _require_consistent(graph: OperatorGraph, dials: Sequence[Dial]) -> None:
 
 
 # Narrowed graphs kept at a time: they are made again in a millisecond.
-MOST_GRAPHS = 1_024
+MAX_GRAPHS = 1_024
 SIZE_OF = {"Conv2D": "filters", "Dense": "units", "MultiHeadAttention": "heads"}
 
 

@@ -29,7 +29,7 @@ SHRINKING = (("depth",), ("expand", "heads"), ("width",))
 WARM_UP = 0.2
 # Small sets need many passes, large ones few.
 IMAGES_TO_SEE = 60_000
-FEWEST_EPOCHS = 5
+MIN_EPOCHS = 5
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def train(
 
 def default_epochs(data: Dataset) -> int:
     """Passes over the training split that see about ``IMAGES_TO_SEE`` images."""
-    return max(FEWEST_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
+    return max(MIN_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
 
 
 def accuracy(answers: Callable[[Tensor], Tensor], split: Split) -> float:

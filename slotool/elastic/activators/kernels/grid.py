@@ -13,8 +13,8 @@ from slotool.elastic.activators.kernels.layout import NONE
 from slotool.elastic.activators.kernels.records import header_of, layer_of
 from slotool.elastic.activators.kernels.single import require
 
-# The logarithm of ``confidence.LEAST_PROBABILITY``.
-_LOG_LEAST = float(np.log(1e-6))
+# The logarithm of ``confidence.MIN_PROBABILITY``.
+_LOG_MIN_PROBABILITY = float(np.log(1e-6))
 
 
 @njit(cache=True, fastmath=FAST)
@@ -34,7 +34,7 @@ def ladder(
     ``x``: float32 [n, inputs of the output layer]; ``log_partition``: float32 [n], of the full logits. Fills ``best``
     int32 [n, shares], the label that scores highest, ``probability`` float32 [n, shares], what the full softmax gives
     it, and ``closeness`` float32 [n, shares], minus the cross-entropy to the full answer, a label that was not computed
-    having ``LEAST_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
+    having ``MIN_PROBABILITY``. Raises ``ValueError`` where shapes do not fit.
     """
     header = header_of(ints)
     layers, shares = header.layers, header.shares
@@ -68,7 +68,7 @@ def ladder(
             probability[query, share] = np.exp(highest - log_partition[query])
             missing = max(0.0, 1.0 - mass)
             own = mass * np.log(mass) if mass > 0.0 else 0.0
-            closeness[query, share] = weighted - own + missing * _LOG_LEAST
+            closeness[query, share] = weighted - own + missing * _LOG_MIN_PROBABILITY
 
 
 @njit(cache=True, fastmath=FAST)

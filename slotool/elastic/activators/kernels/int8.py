@@ -11,7 +11,7 @@ from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
 from slotool.elastic.activators.kernels.intrinsics import prefetch
 from slotool.elastic.activators.kernels.layout import LINE_BYTES, SUMS
 from slotool.elastic.activators.kernels.records import Layer, header_of
-from slotool.elastic.activators.quantisation import INPUT_STEPS, LEAST_SPREAD
+from slotool.elastic.activators.quantisation import INPUT_STEPS, MIN_SPREAD
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
 FAST = {"reassoc", "contract", "nsz"}
@@ -66,8 +66,8 @@ def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.nd
     scratch[0], scratch[1] = np.uint32(highest), lowest if lowest > SIGN else np.uint32(0)
     least = numbers[steps + 1]
     spread = numbers[steps] - least
-    per_step = INPUT_STEPS / spread if spread > LEAST_SPREAD else np.float32(0)
-    numbers[steps] = spread / INPUT_STEPS if spread > LEAST_SPREAD else np.float32(0)
+    per_step = INPUT_STEPS / spread if spread > MIN_SPREAD else np.float32(0)
+    numbers[steps] = spread / INPUT_STEPS if spread > MIN_SPREAD else np.float32(0)
     query = bytes_[header.query_at : header.query_at + width]
     for i in range(len(x)):
         query[i] = np.int8(np.int32((x[i] - least) * per_step + np.float32(0.5)))

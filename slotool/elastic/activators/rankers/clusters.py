@@ -10,14 +10,14 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantisation import rounded_inputs
-from slotool.elastic.activators.rankers.ranker import MOST_LISTS, Ranker, require_array
+from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, require_array
 from slotool.errors import InputError
 
 # The coarse centroids are found from at most so many examples; they are few.
 COARSE_SAMPLE = 20_000
 COARSE_ITERATIONS, FINE_ITERATIONS = 15, 10
 # A fine cluster of fewer examples than this is not made.
-LEAST_IN_CLUSTER = 12
+MIN_IN_CLUSTER = 12
 # Inputs rounded at a time.
 CHUNK = 8_192
 # Offset of a place that holds no centroid: never the nearest.
@@ -36,7 +36,7 @@ class Clusters(Ranker):
     """
 
     name: ClassVar[str] = "clusters"
-    most_tables: ClassVar[int] = 1
+    max_tables: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Clusters(Ranker):
         bits: int,
         rng: np.random.Generator,
     ) -> Self:
-        if bits < 1 or 2**bits > MOST_LISTS:
+        if bits < 1 or 2**bits > MAX_LISTS:
             raise InputError(f"{bits} bits: at least 1, and no more than 65,535 lists")
         first, second = 2 ** (bits // 2), 2 ** (bits - bits // 2)
         sample = np.sort(rng.permutation(inputs.shape[0])[:COARSE_SAMPLE])
@@ -74,7 +74,7 @@ class Clusters(Ranker):
         for at in range(len(coarse)):
             members = np.flatnonzero(nearest == at)
             if len(members):
-                wanted = max(1, min(second, len(members) // LEAST_IN_CLUSTER))
+                wanted = max(1, min(second, len(members) // MIN_IN_CLUSTER))
                 found, found_scale = _rounded(_centres(inputs[members], wanted, FINE_ITERATIONS, rng))
                 sizes[at] = len(found)
                 fine[at, : len(found)], scale[at, : len(found)] = found, found_scale

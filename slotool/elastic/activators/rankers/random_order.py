@@ -16,7 +16,7 @@ class RandomOrder(Ranker):
     """One bucket for all inputs, whose list is the layer's nodes in an order drawn once."""
 
     name: ClassVar[str] = "random"
-    most_tables: ClassVar[int] = 1
+    max_tables: ClassVar[int] = 1
     informed: ClassVar[bool] = False
     tables, buckets = 1, 1
 

@@ -12,18 +12,18 @@ from slotool.elastic.activators.mlp import DenseLayer
 from slotool.errors import InputError
 
 # A list's row number must fit 16 bits.
-MOST_LISTS = 2**16 - 1
+MAX_LISTS = 2**16 - 1
 
 
 class Ranker(ABC):
     """Maps the inputs of one layer to one bucket in each of ``tables`` tables of ``buckets`` buckets.
 
-    ``most_tables``: more tables than these bring this kind of ranker nothing, and are not made. ``informed``: whether
+    ``max_tables``: more tables than these bring this kind of ranker nothing, and are not made. ``informed``: whether
     the bucket hangs on the input at all.
     """
 
     name: ClassVar[str]
-    most_tables: ClassVar[int] = MOST_LISTS
+    max_tables: ClassVar[int] = MAX_LISTS
     informed: ClassVar[bool] = True
     tables: int
     buckets: int
@@ -66,8 +66,8 @@ class Ranker(ABC):
 
     def check(self, layer: DenseLayer) -> None:
         """Raises ``InputError`` where what was learnt cannot be of ``layer``: compiled code goes by what it says."""
-        if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MOST_LISTS:
-            raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MOST_LISTS:,} in all")
+        if self.tables < 1 or self.buckets < 1 or self.tables * self.buckets > MAX_LISTS:
+            raise InputError(f"{self.tables} tables of {self.buckets:.3g} buckets, of at most {MAX_LISTS:,} in all")
 
     @abstractmethod
     def tensors(self) -> dict[str, np.ndarray]:
@@ -94,7 +94,7 @@ class Ranker(ABC):
 
 def check_tables(tables: int, bits: int) -> None:
     """Raises ``InputError`` when tables of so many bits are none, or have more buckets than there can be lists."""
-    if bits < 1 or tables < 1 or tables * 2**bits > MOST_LISTS:
+    if bits < 1 or tables < 1 or tables * 2**bits > MAX_LISTS:
         raise InputError(f"{tables} tables of {bits} bits: both must be at least 1, and no more than 65,535 lists")
 
 
