@@ -73,7 +73,7 @@ def ask_all(
     A block is gone through ``repeats`` times, so that no answer finds in the caches what the same one just left there.
     """
     n, wanted = x.shape[0], min(ANSWERS, model.classes)
-    askers = [model.asker(point, wanted) for point in points]
+    sessions = [model.session(point, wanted) for point in points]
     labels = np.empty((len(points), n, wanted), dtype=np.int32)
     scores = np.empty((len(points), n, wanted), dtype=np.float32)
     latency_s = np.empty((len(points), n, repeats))
@@ -82,18 +82,18 @@ def ask_all(
     for group in turns:
         for p in group:
             for _ in range(WARM_UP_CALLS):
-                askers[p].ask(*askers[p].ready(x, 0))
+                sessions[p].run(*sessions[p].prepare(x, 0))
     with collector_off():
         for start in range(0, n, BLOCK):
             block = range(start, min(n, start + BLOCK))
-            queries = {i: [asker.ready(x, i) for asker in askers] for i in block}
+            queries = {i: [session.prepare(x, i) for session in sessions] for i in block}
             for group, repeat in itertools.product(turns, range(repeats)):
                 for i, p in itertools.product(block, group):
-                    ask, query = askers[p].ask, queries[i][p]
+                    run, query = sessions[p].run, queries[i][p]
                     started = time.perf_counter()
-                    ask(*query)
+                    run(*query)
                     latency_s[p, i, repeat] = time.perf_counter() - started
-                    labels[p, i], scores[p, i] = askers[p].best()
+                    labels[p, i], scores[p, i] = sessions[p].best()
             for _ in block:
                 progress()
     return Taken(labels, scores, np.median(latency_s, axis=2))

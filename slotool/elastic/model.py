@@ -1,4 +1,4 @@
-"""The one idea: a trained service with several operating points, whatever turns its dial."""
+"""The one idea: a trained service with several operating points, whatever sets them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 
-class Asker(Protocol):
-    """What answers one example after another at one point; only ``ask`` is the work itself.
+class InferenceSession(Protocol):
+    """Runs one example after another at one operating point. Only ``run`` is worth timing.
 
-    ``ready``: arguments of ``ask`` for one row of [n, *input_shape], an array or CSR. ``best``: the last answer's best
-    labels int [p] and their scores float32 [p], best first; where there are fewer, label −1 at −inf.
+    ``prepare``: the arguments of ``run`` for one row of [n, *input_shape], an array or CSR. ``best``: the best labels
+    int [p] of the last run and their scores float32 [p], best first; where there are fewer, label −1 at −inf.
     """
 
-    def ready(self, x: Any, row: int) -> tuple[Any, ...]: ...
+    def prepare(self, x: Any, row: int) -> tuple[Any, ...]: ...
 
-    def ask(self, *query: Any) -> object: ...
+    def run(self, *query: Any) -> object: ...
 
     def best(self) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -58,11 +58,11 @@ class ElasticModel(ABC):
         best = np.take_along_axis(scores, labels, axis=1)
         return np.where(np.isneginf(best), -1, labels), best
 
-    def asker(self, point: OperatingPoint, p: int = 1) -> Asker:
-        """What answers one example after another at ``point`` with its ``p`` best labels; by ``top`` unless the
-        model knows a shorter way. Raises ``InputError`` for a point it does not have."""
+    def session(self, point: OperatingPoint, p: int = 1) -> InferenceSession:
+        """An inference session at ``point`` for the ``p`` best labels; it calls ``top`` unless the model has a faster
+        path. Raises ``InputError`` for a point it does not have."""
         self.require(point)
-        return _ByTop(self, point, p)
+        return _TopSession(self, point, p)
 
     def on(self, device: str) -> ElasticModel:
         """The same model answered on ``device``, cpu or cuda:0. Raises ``InputError`` where it cannot be."""
@@ -103,8 +103,8 @@ class ElasticModel(ABC):
         return self.points[-1]
 
     @property
-    def as_brought(self) -> ElasticModel:
-        """The model whose full point is exactly the network that its user brought: itself, unless that is rounded."""
+    def reference_model(self) -> ElasticModel:
+        """The model whose full point is exactly the trained network: itself, unless its weights are quantized."""
         return self
 
     def require(self, point: OperatingPoint) -> None:
@@ -113,15 +113,15 @@ class ElasticModel(ABC):
             raise InputError(f"{self.name} has no operating point {point}; it has {', '.join(map(str, self.points))}")
 
 
-class _ByTop:
+class _TopSession:
     def __init__(self, model: ElasticModel, point: OperatingPoint, p: int):
         self._model, self._point, self._p = model, point, p
         self._best = (np.full((1, p), -1), np.full((1, p), -np.inf, dtype=np.float32))
 
-    def ready(self, x: Any, row: int) -> tuple[Any, ...]:
+    def prepare(self, x: Any, row: int) -> tuple[Any, ...]:
         return (x[row : row + 1],)
 
-    def ask(self, x: Any) -> None:
+    def run(self, x: Any) -> None:
         self._best = self._model.top(x, self._p, point=self._point)
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:

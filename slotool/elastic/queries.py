@@ -13,7 +13,7 @@ from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.answering import Answerer
+    from slotool.elastic.activators.session import CompiledSession
 
 
 class Answer(NamedTuple):
@@ -55,9 +55,9 @@ class Queries:
 
         model, rows = self.model, self._rows
         if isinstance(model, SloNN):
-            answerer = model.answerer(1, point=point, accuracy=accuracy)
-            label = (lambda i: answerer.sparse(*rows[i])[0]) if self._csr else (lambda i: answerer.dense(rows[i])[0])
-            return Answer(label, lambda: answerer.taken)
+            session = model.compiled_session(1, point=point, accuracy=accuracy)
+            label = (lambda i: session.sparse(*rows[i])[0]) if self._csr else (lambda i: session.dense(rows[i])[0])
+            return Answer(label, lambda: session.taken)
         if accuracy is not None:
             raise InputError(f"{model.name} cannot tell what an input may expect of each of its points")
         chosen = point or model.full
@@ -77,8 +77,8 @@ class Queries:
         model.require(chosen)
         parts = [self._x[start : start + size] for start in range(0, len(self) - size + 1, size)]
         if isinstance(model, SloNN):
-            answerer = model.answerer(1, point=chosen)
-            return [partial(_first_labels, answerer, model.flat(part)) for part in parts]
+            session = model.compiled_session(1, point=chosen)
+            return [partial(_first_labels, session, model.flat(part)) for part in parts]
         return [partial(_best_labels, model, chosen, part) for part in parts]
 
     def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -102,8 +102,8 @@ class Queries:
         return list(rows.reshape(len(rows), -1)) if flat else [rows[i : i + 1] for i in range(len(rows))]
 
 
-def _first_labels(answerer: Answerer, x: Any) -> np.ndarray:
-    return answerer.many(x).labels[:, 0]
+def _first_labels(session: CompiledSession, x: Any) -> np.ndarray:
+    return session.many(x).labels[:, 0]
 
 
 def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:

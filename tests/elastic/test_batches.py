@@ -32,13 +32,13 @@ def test_a_batch_is_answered_as_its_queries_are(
     model = (sparse_model() if sparse else dense_model()).at_int8(int8)
     x = examples(sparse, n, seed)
     if isinstance(chosen, int):
-        answerer = model.answerer(p, point=model.points[chosen - 1])
+        session = model.compiled_session(p, point=model.points[chosen - 1])
     else:
-        answerer = model.answerer(p, accuracy=model.target(chosen))
-    together = answerer.many(x)
+        session = model.compiled_session(p, accuracy=model.target(chosen))
+    together = session.many(x)
     for row in range(n):
-        labels, scores = answerer.row(x, row)
-        assert model.points[together.taken[row]] == answerer.taken
+        labels, scores = session.row(x, row)
+        assert model.points[together.taken[row]] == session.taken
         np.testing.assert_allclose(together.scores[row], scores, rtol=1e-4, atol=1e-4)
         # Sums are added up in another order, so labels of all but equal scores may change places.
         clear = np.diff(scores, append=-np.inf) < -1e-3
@@ -63,11 +63,11 @@ def test_one_bad_query_of_a_batch_is_refused(point: int) -> None:
     many = examples(True, 2 * MIN_BATCH_FOR_PRODUCTS, 0)
     many.indices[5] = FEATURES
     with pytest.raises(InputError, match="has features 0 to 59, no others"):
-        sparse_model().answerer(point=sparse_model().points[point]).many(many)
+        sparse_model().compiled_session(point=sparse_model().points[point]).many(many)
 
 
 def test_an_empty_batch_has_no_answers() -> None:
-    assert dense_model().answerer(2).many(np.empty((0, INPUTS), dtype=np.float32)).labels.shape == (0, 2)
+    assert dense_model().compiled_session(2).many(np.empty((0, INPUTS), dtype=np.float32)).labels.shape == (0, 2)
 
 
 def test_a_profile_asks_for_batches_of_real_examples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_or_drawn_is_said(
     assert not (tmp_path / "o.parquet").exists()
 
 
-def test_askers_answer_as_the_model_does(built: dict[str, Path], synthetic: Path) -> None:
+def test_sessions_answer_as_the_model_does(built: dict[str, Path], synthetic: Path) -> None:
     model, x = load_model(open_artifact(built["clusters"])), load_multilabel(str(synthetic)).test.x[:30]
     assert isinstance(model, SloNN)
     taken = evaluation.ask_all(model, x, model.points, repeats=1)

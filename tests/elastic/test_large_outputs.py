@@ -105,10 +105,10 @@ def test_k_is_chosen_per_query_as_numpy_chooses_it(ranker: str) -> None:
         labels, scores = built.top(x, 2, accuracy=accuracy)
         _, expected_scores = built.top_numpy(x, 2, accuracy=accuracy)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
-        answerer = built.answerer(2, accuracy=accuracy)
+        session = built.compiled_session(2, accuracy=accuracy)
         for row, (indices, values) in enumerate(pairs(x)):
-            np.testing.assert_array_equal(answerer.sparse(indices, values), labels[row])
-            assert answerer.taken == built.aclo(x[row], accuracy)
+            np.testing.assert_array_equal(session.sparse(indices, values), labels[row])
+            assert session.taken == built.aclo(x[row], accuracy)
     with pytest.raises(InputError, match="cannot be met; the full network has"):
         built.top(x, accuracy=best + 1e-6)
 
@@ -234,8 +234,8 @@ def test_saved_and_loaded_it_answers_alike(tmp_path: Path) -> None:
 
 def test_what_cannot_be_answered_is_refused_and_leaves_nothing_behind() -> None:
     built = model()
-    answerer = built.answerer(3, point=built.points[4])
-    good = answerer.sparse(np.array([3, 5], np.int32), np.ones(2, np.float32)).copy()
+    session = built.compiled_session(3, point=built.points[4])
+    good = session.sparse(np.array([3, 5], np.int32), np.ones(2, np.float32)).copy()
     for indices, values, sentence in (
         ([3, FEATURES], [1.0, 1.0], "has features 0 to 899"),
         ([3, -1], [1.0, 1.0], "has features 0 to 899"),
@@ -243,14 +243,14 @@ def test_what_cannot_be_answered_is_refused_and_leaves_nothing_behind() -> None:
         ([3, 5], [1.0, np.inf], "NaN or infinite"),
     ):
         with pytest.raises(InputError, match=sentence):
-            answerer.sparse(np.array(indices, np.int32), np.array(values, np.float32))
-        assert (answerer.sparse(np.array([3, 5], np.int32), np.ones(2, np.float32)) == good).all()
-    nothing = answerer.sparse(np.empty(0, np.int32), np.empty(0, np.float32))
+            session.sparse(np.array(indices, np.int32), np.array(values, np.float32))
+        assert (session.sparse(np.array([3, 5], np.int32), np.ones(2, np.float32)) == good).all()
+    nothing = session.sparse(np.empty(0, np.int32), np.empty(0, np.float32))
     assert (nothing == built.top(csr_matrix((1, FEATURES), dtype=np.float32), 3, point=built.points[4])[0]).all()
     with pytest.raises(InputError, match="the best 200 labels cannot be given, only 1 to 128"):
-        built.answerer(200)
+        built.compiled_session(200)
     with pytest.raises(InputError, match="by a point or by an accuracy, not by both"):
-        built.answerer(1, point=FULL, accuracy=0.3)
+        built.compiled_session(1, point=FULL, accuracy=0.3)
     with pytest.raises(InputError, match=r"takes inputs \[batch, 900\], not \[2, 5\]"):
         built.top(csr_matrix((2, 5), dtype=np.float32))
 

@@ -149,16 +149,16 @@ def test_accuracy_targets_are_met_in_full_and_what_is_expected_there_was_measure
     model, data = built(), load_dataset("digits")
     validation = (model.forward(data.validation.x, model.full).argmax(axis=1) == data.validation.y).mean()
     assert model.calibration.by_point[-1] == validation
-    answerer = model.answerer(2, accuracy=model.target(0.05))
+    session = model.compiled_session(2, accuracy=model.target(0.05))
     for at in range(20):
-        answerer.dense(data.test.x[at].ravel())
-        assert answerer.taken == model.full == model.aclo(data.test.x[at : at + 1], model.target(0.05))
+        session.dense(data.test.x[at].ravel())
+        assert session.taken == model.full == model.aclo(data.test.x[at : at + 1], model.target(0.05))
     labels, scores = model.top(data.test.x[:20], 2, accuracy=model.target(0.05))
     plain_labels, plain_scores = model.top_numpy(data.test.x[:20], 2, accuracy=model.target(0.05))
     np.testing.assert_array_equal(labels, plain_labels)
     np.testing.assert_allclose(scores, plain_scores, rtol=1e-5, atol=1e-6)
     with pytest.raises(InputError, match="cannot be met"):
-        model.answerer(1, accuracy=1.01)
+        model.compiled_session(1, accuracy=1.01)
 
 
 def test_negative_inputs_are_answered_in_float32_and_bad_ones_refused() -> None:

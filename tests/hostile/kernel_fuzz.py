@@ -251,7 +251,7 @@ def answers(
 ) -> tuple[np.ndarray, np.ndarray]:
     if rng.random() < 0.3:
         return model.top(shaped, p, point=point, accuracy=accuracy)
-    session = model.answerer(p, point=point, accuracy=accuracy)
+    session = model.compiled_session(p, point=point, accuracy=accuracy)
     if rng.random() < 0.3:
         found = session.many(x)
         return found.labels, found.scores
@@ -267,7 +267,10 @@ def close(found: np.ndarray, wanted: np.ndarray, what: str, rounding: float = 0.
 
 def misuse(rng: Rng, model: SloNN, sparse: bool) -> int:
     """Queries of another form must be refused, and leave everything as it was."""
-    session, width = model.answerer(1, point=model.points[rng.integers(len(model.points))]), model.mlp.layers[0].inputs
+    session, width = (
+        model.compiled_session(1, point=model.points[rng.integers(len(model.points))]),
+        model.mlp.layers[0].inputs,
+    )
     length = int(rng.integers(0, 3 * width))
     wrong = whole(rng, 0, 4, length + (length == width))
     some = rng.integers(-3, 2 * width, size=rng.integers(1, 2 * width + 2)).astype(np.int32)
@@ -349,9 +352,9 @@ def compile_for(kinds: list[str]) -> None:
             for point, n in itertools.product((model.points[0], model.full), (1, 20)):
                 model.forward(shaped[:n], point)
                 model.top(shaped[:n], point=point)
-                model.answerer(point=point).row(x, 0)
+                model.compiled_session(point=point).row(x, 0)
             if model.mlp.dense:
-                model.answerer().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
+                model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
             if not sparse:
                 model.confidences(shaped[:1])
             if not wanted:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from slotool.elastic.activators.answering import Answerer
+from slotool.elastic.activators.session import CompiledSession
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 
@@ -46,19 +46,19 @@ def query(model: SloNN, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("length", [0, 1, 7, 1_000, 100_000])
 def test_a_query_of_another_length_is_refused(model: SloNN, length: int) -> None:
     with pytest.raises(InputError, match=f"takes {model.mlp.layers[0].inputs} values, not {length}"):
-        model.answerer().dense(np.zeros(length, dtype=np.float32))
+        model.compiled_session().dense(np.zeros(length, dtype=np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["f8", "f2", ">f4", "i4", "i8", "c8", "O"])
 def test_a_query_of_another_type_is_refused_and_compiles_nothing(model: SloNN, dtype: str) -> None:
-    session = model.answerer()
+    session = model.compiled_session()
     session.dense(query(model))
     with pytest.raises(InputError, match=r"takes an array float32 \[inputs\], contiguous, not .*ascontiguousarray"):
         session.dense(query(model).astype(dtype))
 
 
 def test_what_is_no_contiguous_array_is_refused(model: SloNN) -> None:
-    width, session = model.mlp.layers[0].inputs, model.answerer()
+    width, session = model.mlp.layers[0].inputs, model.compiled_session()
     for bad in (
         np.zeros((width, 2), dtype=np.float32)[:, 0],
         np.zeros((1, width), dtype=np.float32),
@@ -76,7 +76,7 @@ def test_what_is_no_contiguous_array_is_refused(model: SloNN) -> None:
 
 
 def test_features_and_values_must_pair(sparse: SloNN) -> None:
-    session = sparse.answerer()
+    session = sparse.compiled_session()
     with pytest.raises(InputError, match="3 features and 2 values"):
         session.sparse(np.arange(3, dtype=np.int32), np.ones(2, dtype=np.float32))
     with pytest.raises(InputError, match="2 features and 3 values"):
@@ -86,7 +86,7 @@ def test_features_and_values_must_pair(sparse: SloNN) -> None:
 
 
 def test_features_beyond_the_network_are_refused(sparse: SloNN) -> None:
-    session, width = sparse.answerer(), sparse.mlp.layers[0].inputs
+    session, width = sparse.compiled_session(), sparse.mlp.layers[0].inputs
     for bad in (-1, width, 2**31 - 1, -(2**31)):
         with pytest.raises(InputError, match="has features 0 to"):
             session.sparse(np.array([0, bad], dtype=np.int32), np.ones(2, dtype=np.float32))
@@ -99,7 +99,7 @@ def test_a_feature_named_twice_has_the_sum_of_its_values(sparse: SloNN) -> None:
     x = np.zeros((1, sparse.mlp.layers[0].inputs), dtype=np.float32)
     x[0, 1], x[0, 3] = 5, 3
     for point in sparse.points:
-        session = sparse.answerer(2, point=point)
+        session = sparse.compiled_session(2, point=point)
         session.sparse(features, values)
         np.testing.assert_allclose(session.scores, sparse.top_numpy(csr_matrix(x), 2, point=point)[1][0], rtol=1e-5)
 
@@ -170,7 +170,7 @@ def test_a_csr_matrix_that_is_none_is_refused(sparse: SloNN, n: int) -> None:
 
 
 def test_a_batch_of_another_kind_is_refused(model: SloNN) -> None:
-    session, width = model.answerer(), model.mlp.layers[0].inputs
+    session, width = model.compiled_session(), model.mlp.layers[0].inputs
     for bad in (
         np.zeros((3, width + 1), dtype=np.float32),
         np.zeros((3, width), dtype=np.float64),
@@ -188,20 +188,20 @@ def test_a_convolution_takes_no_sparse_inputs() -> None:
     model = model_of("convolutions")
     width = model.mlp.layers[0].inputs
     with pytest.raises(InputError, match="takes no sparse inputs"):
-        model.answerer().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
+        model.compiled_session().sparse(np.zeros(1, dtype=np.int32), np.ones(1, dtype=np.float32))
     with pytest.raises(InputError, match="takes no sparse inputs"):
         model.top(csr_matrix((2, width), dtype=np.float32))
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_session_cannot_be_copied(model: SloNN, copied: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match=r"session of fuzz cannot be copied or pickled, .* answerer\(\.\.\.\)"):
-        copied(model.answerer())
+    with pytest.raises(TypeError, match=r"session of fuzz cannot be copied or pickled, .* session\(\.\.\.\)"):
+        copied(model.compiled_session())
 
 
 def test_results_cannot_be_replaced(model: SloNN) -> None:
     with pytest.raises(AttributeError):
-        model.answerer().labels = np.zeros(1, dtype=np.int32)  # type: ignore[misc]
+        model.compiled_session().labels = np.zeros(1, dtype=np.int32)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -213,7 +213,7 @@ def test_a_copied_model_has_workspaces_of_its_own(model: SloNN, copied: Callable
 
 
 def test_a_session_belongs_to_one_thread(model: SloNN) -> None:
-    session, refusals = model.answerer(), []
+    session, refusals = model.compiled_session(), []
 
     def ask() -> None:
         try:
@@ -236,7 +236,7 @@ def test_threads_with_sessions_of_their_own_share_a_model(model: SloNN) -> None:
     wrong: list[int] = []
 
     def ask(offset: int) -> None:
-        session: Answerer = model.answerer(2)
+        session: CompiledSession = model.compiled_session(2)
         for turn in range(2_000):
             at = (turn + offset) % len(x)
             session.dense(x[at])
@@ -253,7 +253,7 @@ def test_threads_with_sessions_of_their_own_share_a_model(model: SloNN) -> None:
 
 
 def test_a_forked_process_may_go_on_with_its_session(model: SloNN) -> None:
-    session = model.answerer(2)
+    session = model.compiled_session(2)
     wanted = session.dense(query(model)).copy()
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()

@@ -70,7 +70,7 @@ def _ways(
     """Per way of answering its calls, one per batch."""
     starts = [size * turn % (x.shape[0] - size + 1) for turn in range(ROUNDS)]
     parts = [x[start : start + size] for start in starts]
-    aclo, full = model.answerer(1, accuracy=target), plain.answerer(1)
+    aclo, full = model.compiled_session(1, accuracy=target), plain.compiled_session(1)
     ways: dict[str, list[Callable[[], object]]] = {
         "ours, 0.3 points, one by one": [_one_by_one(aclo, part) for part in parts],
         "ours, 0.3 points, one call": [partial(aclo.many, part) for part in parts],
@@ -82,13 +82,13 @@ def _ways(
     return {**ways, "PyTorch": [torch_call(part) for part in parts]}
 
 
-def _one_by_one(answerer: Any, x: Any) -> Callable[[], None]:
+def _one_by_one(session: Any, x: Any) -> Callable[[], None]:
     if isinstance(x, np.ndarray):
         queries = [(row,) for row in x]
-        ask = answerer.dense
+        ask = session.dense
     else:
         queries = [(x.indices[a:b], x.data[a:b]) for a, b in zip(x.indptr[:-1], x.indptr[1:], strict=True)]
-        ask = answerer.sparse
+        ask = session.sparse
 
     def call() -> None:
         for query in queries:

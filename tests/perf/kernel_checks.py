@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators.answering import DENSE, SPARSE, only
 from slotool.elastic.activators.kernels import single
+from slotool.elastic.activators.session import DENSE, SPARSE, only
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "elastic"))
 ROUNDS, CALLS = 400, 200
@@ -51,7 +51,7 @@ def main() -> None:
     from tiny_slo_nns import dense_model, examples, sparse_model
 
     x, row = examples(False, 1, 1)[0], examples(True, 1, 1)
-    dense, sparse = (model.answerer(1, point=model.points[0]) for model in (dense_model(), sparse_model()))
+    dense, sparse = (model.compiled_session(1, point=model.points[0]) for model in (dense_model(), sparse_model()))
     dense.dense(x)
     sparse.sparse(row.indices, row.data)
     plain_dense, plain_sparse = only(unchecked_dense, DENSE), only(unchecked_sparse, SPARSE)

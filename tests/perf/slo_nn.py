@@ -87,7 +87,7 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     for model in models.values():
         add_model(bench, model)
     add_popular(bench, models["clusters"])
-    bench.add_answerer("k = 100 %", models["clusters"], models["clusters"].answerer(1), dense=True)
+    bench.add_session("k = 100 %", models["clusters"], models["clusters"].compiled_session(1), dense=True)
     bench.add_plain("our fused dense kernel, without tables")
     if not bench.sparse:
         bench.add_rounded("our int8 network, all nodes", models["clusters"])
@@ -130,14 +130,16 @@ def add_model(bench: Bench, model: Any) -> None:
         chosen = with_rows(model, bench.data, rows)
         fixed, target = chosen.fixed_for(ALLOWED_LOSS), chosen.target(ALLOWED_LOSS)
         dense = fixed == chosen.full
-        bench.add_answerer(f"{model.ranker}, fixed k, {rows}", chosen, chosen.answerer(1, point=fixed), dense=dense)
+        bench.add_session(
+            f"{model.ranker}, fixed k, {rows}", chosen, chosen.compiled_session(1, point=fixed), dense=dense
+        )
         if model.measure != "none":
-            bench.add_answerer(f"{model.ranker}, ACLO, {rows}", chosen, chosen.answerer(1, accuracy=target))
+            bench.add_session(f"{model.ranker}, ACLO, {rows}", chosen, chosen.compiled_session(1, accuracy=target))
     if not large:
         # What sparing nodes buys where the allowed loss spares none.
         middle = len(model.shares) // 2
-        bench.add_answerer(
-            f"{model.ranker}, {model.points[middle].key}", model, model.answerer(1, point=model.points[middle])
+        bench.add_session(
+            f"{model.ranker}, {model.points[middle].key}", model, model.compiled_session(1, point=model.points[middle])
         )
 
 
@@ -162,7 +164,9 @@ def add_popular(bench: Bench, model: Any) -> None:
         few = MLP(mlp.input_shape, (*mlp.layers[:-1], DenseLayer(layer.name, layer.weights[names], layer.bias[names])))
         bench.add_plain(f"{count:,} most popular labels, float32", few, names)
         listed = _popular_model(model, overall, count)
-        bench.add_answerer(f"{count:,} most popular labels, int8", listed, listed.answerer(1, point=listed.points[0]))
+        bench.add_session(
+            f"{count:,} most popular labels, int8", listed, listed.compiled_session(1, point=listed.points[0])
+        )
 
 
 def _popular_model(model: Any, overall: np.ndarray, count: int) -> Any:

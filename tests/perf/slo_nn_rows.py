@@ -72,14 +72,14 @@ class Bench:
             single.logits_dense(query[0][None], self._hidden, 0, *state)
         return np.maximum(self._hidden[0], 0, out=self._hidden[0])
 
-    def add_answerer(self, what: str, model: Any, answerer: Any, dense: bool = False) -> None:
+    def add_session(self, what: str, model: Any, session: Any, dense: bool = False) -> None:
         """``dense``: it computes all nodes, and is timed less often."""
-        call = answerer.sparse if self.sparse else answerer.dense
+        call = session.sparse if self.sparse else session.dense
         shares = np.array([*model.shares, 1.0])
         taken = []
         for query in self.queries[:TIMED]:
             call(*query)
-            taken.append(shares[model.points.index(answerer.taken)])
+            taken.append(shares[model.points.index(session.taken)])
         share = float(np.mean(taken))
         nodes = share * sum(model.mlp.layers[at].units for at in model.activators)
         part = (0.25 if model.int8 and share < 1 else 1.0) * share
@@ -113,8 +113,8 @@ class Bench:
         """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""
         from slotool.elastic.activators.rows import with_rows
 
-        answerer = with_rows(model, self.data, "int8").answerer(1)
-        self.add(what, lambda x: int(answerer.dense(x)[0]), 0.25 * self.exact_bytes, call=answerer.dense)
+        session = with_rows(model, self.data, "int8").compiled_session(1)
+        self.add(what, lambda x: int(session.dense(x)[0]), 0.25 * self.exact_bytes, call=session.dense)
 
     @property
     def exact_bytes(self) -> float:

@@ -99,7 +99,7 @@ class Rounded(Halved):
         return np.zeros_like(x) if point == FULL else super().forward(x, point)
 
     @property
-    def as_brought(self) -> ElasticModel:
+    def reference_model(self) -> ElasticModel:
         return Halved()
 
 

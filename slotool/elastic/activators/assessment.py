@@ -174,7 +174,7 @@ def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:
     """Median µs of each point's ``top`` label, on one query at a time, the points taking turns so that drift hits all
     alike. ``x``: float32 [n, *input_shape] or CSR, used round and round."""
     rows = _Rows(flat(x), queries)
-    calls = [rows.call(model.answerer(1, point=point)) for point in model.points]
+    calls = [rows.call(model.compiled_session(1, point=point)) for point in model.points]
     # A full pass over a large layer empties the caches for whichever point follows it: it is timed by itself.
     together, full = calls[:-1], calls[-1:]
     return [*_turns(together, rows.queries), *_turns(full, rows.queries[: queries // 4])]
@@ -222,7 +222,7 @@ class TorchDense:
 
 
 class _Rows:
-    """Rows of an array or CSR as arguments of an answerer's call."""
+    """Rows of an array or CSR as arguments of an session's call."""
 
     def __init__(self, x: Any, n: int):
         self.sparse = not isinstance(x, np.ndarray)
@@ -235,8 +235,8 @@ class _Rows:
             else:
                 self.queries.append((np.ascontiguousarray(x[row], dtype=np.float32),))
 
-    def call(self, answerer: Any) -> Callable[..., Any]:
-        return answerer.sparse if self.sparse else answerer.dense
+    def call(self, session: Any) -> Callable[..., Any]:
+        return session.sparse if self.sparse else session.dense
 
 
 def _turns(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:

@@ -21,14 +21,14 @@ from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
 from slotool.elastic.activators.refusals import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
-from slotool.elastic.model import Asker, ElasticModel
+from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
-    from slotool.elastic.activators.answering import Answerer
     from slotool.elastic.activators.kernels.compiled import Compiled
     from slotool.elastic.activators.kernels.quantized import RoundedMLP
+    from slotool.elastic.activators.session import CompiledSession
 
 KIND = "slo-nn"
 # Ways of asking that ``top`` keeps ready.
@@ -139,12 +139,12 @@ class SloNN(ElasticModel):
         if session is None:
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.clear()
-            session = self._sessions[asked] = self.answerer(p, point=point, accuracy=accuracy)
+            session = self._sessions[asked] = self.compiled_session(p, point=point, accuracy=accuracy)
         found = session.many(flat)
         return found.labels, found.scores
 
     @cached_property
-    def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], Answerer]:
+    def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], CompiledSession]:
         """What ``top`` asks, by how. Any thread may: ``many`` gives every caller arrays of its own."""
         return {}
 
@@ -153,16 +153,18 @@ class SloNN(ElasticModel):
         own = ("compiled", "rounded", "_sessions")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
-    def answerer(self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None) -> Answerer:
+    def compiled_session(
+        self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ) -> CompiledSession:
         """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
-        from slotool.elastic.activators.answering import Answerer
+        from slotool.elastic.activators.session import CompiledSession
 
-        return Answerer(self, p, point=point, accuracy=accuracy)
+        return CompiledSession(self, p, point=point, accuracy=accuracy)
 
-    def asker(self, point: OperatingPoint, p: int = 1) -> Asker:
-        from slotool.elastic.activators.answering import OneByOne
+    def session(self, point: OperatingPoint, p: int = 1) -> InferenceSession:
+        from slotool.elastic.activators.session import OneQuerySession
 
-        return OneByOne(self.answerer(p, point=point))
+        return OneQuerySession(self.compiled_session(p, point=point))
 
     def at_int8(self, int8: bool = True, calibration: Calibration | None = None) -> SloNN:
         """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected.
@@ -192,7 +194,7 @@ class SloNN(ElasticModel):
         return self.at_int8(self.int8, stated)
 
     @property
-    def as_brought(self) -> SloNN:
+    def reference_model(self) -> SloNN:
         """Itself, or where all layers are int8 in full, the same with float32 rows."""
         return self.at_int8(False) if self.all_int8 else self
 

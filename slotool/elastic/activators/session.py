@@ -49,7 +49,7 @@ class Answers(NamedTuple):
     taken: np.ndarray
 
 
-class Answerer:
+class CompiledSession:
     """``p`` best labels at one point, or at the least k expected to reach an accuracy.
 
     Everything that can be settled beforehand is, so that a call does little besides the compiled one. ``labels`` int32
@@ -57,7 +57,7 @@ class Answerer:
     point it was given at.
 
     A session belongs to the thread that first asks it one query, and cannot be copied or pickled: it holds addresses.
-    Other threads, and copies, make their own by ``model.answerer``. A forked process may go on with its own.
+    Other threads, and copies, make their own by ``model.session``. A forked process may go on with its own.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Answerer:
     def __reduce__(self) -> Any:
         raise TypeError(
             f"a session of {self.model.name} cannot be copied or pickled, because it holds addresses; "
-            "make another by the model's answerer(...)"
+            "make another by the model's session(...)"
         )
 
     def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,7 +234,7 @@ class Answerer:
             layout.OUT_OF_RANGE: f"{name} has features 0 to {width - 1}, no others",
             layout.WRONG_LENGTH: unequal,
             layout.TOO_MANY: f"{len(values)} entries for {width} features: sum those that are named twice",
-            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one here by answerer(...)",
+            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one by compiled_session(...)",
         }
         return InputError(sentences[code])
 
@@ -250,15 +250,15 @@ class Answerer:
         )
 
 
-class OneByOne:
-    """An ``Answerer`` as an ``Asker``: one compiled call per example, of the kind of input that the model is for."""
+class OneQuerySession:
+    """A ``CompiledSession`` as an ``InferenceSession``: one compiled call per example, in the model's kind of input."""
 
-    def __init__(self, answerer: Answerer):
-        self._answerer = answerer
-        self._sparse = answerer.model.sparse
-        self.ask: Callable[..., object] = answerer.sparse if self._sparse else answerer.dense
+    def __init__(self, session: CompiledSession):
+        self._session = session
+        self._sparse = session.model.sparse
+        self.run: Callable[..., object] = session.sparse if self._sparse else session.dense
 
-    def ready(self, x: Any, row: int) -> tuple[Any, ...]:
+    def prepare(self, x: Any, row: int) -> tuple[Any, ...]:
         if isinstance(x, np.ndarray):
             values = np.ascontiguousarray(x[row], dtype=np.float32).ravel()
             at = np.flatnonzero(values).astype(np.int32)
@@ -269,4 +269,4 @@ class OneByOne:
         return (x[row].toarray().astype(np.float32).ravel(),)
 
     def best(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._answerer.labels, self._answerer.scores
+        return self._session.labels, self._session.scores
