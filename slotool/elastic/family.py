@@ -74,14 +74,14 @@ class Version:
         state = {name: tensor.numpy() for name, tensor in self.module.state_dict().items()}
         return importers.from_graph(self.graph, state)
 
-    def forward(self, x: np.ndarray, between: Callable[[], None] | None = None) -> np.ndarray:
-        """Logits of ``x``, float32 [n, *input_shape]. ``between``: called now and then; what it raises goes through."""
+    def forward(self, x: np.ndarray, check: Callable[[], None] | None = None) -> np.ndarray:
+        """Logits of ``x``, float32 [n, *input_shape]. ``check``: called now and then; what it raises goes through."""
         if len(x) * self._flops <= SMALL_FLOPS and self._dense is not None:
-            if between is not None:
-                between()
+            if check is not None:
+                check()
             return self._dense.logits(x.reshape(len(x), self._dense.layers[0].inputs))
         with torch.inference_mode():
-            return self.module(torch.from_numpy(x), between).numpy()
+            return self.module(torch.from_numpy(x), check).numpy()
 
     @cached_property
     def _flops(self) -> int:
@@ -118,17 +118,17 @@ class Family(ElasticModel):
         for version in self.versions:
             version.module.eval()
         self.points = tuple(self._at)
-        self._between: Callable[[], None] | None = None
+        self._cancellation_check: Callable[[], None] | None = None
 
     def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``; ``x`` may be a CSR matrix too when ``sparse``, and is never made dense."""
         self.require(point)
         if self.sparse and not isinstance(x, np.ndarray):
             return self._at[point].mlp.logits(x)
-        return self._at[point].forward(x, self._between)
+        return self._at[point].forward(x, self._cancellation_check)
 
-    def heed(self, between: Callable[[], None]) -> None:
-        self._between = between
+    def set_cancellation_check(self, check: Callable[[], None]) -> None:
+        self._cancellation_check = check
 
     def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
         """Write the artifact: kind ``network`` for one version, ``family`` for several."""

@@ -70,9 +70,11 @@ class ElasticModel(ABC):
             return self
         raise InputError(f"{self.name} is answered on the CPU only, not on {device}")
 
-    def heed(self, between: Callable[[], None]) -> None:
-        """Have ``between`` called between the operators of every forward pass; what it raises ends the pass and goes
-        through. A model whose pass is one compiled call never calls it, which is the default."""
+    def set_cancellation_check(self, check: Callable[[], None]) -> None:
+        """Call ``check`` between the operators of every forward pass; an exception of it ends the pass and is raised.
+
+        A model whose pass is one compiled call never calls it, which is the default.
+        """
         return
 
     def expected_accuracy(self, x: np.ndarray) -> Mapping[OperatingPoint, float] | None:

@@ -66,10 +66,10 @@ class ElasticModelConformance:
 
         x = self.inputs(model, 1)
         expected, looked = model.forward(x, model.full), [0]
-        model.heed(lambda: looked.__setitem__(0, looked[0] + 1))
+        model.set_cancellation_check(lambda: looked.__setitem__(0, looked[0] + 1))
         try:
             model.forward(x, model.full)
-            model.heed(now)
+            model.set_cancellation_check(now)
             ended = False
             try:
                 model.forward(x, model.full)
@@ -77,7 +77,7 @@ class ElasticModelConformance:
                 ended = True
             assert ended == (looked[0] > 0)
         finally:
-            model.heed(lambda: None)
+            model.set_cancellation_check(lambda: None)
         np.testing.assert_array_equal(model.forward(x, model.full), expected)
 
     def test_the_full_point_equals_the_plain_network(self, model: ElasticModel) -> None:

@@ -26,13 +26,13 @@ class Plan:
     def __init__(self, moves: tuple[Move, ...], places: int):
         self._moves, self._places = moves, places
 
-    def __call__(self, x: Tensor, between: Callable[[], None] | None = None) -> Tensor:
-        """``between`` is called before each step; what it raises goes through."""
+    def __call__(self, x: Tensor, check: Callable[[], None] | None = None) -> Tensor:
+        """``check`` is called before each step; what it raises goes through."""
         values: list[Any] = [None] * self._places
         values[0] = out = x
         for step, sources, target in self._moves:
-            if between is not None:
-                between()
+            if check is not None:
+                check()
             one = len(sources) == 1
             out = step(values[sources[0]]) if one else step(*[values[source] for source in sources])
             values[target] = out

@@ -53,7 +53,7 @@ class Supernet(ElasticModel):
         self.input_shape = space.graph.input_shape
         (self.classes,) = space.graph.output_shape
         self.scores = dict(scores or {})
-        self._between: Callable[[], None] | None = None
+        self._cancellation_check: Callable[[], None] | None = None
         self._planner = Planner(self.module, norm)
         self._actuate(subnets)
 
@@ -73,10 +73,10 @@ class Supernet(ElasticModel):
             self.require(point)
             raise AssertionError("a point without a plan")
         with torch.inference_mode():
-            return plan(torch.from_numpy(x), self._between).numpy()
+            return plan(torch.from_numpy(x), self._cancellation_check).numpy()
 
-    def heed(self, between: Callable[[], None]) -> None:
-        self._between = between
+    def set_cancellation_check(self, check: Callable[[], None]) -> None:
+        self._cancellation_check = check
 
     def require(self, point: OperatingPoint) -> None:
         """As ``ElasticModel.require``, and says whether another choice of points would give it."""

@@ -38,7 +38,8 @@ class LocalEngine(Engine):
 
     Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
     than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. A call that is called off ends before its
-    next operator, where the model can (``ElasticModel.heed``). Models must come from artifacts (``ServedModel.path``).
+    next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from artifacts
+    (``ServedModel.path``).
     """
 
     name = "local"

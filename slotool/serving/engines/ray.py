@@ -96,7 +96,7 @@ class Worker:
         model = load_model(instead or entry["path"])
         runner = PointRunner(model, dict.fromkeys([*model.points, *map(decode_point, entry["points"])]))
         runner.warm()
-        model.heed(self._still_wanted)
+        model.set_cancellation_check(self._still_wanted)
         self._runners[entry["name"]] = runner
 
     def _unpacked(self, files: Files) -> str:

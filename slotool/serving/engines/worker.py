@@ -51,7 +51,7 @@ def _serve(options: dict[str, Any]) -> int:
     if options["stand_back"]:
         schedule(os.SCHED_OTHER)
     for _, runner in runners:
-        runner.model.heed(partial(_still_wanted, tensors))
+        runner.model.set_cancellation_check(partial(_still_wanted, tensors))
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:
