@@ -51,11 +51,11 @@ def build_tables(
         str | None,
         typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="as size asks"),
     ] = None,
-    rows: Annotated[
+    weight_dtype: Annotated[
         str,
         typer.Option(
-            "--rows",
-            help="float32; int8: a large output layer's rows at every k, or else all layers at 100 %; "
+            "--weight-dtype",
+            help="float32; int8: a large output layer's weights at every k, or else all layers at 100 %; "
             "auto: int8 where accuracy holds and less is read.",
         ),
     ] = "auto",
@@ -102,12 +102,12 @@ def build_tables(
     from slotool.elastic.activators.build import Settings, Subject
     from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.rankers.registry import CANDIDATES, RANKERS
-    from slotool.elastic.activators.rows import with_rows
+    from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     if ranker not in (*RANKERS, "auto"):
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
-    if rows not in ("auto", "float32", "int8"):
-        raise typer.BadParameter(f"{rows!r} is none of auto, float32, int8", param_hint="--rows")
+    if weight_dtype not in ("auto", "float32", "int8"):
+        raise typer.BadParameter(f"{weight_dtype!r} is none of auto, float32, int8", param_hint="--weight-dtype")
     if not 0 < confidence < 1:
         raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
@@ -124,7 +124,7 @@ def build_tables(
     text = f"learning tables on {dataset.name}"
     with output.progress(text, total=steps(subject, rankers, settings)) as progress:
         model, candidates = choose(out.name, subject.reporting(progress.advance), rankers, settings)
-        model = with_rows(model.stating(confidence), dataset, rows, allowed_loss)
+        model = with_weight_dtype(model.stating(confidence), dataset, weight_dtype, allowed_loss)
     _save(model, out, parents, source, getattr(dataset, "source", dataset.name), settings, pruned, force)
     _report(output, model, candidates, source, dataset.test, dataset.name, pruned, out, allowed_loss)
 
@@ -199,7 +199,7 @@ def _save(
         "ranker": model.ranker,
         "tables": first.tables,
         "buckets": first.buckets,
-        "rows": "int8" if model.int8 else "float32",
+        "weight_dtype": "int8" if model.int8 else "float32",
         "allowed_loss": settings.allowed_loss,
         "confidence": model.calibration.stated,
         "k": list(model.shares),
@@ -241,7 +241,7 @@ def _report(
         "buckets": first.buckets,
         "measure": model.measure,
         "mean_k_by_measure": model.mean_k,
-        "rows": "int8" if model.int8 else "float32",
+        "weight_dtype": "int8" if model.int8 else "float32",
         "all_int8": model.all_int8,
         "float32_accuracy": _float32_accuracy(model, test) if model.all_int8 else None,
         "bucket_entropy_bits": entropy,
@@ -399,14 +399,14 @@ def _of_pruning(pruned: dict[str, Any]) -> str:
 
 
 def _float32_accuracy(model: SloNN, test: Any) -> float:
-    """Of the network as it was before it was rounded."""
+    """Of the network as it was before it was quantized."""
     exact = model.at_int8(False)
     return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
 
 
 def _of_rows(document: dict[str, Any]) -> str:
     if not document["all_int8"]:
-        return f"rows of a large output layer are read as {document['rows']}"
+        return f"weights of a large output layer are read as {document['weight_dtype']}"
     return (
         f"at 100 % all layers are int8 (in float32 the accuracy is {document['float32_accuracy']:.4f}); accuracy "
         "targets are met so, which is quicker than choosing among float32 rows"

@@ -20,9 +20,9 @@ from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.pruning import prune
 from slotool.elastic.activators.rankers.registry import RANKERS
-from slotool.elastic.activators.rows import with_rows
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
+from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from slotool.elastic.family import Version
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder
@@ -166,9 +166,9 @@ def test_convolutions_of_other_kinds_are_refused(convolution: dict[str, Any], re
 
 
 def test_what_is_for_dense_layers_only_is_refused_in_a_sentence() -> None:
-    assert with_rows(model(), data()) is model()
+    assert with_weight_dtype(model(), data()) is model()
     for way in (
-        lambda: with_rows(model(), data(), "int8"),
+        lambda: with_weight_dtype(model(), data(), "int8"),
         lambda: prune(usual().mlp, data()),
         lambda: DeviceSloNN(model(), "cpu"),
     ):

@@ -1,4 +1,4 @@
-"""Sparse inputs, very many labels: best labels without all logits, as plain NumPy has them; int8 rows; k per query."""
+"""Sparse inputs, very many labels: best labels without all logits, as in plain NumPy; int8 weights; k per query."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import MEASURES, MIN_PROBABILITY, closeness
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.quantization import Int8Weights
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.trying import try_all
@@ -157,11 +157,11 @@ def test_the_full_point_is_exactly_the_network_even_with_int8_rows() -> None:
 
 def test_int8_rows_are_the_nearest_steps_and_the_best_labels_keep_their_float_scores() -> None:
     layer = network().layers[1]
-    rounded = Int8Rows.of(layer)
-    weights = rounded.rows * rounded.scale[:, None]
-    assert np.abs(weights - layer.weights).max() <= rounded.scale.max() / 2 + 1e-6
+    quantized = Int8Weights.of(layer)
+    weights = quantized.rows * quantized.scale[:, None]
+    assert np.abs(weights - layer.weights).max() <= quantized.scale.max() / 2 + 1e-6
     zero = DenseLayer("zero", np.zeros((2, 3), np.float32), np.zeros(2, np.float32))
-    assert not Int8Rows.of(zero).rows.any()
+    assert not Int8Weights.of(zero).rows.any()
     x, point = data().test.x[:50], model().points[-2]
     labels, scores = model().at_int8().top(x, 3, point=point)
     exact = np.take_along_axis(network().logits(x), labels.astype(np.int64), axis=1)

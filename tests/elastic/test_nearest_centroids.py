@@ -1,4 +1,4 @@
-"""The nearest centroid of a rounded query is NumPy's to the last bit, whoever compiles it first."""
+"""The nearest centroid of a quantized query is NumPy's to the last bit, whoever compiles it first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from slotool.elastic.activators.kernels import int8
 from slotool.elastic.activators.kernels.int8 import FAST, LINE_BYTES
 from slotool.elastic.activators.kernels.layout import HEADER, SUMS
-from slotool.elastic.activators.quantisation import rounded_inputs
+from slotool.elastic.activators.quantization import quantized_inputs
 
 COUNT = 12
 
@@ -24,13 +24,13 @@ def asked_first_by_a_fast_caller() -> Any:
         numba.njit(**{name: value for name, value in function.targetoptions.items() if name != "nopython"})(
             function.py_func
         )
-        for function in (int8.round_query, int8.nearest)
+        for function in (int8.quantize_query, int8.nearest)
     ]
-    round_query, nearest = made
+    quantize_query, nearest = made
 
     @numba.njit(fastmath=FAST)
     def ask(at: int, steps: int, count: int, width: int, numbers: Any, ints: Any, bytes_: Any) -> int:
-        round_query(width, numbers, ints, bytes_)
+        quantize_query(width, numbers, ints, bytes_)
         return nearest(at, steps, count, width, numbers, ints, bytes_)
 
     return ask
@@ -55,7 +55,7 @@ def test_a_caller_with_fastmath_gives_the_very_same_steps_and_values_as_numpy(le
             numbers = np.zeros(steps_at + 3 * COUNT, dtype=np.float32)
             numbers[:width], numbers[steps_at:] = x[0], np.concatenate([scale, offset, sums])
             near = ask(stride, steps_at, COUNT, width, numbers, ints, bytes_)
-            steps, step, lowest = rounded_inputs(x)
+            steps, step, lowest = quantized_inputs(x)
             np.testing.assert_array_equal(bytes_[:width].view(np.uint8), steps[0].astype(np.uint8))
             products = (steps[0].astype(np.int64) @ rows.T.astype(np.int64)).astype(np.float32)
             values = ((products * step + lowest * sums) * scale + offset)[0]

@@ -67,8 +67,8 @@ def test_gathered_rows_and_whole_products_answer_alike(n: int, at: int, sparse: 
 
 def test_an_int8_model_is_float32_on_a_device() -> None:
     x = examples(True, 20, 0)
-    rounded, exact = (DeviceSloNN(model, "cpu").top(x, 3) for model in (sparse_model().at_int8(), sparse_model()))
-    np.testing.assert_array_equal(rounded[0], exact[0])
+    quantized, exact = (DeviceSloNN(model, "cpu").top(x, 3) for model in (sparse_model().at_int8(), sparse_model()))
+    np.testing.assert_array_equal(quantized[0], exact[0])
 
 
 def test_what_a_device_cannot_answer_is_refused() -> None:

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from slotool.elastic.activators.activator import layer_input
 from slotool.elastic.activators.build import Settings, Subject, build, flat
-from slotool.elastic.activators.rows import with_rows
+from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, load_set
 
 SETS = (FASHION, "tate-16k", "tibkat-35k")
@@ -46,7 +46,7 @@ def main() -> None:
 def _one_set(name: str, source: Any, data: Any, rate: float) -> list[dict[str, Any]]:
     settings = Settings(FASHION_SHARES if name == FASHION else None)
     plain = build(name, Subject(source.mlp, data), "clusters", settings)
-    model = with_rows(plain, data, "int8")
+    model = with_weight_dtype(plain, data, "int8")
     target = model.target(ALLOWED_LOSS)
     x = flat(data.test.x)
     x = x[np.random.default_rng(0).permutation(x.shape[0])]

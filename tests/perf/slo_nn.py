@@ -90,7 +90,7 @@ def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
     bench.add_session("k = 100 %", models["clusters"], models["clusters"].compiled_session(1), dense=True)
     bench.add_plain("our fused dense kernel, without tables")
     if not bench.sparse:
-        bench.add_rounded("our int8 network, all nodes", models["clusters"])
+        bench.add_quantized("our int8 network, all nodes", models["clusters"])
     add_torch(bench)
     add_onnx(bench)
     if bench.sparse:
@@ -123,11 +123,11 @@ def cached_tables(name: str, ranker: str, make: Callable[[], Any]) -> Any:
 
 def add_model(bench: Bench, model: Any) -> None:
     """At the allowed loss, as promised: k per input, and the least k fixed beforehand; rows in float32 and int8."""
-    from slotool.elastic.activators.rows import with_rows
+    from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     large = len(model.mlp.layers) - 1 in model.activators
     for rows in ("float32", "int8") if large else ("float32",):
-        chosen = with_rows(model, bench.data, rows)
+        chosen = with_weight_dtype(model, bench.data, rows)
         fixed, target = chosen.fixed_for(ALLOWED_LOSS), chosen.target(ALLOWED_LOSS)
         dense = fixed == chosen.full
         bench.add_session(

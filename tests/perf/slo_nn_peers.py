@@ -53,10 +53,10 @@ def add_onnx(bench: Bench) -> None:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
     with tempfile.TemporaryDirectory() as folder:
-        plain, rounded = f"{folder}/plain.onnx", f"{folder}/int8.onnx"
+        plain, quantized = f"{folder}/plain.onnx", f"{folder}/int8.onnx"
         _write_onnx(bench, plain)
-        quantize_dynamic(plain, rounded, weight_type=QuantType.QInt8, per_channel=False)
-        for what, path, share in (("fp32", plain, 1.0), ("int8 dynamic", rounded, 0.25)):
+        quantize_dynamic(plain, quantized, weight_type=QuantType.QInt8, per_channel=False)
+        for what, path, share in (("fp32", plain, 1.0), ("int8 dynamic", quantized, 0.25)):
             session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
             def answer(*query: np.ndarray, session: Any = session) -> int:

@@ -109,11 +109,11 @@ class Bench:
         call = lambda *query: kernel(*query, handle, 0.0)  # noqa: E731
         self.add(what, answer, read, dense=names is None, call=call, nodes=nodes)
 
-    def add_rounded(self, what: str, model: Any) -> None:
+    def add_quantized(self, what: str, model: Any) -> None:
         """Every node in int8, as ``build-tables`` makes it: what choosing among float32 nodes is held against."""
-        from slotool.elastic.activators.rows import with_rows
+        from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
-        session = with_rows(model, self.data, "int8").compiled_session(1)
+        session = with_weight_dtype(model, self.data, "int8").compiled_session(1)
         self.add(what, lambda x: int(session.dense(x)[0]), 0.25 * self.exact_bytes, call=session.dense)
 
     @property

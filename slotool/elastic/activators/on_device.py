@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.quantisation import INPUT_STEPS, MIN_SPREAD
+from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
 from slotool.elastic.activators.tabulated import TabulatedNetwork
@@ -243,7 +243,7 @@ def _clustered(ranker: Clusters, layer: _Layer, device: torch.device) -> Callabl
     coarse_sums, fine_sums = coarse.sum(dim=1), fine.sum(dim=2)
 
     def keys(x: Tensor) -> Tensor:
-        steps, step, least = _rounded(x)
+        steps, step, least = _quantized(x)
         near = ((steps @ coarse.T * step + least * coarse_sums) * coarse_scale + coarse_offset).argmax(dim=1)
         products = torch.bmm(fine[near], steps[:, :, None])[:, :, 0]
         within = (products * step + least * fine_sums[near]) * fine_scale[near] + fine_offset[near]
@@ -252,8 +252,8 @@ def _clustered(ranker: Clusters, layer: _Layer, device: torch.device) -> Callabl
     return keys
 
 
-def _rounded(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """As ``quantisation.rounded_inputs``."""
+def _quantized(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As ``quantization.quantized_inputs``."""
     least, most = x.amin(dim=1, keepdim=True).clamp_max(0), x.amax(dim=1, keepdim=True).clamp_min(0)
     spread = most - least
     enough = spread > float(MIN_SPREAD)

@@ -26,7 +26,7 @@ def _contiguous(dtype: Any) -> types.Array:
 _HANDLE, _FLOATS, _INDICES = types.int64[::1], _contiguous(types.float32), _contiguous(types.int32)
 DENSE = types.int64(_FLOATS, _HANDLE, types.float64)
 SPARSE = types.int64(_INDICES, _FLOATS, _HANDLE, types.float64)
-ROUNDED = types.int64(_FLOATS, _HANDLE)
+QUANTIZED = types.int64(_FLOATS, _HANDLE)
 
 
 def only(kernel: Any, signature: Any) -> Any:
@@ -81,16 +81,16 @@ class CompiledSession:
         self._handle = self._compiled.handle(self._labels, self._scores, self._at)
         self._taken = 0
         # What each kind of query is answered by, compiled when the first comes.
-        self._top_dense, self._top_sparse, self._top_rounded = (
+        self._top_dense, self._top_sparse, self._top_quantized = (
             self._first_dense,
             self._first_sparse,
-            self._first_rounded,
+            self._first_quantized,
         )
-        self._rounded: np.ndarray | None = None
+        self._quantized: np.ndarray | None = None
         if model.all_int8 and (threshold is not None or self._at == len(model.shares)):
             self._at = len(model.shares)
-            self._network = model.rounded
-            self._rounded = self._network.handle(self._labels, self._scores)
+            self._network = model.quantized_mlp
+            self._quantized = self._network.handle(self._labels, self._scores)
 
     @property
     def labels(self) -> np.ndarray:
@@ -126,7 +126,7 @@ class CompiledSession:
         Raises ``InputError`` for an array of another kind or length, NaN and infinite values, and in another thread.
         """
         try:
-            if self._rounded is not None and self._top_rounded(x, self._rounded) == 0:
+            if self._quantized is not None and self._top_quantized(x, self._quantized) == 0:
                 self._taken = self._at
                 return self._labels
             taken = self._top_dense(x, self._handle, self._threshold)
@@ -145,9 +145,9 @@ class CompiledSession:
         self._top_sparse = only(single.top_sparse, SPARSE)
         return self._top_sparse(*query)
 
-    def _first_rounded(self, *query: Any) -> Any:
-        self._top_rounded = only(quantized.top_rounded, ROUNDED)
-        return self._top_rounded(*query)
+    def _first_quantized(self, *query: Any) -> Any:
+        self._top_quantized = only(quantized.top_quantized, QUANTIZED)
+        return self._top_quantized(*query)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -194,7 +194,7 @@ class CompiledSession:
     @cached_property
     def _all_in_full(self) -> bool:
         """Whether every query is answered from all nodes in float32, whatever it is."""
-        if self._rounded is not None:
+        if self._quantized is not None:
             return False
         surest = self.model.confidence.means.max(initial=-np.inf)
         return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
@@ -211,10 +211,10 @@ class CompiledSession:
                 part = slice(indptr[bad], indptr[bad + 1])
                 raise self._refusal(int(found.taken[bad]), x.data[part], x.indices[part])
             return
-        if self._rounded is None:
+        if self._quantized is None:
             bad = batched.rows_dense(x, *found, self._handle, self._threshold)
         else:
-            bad = batched.rows_rounded(x, *found, self._rounded, self._handle, self._threshold, self._at)
+            bad = batched.rows_quantized(x, *found, self._quantized, self._handle, self._threshold, self._at)
         if bad >= 0:
             raise self._refusal(int(found.taken[bad]), x[bad])
 

@@ -18,7 +18,7 @@ from slotool.elastic.activators.confidence import Calibration, ConfidenceTables,
 from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.quantisation import Int8Rows, RoundedLayer
+from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
 from slotool.elastic.activators.refusals import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.model import ElasticModel, InferenceSession
@@ -27,7 +27,7 @@ from slotool.tables import FULL, OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.kernels.compiled import Compiled
-    from slotool.elastic.activators.kernels.quantized import RoundedMLP
+    from slotool.elastic.activators.kernels.quantized import QuantizedMLP
     from slotool.elastic.activators.session import CompiledSession
 
 KIND = "slo-nn"
@@ -39,7 +39,7 @@ class SloNN(ElasticModel):
     """A ReLU network that computes, per query, only the share k of each activated layer's nodes.
 
     Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which is exactly the plain network unless
-    it is rounded (``all_int8``).
+    it is quantized (``all_int8``).
     k counts computed nodes, those that the hash reads among them; a layer whose hash alone reads more computes those.
     ``activators``: by layer index. ``entropy``: by layer index, bits of its bucket occupancy. ``measure``: how
     confidence was measured; ``mean_k``: by measure, mean k on validation data at the loss allowed there.
@@ -71,11 +71,13 @@ class SloNN(ElasticModel):
         self.entropy = dict(entropy)
         self.measure, self.mean_k = measure, dict(mean_k or {})
         self.int8, self.sparse = int8, sparse
-        # Every layer, in full; an input that cannot be rounded (negative values) is answered in float32.
+        # Every layer, in full; an input that cannot be quantized (negative values) is answered in float32.
         self.all_int8 = int8 and len(mlp.layers) - 1 not in self.activators
         self.negative_inputs = not self.all_int8
         if self.all_int8 and sparse:
-            raise InputError(f"{name}: of sparse inputs int8 rows serve an output layer with an activator; it has none")
+            raise InputError(
+                f"{name}: for sparse inputs int8 weights need an output layer with an activator; it has none"
+            )
         if self.all_int8 and not mlp.dense:
             raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
         self.input_shape = mlp.input_shape
@@ -98,7 +100,7 @@ class SloNN(ElasticModel):
         flat = self.flat(x)
         out = np.empty((flat.shape[0], self.classes), dtype=np.float32)
         if self.all_int8 and point == FULL and isinstance(flat, np.ndarray):
-            return self._exactly_where(self.rounded.logits(flat, out), flat, out)
+            return self._exactly_where(self.quantized_mlp.logits(flat, out), flat, out)
         if point == FULL and self._all_at_once(flat, out):
             return out
         bad = self.compiled.logits(flat, out, at)
@@ -150,7 +152,7 @@ class SloNN(ElasticModel):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies make their own of what holds addresses or workspaces."""
-        own = ("compiled", "rounded", "_sessions")
+        own = ("compiled", "quantized_mlp", "_sessions")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def compiled_session(
@@ -218,13 +220,13 @@ class SloNN(ElasticModel):
             if not (self.all_int8 and isinstance(flat, np.ndarray)):
                 return exact
             out = np.empty_like(exact)
-            refused = self.rounded.logits_numpy(flat, out)
+            refused = self.quantized_mlp.logits_numpy(flat, out)
             return np.where(refused[:, None], exact, out)
         mlp = self.mlp
         if self.int8 and not self.all_int8:
             last, exact = mlp.layers[-1].view, self.activators[len(mlp.layers) - 1].ranker.computed_nodes
-            rounded = RoundedLayer(last.name, last.weights, last.bias, self._int8_rows, exact)
-            mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], rounded))
+            quantized = QuantizedLayer(last.name, last.weights, last.bias, self._int8_weights, exact)
+            mlp = MLP(mlp.input_shape, (*mlp.layers[:-1], quantized))
         return logits(mlp, self.activators, flat, self.shares[self._at[point]])
 
     def top_numpy(
@@ -390,18 +392,18 @@ class SloNN(ElasticModel):
     def compiled(self) -> Compiled:
         from slotool.elastic.activators.kernels.compiled import Compiled
 
-        rows = {len(self.mlp.layers) - 1: self._int8_rows} if self.int8 and not self.all_int8 else None
+        rows = {len(self.mlp.layers) - 1: self._int8_weights} if self.int8 and not self.all_int8 else None
         return Compiled(self.mlp, self.activators, self.shares, self.confidence, rows)
 
     @cached_property
-    def rounded(self) -> RoundedMLP:
-        from slotool.elastic.activators.kernels.quantized import RoundedMLP
+    def quantized_mlp(self) -> QuantizedMLP:
+        from slotool.elastic.activators.kernels.quantized import QuantizedMLP
 
-        return RoundedMLP(self.mlp)
+        return QuantizedMLP(self.mlp)
 
     @cached_property
-    def _int8_rows(self) -> Int8Rows:
-        return Int8Rows.of(self.mlp.layers[-1].view)
+    def _int8_weights(self) -> Int8Weights:
+        return Int8Weights.of(self.mlp.layers[-1].view)
 
     def flat(self, x: Any) -> Any:
         """float32 [batch, inputs], contiguous, or CSR. Raises ``InputError`` for another shape, and no numbers."""

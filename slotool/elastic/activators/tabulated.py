@@ -14,7 +14,7 @@ from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.kernels.compiled import Compiled
-    from slotool.elastic.activators.kernels.quantized import RoundedMLP
+    from slotool.elastic.activators.kernels.quantized import QuantizedMLP
 
 
 class TabulatedNetwork(Protocol):
@@ -47,7 +47,7 @@ class TabulatedNetwork(Protocol):
         """Network and tables as the compiled calls read them."""
 
     @property
-    def rounded(self) -> RoundedMLP:
+    def quantized_mlp(self) -> QuantizedMLP:
         """The network with int8 weights in all layers."""
 
     def at_int8(self, int8: bool = True) -> Self: ...

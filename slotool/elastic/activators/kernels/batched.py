@@ -11,7 +11,7 @@ from numba import carray
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.intrinsics import pointer
 from slotool.elastic.activators.kernels.layer import FAST, compute_all, insert
-from slotool.elastic.activators.kernels.quantized import answer_rounded
+from slotool.elastic.activators.kernels.quantized import answer_quantized
 from slotool.elastic.activators.kernels.records import handle_of, header_of, layer_of
 from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse
 
@@ -62,21 +62,21 @@ def rows_sparse(
 
 
 @njit(cache=True, fastmath=FAST)
-def rows_rounded(
+def rows_quantized(
     x: np.ndarray,
     labels: np.ndarray,
     scores: np.ndarray,
     taken: np.ndarray,
-    rounded: np.ndarray,
+    quantized: np.ndarray,
     handle: np.ndarray,
     threshold: float,
     point: int,
 ) -> int:
-    """As ``rows_dense``, but at ``point`` by ``top_rounded`` where it can; ``rounded``: its handle of those buffers."""
+    """As ``rows_dense``, but at ``point`` by ``top_quantized`` where that works; ``quantized``: its handle."""
     _require_rows(len(x), labels, scores, taken, handle)
     for row in range(len(x)):
         taken[row] = point
-        if answer_rounded(x[row], rounded) != 0:
+        if answer_quantized(x[row], quantized) != 0:
             taken[row] = answer_dense(x[row], handle, threshold)
             if taken[row] < 0:
                 return row

@@ -20,7 +20,7 @@ from slotool.elastic.activators.kernels import grid, single
 from slotool.elastic.activators.kernels import layout as k
 from slotool.elastic.activators.kernels.integer_dots import ROWS
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.quantization import Int8Weights
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
 from slotool.elastic.activators.rankers.mongoose import Mongoose
@@ -44,7 +44,7 @@ class Compiled:
         activators: Mapping[int, Activator],
         shares: Sequence[float],
         confidence: ConfidenceTables = NO_MEANS,
-        int8: Mapping[int, Int8Rows] | None = None,
+        int8: Mapping[int, Int8Weights] | None = None,
         in_full: bool = True,
     ):
         for at, activator in activators.items():

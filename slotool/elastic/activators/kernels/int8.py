@@ -1,4 +1,4 @@
-"""Rows of int8 against one query rounded to 255 steps: the nearest centroid, gathered nodes. See ``layout``."""
+"""int8 weights against one query quantized to 255 steps: the nearest centroid, gathered nodes. See ``layout``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotool.elastic.activators.kernels.integer_dots import ROWS, row_dots
 from slotool.elastic.activators.kernels.intrinsics import prefetch
 from slotool.elastic.activators.kernels.layout import LINE_BYTES, SUMS
 from slotool.elastic.activators.kernels.records import Layer, header_of
-from slotool.elastic.activators.quantisation import INPUT_STEPS, MIN_SPREAD
+from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 
 # Sums may be reordered and fused, but NaN must stay NaN: it is how a bad input shows.
 FAST = {"reassoc", "contract", "nsz"}
@@ -49,8 +49,8 @@ def _highest(values: np.ndarray) -> Any:
 # No sum of floats is reordered or fused here and in ``nearest``, so that NumPy finds the very same centroids; said of
 # each, because it would else take the fastmath of whichever caller is compiled first.
 @njit(cache=True, fastmath=False)
-def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
-    """The layer's inputs in 255 steps, as ``quantisation.rounded_inputs`` has them, into QUERY; step and least value
+def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
+    """The layer's inputs in 255 steps, as ``quantization.quantized_inputs`` has them, into QUERY; step and least value
     into QUERY_STEPS."""
     header = header_of(ints)
     x, steps = numbers[header.input_at : header.input_at + width], header.query_scale_at
@@ -78,7 +78,7 @@ def round_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.nd
 def nearest(
     at: int, steps: int, count: int, width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> int:
-    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset for the rounded query."""
+    """Which of ``count`` centroids, rows of int8, has the largest scale · c·x + offset for the quantized query."""
     header = header_of(ints)
     own = header.query_scale_at
     if width == USUAL_LINES * LINE_BYTES:
@@ -112,7 +112,7 @@ def _sum_centroids(
 def gather_int8(
     row: Layer, start: int, stop: int, keep: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray
 ) -> None:
-    """Of the rounded query, which is not negative: it left a ReLU. One pass each for sums, values and the best."""
+    """Of the quantized query, which is not negative: it left a ReLU. One pass each for sums, values and the best."""
     header = header_of(ints)
     chosen = ints[header.chosen_at + start : header.chosen_at + stop]
     output = numbers[header.output_at + start : header.output_at + stop]
@@ -137,7 +137,7 @@ def gather_int8(
 def _sum_rows(
     row: Layer, chosen: np.ndarray, target: int, lines: int, numbers: np.ndarray, ints: np.ndarray, bytes_: Any
 ) -> None:
-    """Products of the rounded query with the rows of ``chosen``, of so many lines each, fetched ahead."""
+    """Products of the quantized query with the rows of ``chosen``, of so many lines each, fetched ahead."""
     header = header_of(ints)
     last, start, stride = len(chosen) - 1, row.int8_at, lines * LINE_BYTES
     for i in range(-AHEAD, len(chosen), ROWS):

@@ -15,7 +15,7 @@ from slotool.elastic.activators.kernels.int8 import (
     insert,
     lines_of,
     nearest,
-    round_query,
+    quantize_query,
 )
 from slotool.elastic.activators.kernels.intrinsics import prefetch
 from slotool.elastic.activators.kernels.layout import CLUSTERS, LINE_BYTES, NONE, PROJECTED
@@ -249,7 +249,7 @@ def find_buckets(row: Layer, numbers: np.ndarray, ints: np.ndarray, ids: np.ndar
     header = header_of(ints)
     starts = ints[header.starts_at :]
     if row.kind == CLUSTERS or row.int8_at >= 0:
-        round_query(row.inputs, numbers, ints, bytes_)
+        quantize_query(row.inputs, numbers, ints, bytes_)
     if row.kind == CLUSTERS:
         fine, width = row.fine, row.inputs
         near = nearest(row.coarse_at, row.coarse_scales_at, row.coarse, width, numbers, ints, bytes_)

@@ -1,6 +1,6 @@
 """A whole network in int8, one compiled call a query: the rival of choosing nodes where a network is small.
 
-Weights are rounded as ``quantisation`` rounds them; what enters a layer is rounded to uint8 in steps of its largest
+Weights are quantized as ``quantization`` rounds them; what enters a layer is quantized to uint8 in steps of its largest
 value ÷ 255, which asks for inputs that are not negative: pixels, counts, and whatever leaves a ReLU.
 
 Import this module only where a query is to be answered: it brings in Numba.
@@ -18,7 +18,7 @@ from slotool.elastic.activators.kernels.integer_dots import INPUTS_PER_GROUP, LA
 from slotool.elastic.activators.kernels.intrinsics import owned, pointer
 from slotool.elastic.activators.kernels.layout import require_results
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.quantisation import Int8Rows
+from slotool.elastic.activators.quantization import Int8Weights
 
 STEPS = np.float32(255)
 # Bits of the largest finite float32; those of NaN, infinity and negative numbers are more, read as unsigned.
@@ -31,12 +31,12 @@ _LABELS, _ANSWERS, _SCORES, _OWNER, _HANDLE = range(2 * _ARRAYS, 2 * _ARRAYS + 5
 # because it would else take the fastmath of whichever caller is compiled first.
 
 
-class RoundedMLP:
+class QuantizedMLP:
     """``mlp`` with int8 weights and uint8 inputs of every layer. Not to be shared between threads."""
 
     def __init__(self, mlp: MLP):
         self.mlp = mlp
-        self.rows = [Int8Rows.of(layer.view) for layer in mlp.layers]
+        self.rows = [Int8Weights.of(layer.view) for layer in mlp.layers]
         packed = [_packed(rows.rows) for rows in self.rows]
         parts = list(zip(mlp.layers, self.rows, packed, strict=True))
         shape = [(layer.inputs, layer.units, len(part) // _groups(layer.inputs)) for layer, _, part in parts]
@@ -44,13 +44,13 @@ class RoundedMLP:
         # Room for padding, in whole groups.
         width = 4 * _groups(max(max(layer.inputs, layer.units) for layer in mlp.layers)) + LANES * MANY
         room = [np.zeros(width, kind) for kind in (np.float32, np.uint8, np.int64, np.int32)]
-        # Shape, weights, steps; then room for values, rounded inputs, the list of groups, and sums.
+        # Shape, weights, steps; then room for values, quantized inputs, the list of groups, and sums.
         self._state = (np.array(shape, dtype=np.int64).ravel(), np.concatenate(packed), np.concatenate(steps), *room)
         # Made once: addresses take a while to ask for. Logits want no labels.
         self._handle = self.handle(np.empty(0, np.int32), np.empty(0, np.float32))
 
     def handle(self, labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """int64 for ``top_rounded``, good for as long as this object, ``labels`` int32 [p] and ``scores`` float32 [p]
+        """int64 for ``top_quantized``, good for as long as this object, ``labels`` int32 [p] and ``scores`` float32 [p]
         live. Raises ``ValueError`` for arrays that no answer fits into."""
         require_results(labels, scores)
         handle = np.zeros(_HANDLE, dtype=np.int64)
@@ -89,11 +89,11 @@ class RoundedMLP:
         return refused
 
 
-def _layer_numpy(x: np.ndarray, layer: DenseLayer, rows: Int8Rows) -> np.ndarray:
+def _layer_numpy(x: np.ndarray, layer: DenseLayer, rows: Int8Weights) -> np.ndarray:
     largest = x.max(axis=1, keepdims=True)
     per_step = np.divide(STEPS, largest, out=np.zeros_like(largest), where=largest > 0)
-    rounded = (x * per_step + np.float32(0.5)).astype(np.int32)
-    sums = (rounded @ rows.rows.T.astype(np.int32)).astype(np.float32)
+    quantized = (x * per_step + np.float32(0.5)).astype(np.int32)
+    sums = (quantized @ rows.rows.T.astype(np.int32)).astype(np.float32)
     return sums * (rows.scale * (largest / STEPS)) + layer.bias
 
 
@@ -111,18 +111,18 @@ def _packed(rows: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, fastmath=False)
-def top_rounded(x: np.ndarray, handle: np.ndarray) -> int:
+def top_quantized(x: np.ndarray, handle: np.ndarray) -> int:
     """Write the best labels of ``x`` float32 [inputs], contiguous, and their scores to where ``handle`` says.
 
-    Returns 0, or −1 for what cannot be rounded (a value that is negative, NaN or infinite), for another number of
+    Returns 0, or −1 for what cannot be quantized (a value that is negative, NaN or infinite), for another number of
     values, and in another thread than the first that asked.
     """
-    return answer_rounded(x, handle) if owned(handle, _OWNER) else -1
+    return answer_quantized(x, handle) if owned(handle, _OWNER) else -1
 
 
 @njit(cache=True, fastmath=False)
-def answer_rounded(x: np.ndarray, handle: np.ndarray) -> int:
-    """``top_rounded`` for whichever thread, for callers that copy the answer before they return."""
+def answer_quantized(x: np.ndarray, handle: np.ndarray) -> int:
+    """``top_quantized`` for whichever thread, for callers that copy the answer before they return."""
     if not _answer(x, handle):
         return -1
     wanted = handle[_ANSWERS]
@@ -160,12 +160,12 @@ def _values(handle: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, fastmath=False)
 def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
-    """All scores into the values; False for what cannot be rounded."""
+    """All scores into the values; False for what cannot be quantized."""
     shape = carray(pointer(handle[0], np.int64(0)), (handle[1],))
     weights = carray(pointer(handle[2], np.int8(0)), (handle[3],))
     steps = carray(pointer(handle[4], np.float32(0)), (handle[5],))
     values = _values(handle)
-    rounded = carray(pointer(handle[8], np.uint8(0)), (handle[9],))
+    quantized = carray(pointer(handle[8], np.uint8(0)), (handle[9],))
     listed = carray(pointer(handle[10], np.int64(0)), (handle[11],))
     sums = carray(pointer(handle[12], np.int32(0)), (handle[13],))
     if len(x) != shape[0]:
@@ -178,8 +178,8 @@ def _answer(x: np.ndarray, handle: np.ndarray) -> bool:
         largest = _largest(source[:inputs], sums)
         if largest < 0:
             return False
-        _round(source[:inputs], np.float32(255) / largest if largest > 0 else np.float32(0), rounded)
-        groups: Any = rounded.view(np.int32)[: (inputs + 3) // 4]
+        _round(source[:inputs], np.float32(255) / largest if largest > 0 else np.float32(0), quantized)
+        groups: Any = quantized.view(np.int32)[: (inputs + 3) // 4]
         count = _list_groups(groups, listed)
         _multiply(weights, at, stride, groups, listed, count, sums)
         scale = largest / np.float32(255)
@@ -208,13 +208,13 @@ def _largest(x: np.ndarray, scratch: np.ndarray) -> Any:
 
 
 @njit(cache=True, fastmath=False)
-def _round(x: np.ndarray, per_step: Any, rounded: np.ndarray) -> None:
+def _round(x: np.ndarray, per_step: Any, quantized: np.ndarray) -> None:
     """To uint8, with zeros up to the end of the last group."""
     for i in range(len(x), (len(x) + 3) // 4 * 4):
-        rounded[i] = 0
+        quantized[i] = 0
     for i in range(len(x)):
         # By int32: only then are many converted at a time.
-        rounded[i] = np.uint8(np.int32(x[i] * per_step + np.float32(0.5)))
+        quantized[i] = np.uint8(np.int32(x[i] * per_step + np.float32(0.5)))
 
 
 @njit(cache=True, fastmath=False)

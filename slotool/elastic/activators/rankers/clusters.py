@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
-from slotool.elastic.activators.quantisation import rounded_inputs
+from slotool.elastic.activators.quantization import quantized_inputs
 from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, require_array
 from slotool.errors import InputError
 
@@ -18,7 +18,7 @@ COARSE_SAMPLE = 20_000
 COARSE_ITERATIONS, FINE_ITERATIONS = 15, 10
 # A fine cluster of fewer examples than this is not made.
 MIN_IN_CLUSTER = 12
-# Inputs rounded at a time.
+# Inputs quantized at a time.
 CHUNK = 8_192
 # Offset of a place that holds no centroid: never the nearest.
 NOWHERE = np.float32(-3e38)
@@ -29,8 +29,8 @@ NOWHERE = np.float32(-3e38)
 class Clusters(Ranker):
     """One table: the nearest of few coarse centroids, then the nearest of the fine ones below it.
 
-    "Nearest" is the largest c·x − ½‖c‖². Centroids are kept as int8 with a scale each, inputs are rounded to 255 steps:
-    the partition is learnt from, and looked up with, the rounded ones.
+    "Nearest" is the largest c·x − ½‖c‖². Centroids are int8 with a scale each, inputs are quantized to 255 steps: the
+    partition is learnt from, and looked up with, the quantized ones.
     ``coarse``: int8 [c, d], ``coarse_scale``: float32 [c]; ``fine``: int8 [c, f, d], ``fine_scale``: float32 [c, f];
     ``sizes``: uint16 [c], how many of the f places of each coarse cluster hold a centroid.
     """
@@ -66,7 +66,7 @@ class Clusters(Ranker):
             raise InputError(f"{bits} bits: at least 1, and no more than 65,535 lists")
         first, second = 2 ** (bits // 2), 2 ** (bits - bits // 2)
         sample = np.sort(rng.permutation(inputs.shape[0])[:COARSE_SAMPLE])
-        coarse, coarse_scale = _rounded(_centres(inputs[sample], first, COARSE_ITERATIONS, rng))
+        coarse, coarse_scale = _quantized(_centres(inputs[sample], first, COARSE_ITERATIONS, rng))
         nearest = _nearest(inputs, coarse, coarse_scale)
         fine = np.zeros((len(coarse), second, layer.inputs), dtype=np.int8)
         scale = np.zeros((len(coarse), second), dtype=np.float32)
@@ -75,7 +75,7 @@ class Clusters(Ranker):
             members = np.flatnonzero(nearest == at)
             if len(members):
                 wanted = max(1, min(second, len(members) // MIN_IN_CLUSTER))
-                found, found_scale = _rounded(_centres(inputs[members], wanted, FINE_ITERATIONS, rng))
+                found, found_scale = _quantized(_centres(inputs[members], wanted, FINE_ITERATIONS, rng))
                 sizes[at] = len(found)
                 fine[at, : len(found)], scale[at, : len(found)] = found, found_scale
         return cls(coarse, coarse_scale, fine, scale, sizes)
@@ -152,7 +152,7 @@ def _dense(inputs: Any) -> np.ndarray:
     return inputs if isinstance(inputs, np.ndarray) else inputs.toarray()
 
 
-def _rounded(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _quantized(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int8 [c, d] and float32 [c]: the centres in steps of their own scale, each once."""
     scale = np.abs(centres).max(axis=1) / 127.0
     steps = np.round(centres / np.where(scale > 0, scale, 1.0)[:, None]).astype(np.int8)
@@ -170,7 +170,7 @@ def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
     sums, offset = rows.sum(axis=1), _offset(centres, scale)
     nearest = np.empty(inputs.shape[0], dtype=np.int64)
     for start in range(0, len(nearest), CHUNK):
-        steps, step, least = rounded_inputs(inputs[start : start + CHUNK])
+        steps, step, least = quantized_inputs(inputs[start : start + CHUNK])
         # Sums of whole numbers, so in any order the same; then as ``kernels.int8`` has it.
         values = (steps @ rows.T * step + least * sums) * scale + offset
         nearest[start : start + CHUNK] = values.argmax(axis=1)

@@ -28,10 +28,10 @@ from slotool.elastic.activators.kernels.integer_dots import (
     row_dots,
     row_dots_plain,
 )
-from slotool.elastic.activators.kernels.quantized import RoundedMLP, top_rounded
+from slotool.elastic.activators.kernels.quantized import QuantizedMLP, top_quantized
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.rows import with_rows
 from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import mlp as mlp_graph
 from slotool.elastic.training import train_version
@@ -48,9 +48,9 @@ def network(widths: tuple[int, ...], seed: int = 0) -> MLP:
     return MLP((widths[0],), tuple(layers))
 
 
-def answered(rounded: RoundedMLP, x: np.ndarray) -> np.ndarray:
-    out = np.empty((len(x), rounded.mlp.classes), dtype=np.float32)
-    assert not rounded.logits(x, out).any()
+def answered(quantized: QuantizedMLP, x: np.ndarray) -> np.ndarray:
+    out = np.empty((len(x), quantized.mlp.classes), dtype=np.float32)
+    assert not quantized.logits(x, out).any()
     return out
 
 
@@ -65,39 +65,39 @@ def test_compiled_and_numpy_are_the_same_and_come_close_to_the_network(
 ) -> None:
     rng = np.random.default_rng(seed)
     own = network(widths, seed)
-    rounded = RoundedMLP(own)
+    quantized = QuantizedMLP(own)
     x = rng.random((3, widths[0])).astype(np.float32) * 7
     x[rng.random(x.shape) < zeros] = 0
-    logits, plain, exact = answered(rounded, x), np.empty((3, widths[-1]), np.float32), own.logits(x)
-    assert not rounded.logits_numpy(x, plain).any()
+    logits, plain, exact = answered(quantized, x), np.empty((3, widths[-1]), np.float32), own.logits(x)
+    assert not quantized.logits_numpy(x, plain).any()
     close = {"rtol": 1e-5, "atol": 1e-6 * max(1.0, float(np.abs(plain).max()))}  # sums alike, scaled in another order
     np.testing.assert_allclose(logits, plain, **close)
     np.testing.assert_allclose(logits, exact, atol=0.1 * max(1.0, float(np.abs(exact).max())))
     p = min(3, own.classes)
     labels, scores = np.empty(p, np.int32), np.empty(p, np.float32)
-    assert top_rounded(x[0], rounded.handle(labels, scores)) == 0
+    assert top_quantized(x[0], quantized.handle(labels, scores)) == 0
     np.testing.assert_array_equal(labels, np.argsort(-logits[0], kind="stable")[:p])
     np.testing.assert_allclose(scores, logits[0][labels], **close)
 
 
 def test_what_the_query_before_left_does_not_count() -> None:
-    rounded, rng = RoundedMLP(network((12, 24, 5))), np.random.default_rng(0)
+    quantized, rng = QuantizedMLP(network((12, 24, 5))), np.random.default_rng(0)
     x = rng.random((20, 12)).astype(np.float32)
-    alone = [answered(RoundedMLP(rounded.mlp), row[None])[0] for row in x]
-    np.testing.assert_array_equal(answered(rounded, x), alone)
+    alone = [answered(QuantizedMLP(quantized.mlp), row[None])[0] for row in x]
+    np.testing.assert_array_equal(answered(quantized, x), alone)
 
 
 @pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf, -np.inf])
 def test_what_cannot_be_rounded_is_refused(bad: float) -> None:
-    rounded = RoundedMLP(network((12, 24, 5)))
+    quantized = QuantizedMLP(network((12, 24, 5)))
     x = np.ones((3, 12), np.float32)
     x[1, 3] = bad
-    for way in (rounded.logits, rounded.logits_numpy):
+    for way in (quantized.logits, quantized.logits_numpy):
         out = np.empty((3, 5), np.float32)
         np.testing.assert_array_equal(way(x, out), [False, True, False])
         np.testing.assert_array_equal(out[0], out[2])
     x[1, 3] = -0.0
-    np.testing.assert_array_equal(answered(rounded, x), answered(rounded, np.abs(x)))
+    np.testing.assert_array_equal(answered(quantized, x), answered(quantized, np.abs(x)))
 
 
 @lru_cache(maxsize=1)
@@ -111,10 +111,10 @@ def built() -> SloNN:
     finally:
         torch.set_num_threads(threads)
     model = build("slo-nn", Subject(version.mlp, data), "clusters", Settings((0.25, 0.5, 0.75)))
-    assert with_rows(model, data) is model  # too small to be worth it by itself
-    rounded = with_rows(model, data, "int8")
-    assert rounded.all_int8
-    return rounded
+    assert with_weight_dtype(model, data) is model  # too small to be worth it by itself
+    quantized = with_weight_dtype(model, data, "int8")
+    assert quantized.all_int8
+    return quantized
 
 
 class TestModelInInt8(ElasticModelConformance):
@@ -127,7 +127,7 @@ class TestModelInInt8(ElasticModelConformance):
 
     def plain(self, model: SloNN, x: np.ndarray) -> np.ndarray:
         out = np.empty((len(x), model.classes), dtype=np.float32)
-        RoundedMLP(model.mlp).logits_numpy(x.reshape(len(x), -1), out)
+        QuantizedMLP(model.mlp).logits_numpy(x.reshape(len(x), -1), out)
         return out
 
 
@@ -192,10 +192,10 @@ def test_build_tables_makes_it_and_evaluate_scores_it(slotool: Callable[..., Any
     model = built()
     Family("mlp", [Version.of_mlp("mlp", model.mlp)]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
     command = ["build-tables", tmp_path / "mlp", "-o", tmp_path / "slo-nn", "--ranker", "clusters", "--k", "0.5"]
-    done = slotool(*command, "--rows", "int8")
+    done = slotool(*command, "--weight-dtype", "int8")
     assert done.exit_code == 0, done.stderr
     assert "at 100 % all layers are int8" in " ".join(done.stdout.split())
-    assert open_artifact(tmp_path / "slo-nn").manifest["config"]["rows"] == "int8"
+    assert open_artifact(tmp_path / "slo-nn").manifest["config"]["weight_dtype"] == "int8"
     done = slotool("evaluate", tmp_path / "slo-nn", "-o", tmp_path / "outcomes.parquet", "--json")
     assert done.exit_code == 0, done.stderr
 
@@ -205,8 +205,8 @@ def test_int8_in_all_layers_refuses_negative_inputs_when_built() -> None:
     shifted = replace(data, validation=replace(data.validation, x=data.validation.x - 0.5))
     model = built().at_int8(False)
     with pytest.raises(InputError, match="not negative"):
-        with_rows(model, shifted, "int8")
-    assert with_rows(model, shifted) is model
+        with_weight_dtype(model, shifted, "int8")
+    assert with_weight_dtype(model, shifted) is model
 
 
 @njit

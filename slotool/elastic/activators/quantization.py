@@ -1,4 +1,4 @@
-"""Rows of int8 with a scale each: a quarter of the bytes to fetch for a node that is computed; inputs to match."""
+"""int8 weights with a scale each: a quarter of the bytes to fetch for a node that is computed; inputs to match."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from slotool.elastic.activators.mlp import DenseLayer
 
-# Steps of a rounded input; a spread of less than the least is none.
+# Steps of a quantized input; a spread of less than the least is none.
 INPUT_STEPS, MIN_SPREAD = np.float32(255), np.float32(1e-30)
 
 
 @dataclass(frozen=True)
-class Int8Rows:
+class Int8Weights:
     """``rows``: int8 [units, inputs], ``scale``: float32 [units]; a weight is row · scale."""
 
     rows: np.ndarray
     scale: np.ndarray
 
     @classmethod
-    def of(cls, layer: DenseLayer) -> Int8Rows:
+    def of(cls, layer: DenseLayer) -> Int8Weights:
         """The nearest steps of each row's largest weight ÷ 127."""
         scale = np.abs(layer.weights).max(axis=1) / np.float32(127.0)
         rows = np.empty(layer.weights.shape, dtype=np.int8)
@@ -31,11 +31,11 @@ class Int8Rows:
         return cls(rows, scale)
 
 
-def rounded_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def quantized_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs as ``steps`` · ``step`` + ``least``: float32 [n, inputs] whole numbers from 0 to 255, and twice [n, 1].
 
     ``x``: float32 [n, inputs], an array or CSR. ``least`` is 0 where no value is negative. The very same numbers as
-    ``kernels.int8.round_query``.
+    ``kernels.int8.quantize_query``.
     """
     x = x if isinstance(x, np.ndarray) else x.toarray()
     least, most = (extreme(x, axis=1, keepdims=True, initial=np.float32(0)) for extreme in (np.min, np.max))
@@ -47,17 +47,17 @@ def rounded_inputs(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class RoundedLayer(DenseLayer):
-    """A layer of which all nodes but ``exact`` int64 [h] are computed from ``rows`` and rounded inputs."""
+class QuantizedLayer(DenseLayer):
+    """A layer of which all nodes but ``exact`` int64 [h] are computed from ``rows`` and quantized inputs."""
 
-    rows: Int8Rows
+    rows: Int8Weights
     exact: np.ndarray
 
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """As of a ``DenseLayer``; of ``nodes``, where they are given, exactly."""
         if nodes is not None:
             return super().pre_activations(inputs, nodes)
-        steps, step, least = rounded_inputs(inputs)
+        steps, step, least = quantized_inputs(inputs)
         rows = self.rows.rows.astype(np.float32)
         values = (steps @ rows.T * step + least * rows.sum(axis=1)) * self.rows.scale + self.bias
         values[:, self.exact] = super().pre_activations(inputs, self.exact)
