@@ -24,7 +24,7 @@ Points = Annotated[
 def train_supernet(
     out: Out,
     data: DataName = "auto",
-    network: Annotated[str, typer.Option("--network", help="resnet or transformer, sized to the pictures.")] = "resnet",
+    network: Annotated[str, typer.Option("--network", help="resnet or transformer, sized to the images.")] = "resnet",
     rule: Annotated[
         str, typer.Option("--rule", help="sandwich, or progressive: depth, inner sizes and width open in turn.")
     ] = "sandwich",

@@ -37,7 +37,7 @@ def mlp(data: Dataset, hidden_units: Sequence[int] = PRUNED_HIDDEN_UNITS) -> Ope
 def small_cnn(data: Dataset, filters: Sequence[int] = (16, 32), hidden_units: Sequence[int] = (128,)) -> OperatorGraph:
     """3×3 convolutions of so many ``filters``, with ReLU and 2×2 max-pooling after each, then dense layers with ReLU.
 
-    Raises ``InputError`` for more convolutions than pictures of this size can be halved.
+    Raises ``InputError`` for more convolutions than images of this size can be halved.
     """
     builder = GraphBuilder("cnn")
     last = builder.add("InputLayer", shape=list(data.input_shape))

@@ -59,7 +59,7 @@ def data() -> Dataset:
     x = np.random.default_rng(0).normal(size=(500, *SHAPE)).astype(np.float32)
     y = usual().mlp.logits(x.reshape(len(x), -1)).argmax(axis=1)
     parts = [Split(x[part], y[part]) for part in (slice(0, 300), slice(300, 400), slice(400, 500))]
-    return Dataset("pictures", *parts, classes=CLASSES, labels=tuple("abcd"))
+    return Dataset("images", *parts, classes=CLASSES, labels=tuple("abcd"))
 
 
 @cache

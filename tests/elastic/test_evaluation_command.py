@@ -126,9 +126,9 @@ def test_sweeps_stand_beside_fixed_k_the_ideal_and_other_rankers(
     assert done.exit_code == 0, done.stderr
     for expected in ("cannot be met: the full network has", "k as accurate", "would lose nothing", "centred-freehash"):
         assert expected in done.stdout
-    pictures = sorted(plots.glob("*.png"))
-    assert len(pictures) == 2
-    assert all(picture.read_bytes()[:4] == b"\x89PNG" for picture in pictures)
+    images = sorted(plots.glob("*.png"))
+    assert len(images) == 2
+    assert all(image.read_bytes()[:4] == b"\x89PNG" for image in images)
     document = slotool(*command, "--compare", built["centred-freehash"], "--force", "--json").document
     assert [sweep["ranker"] for sweep in document["sweeps"]] == ["clusters", "centred-freehash"]
     for sweep in document["sweeps"]:

@@ -24,11 +24,11 @@ def inputs(shape: tuple[int, ...] = SHAPE, n: int = 20) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(n, *shape)).astype(np.float32)
 
 
-def normalised(features: int, pictures: bool = False) -> Any:
+def normalised(features: int, images: bool = False) -> Any:
     """A batch normalisation that has seen data."""
-    layer = (nn.BatchNorm2d if pictures else nn.BatchNorm1d)(features)
+    layer = (nn.BatchNorm2d if images else nn.BatchNorm1d)(features)
     layer.train()
-    layer(torch.randn(64, features, *((5, 5) if pictures else ())) * 3 + 1)
+    layer(torch.randn(64, features, *((5, 5) if images else ())) * 3 + 1)
     with torch.no_grad():
         layer.weight.uniform_(-1, 2)
         layer.bias.uniform_(-1, 1)
@@ -55,7 +55,7 @@ def sequential() -> nn.Module:
 
 
 class Scaled(nn.Module):
-    """Pictures scaled channel by channel, and convolutions called as functions."""
+    """Images scaled channel by channel, and convolutions called as functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def keras_models() -> dict[str, Any]:
     start = keras.Input((30,))
     hidden = layers.Activation("relu")(layers.Dense(12)(start))
     functional = keras.Model(start, layers.Dense(4, activation="softmax")(hidden))
-    pictures = keras.Sequential(
+    images = keras.Sequential(
         [
             keras.Input((6, 5, 2)),
             layers.Rescaling(1 / 255),
@@ -183,18 +183,18 @@ def keras_models() -> dict[str, Any]:
     start = keras.Input((6, 5, 2))
     hidden = layers.ReLU()(layers.BatchNormalization()(layers.Conv2D(4, 3, strides=2, use_bias=False)(start)))
     means = keras.Model(start, layers.Dense(3)(layers.Dense(8, "relu")(layers.GlobalAveragePooling2D()(hidden))))
-    for model in (sequential, functional, pictures, means):
+    for model in (sequential, functional, images, means):
         rng = np.random.default_rng(1)
         for variable in model.variables:
             if not variable.name.startswith("seed"):
                 variable.assign(rng.uniform(0.1, 1.5, size=variable.shape))
-    return {"sequential": sequential, "functional": functional, "pictures": pictures, "means": means}
+    return {"sequential": sequential, "functional": functional, "images": images, "means": means}
 
 
 def test_keras_models_keep_their_logits_and_others_are_refused() -> None:
     models = keras_models()
     images = inputs((6, 5, 2))
-    for name in ("sequential", "pictures", "means"):
+    for name in ("sequential", "images", "means"):
         mlp = importers.from_keras(models[name])
         assert mlp.input_shape == (2, 6, 5), "channels come first"
         expected = np.asarray(models[name](images, training=False))

@@ -14,19 +14,19 @@ from slotool.elastic.activators.mlp import DenseLayer, Layer
 from slotool.errors import InputError
 from slotool.graphs.operators import window_padding
 
-# About so many values are what a ranker sees of a picture: its channels' means over cells of a grid.
+# About so many values are what a ranker sees of an image: its channels' means over cells of a grid.
 SEEN_VALUES = 64
 FINEST_GRID = 8
-# A picture of more is not made room for: 256 MiB.
+# An image of more is not made room for: 256 MiB.
 MAX_PADDED_VALUES = 1 << 26
 
 
 @dataclass(frozen=True)
 class ConvLayer(Layer):
-    """A convolution with ReLU and max-pooling behind it, on pictures that come and go flattened, channels first.
+    """A convolution with ReLU and max-pooling behind it, on images that come and go flattened, channels first.
 
     ``weights``: float32 [channels, input channels, kernel height, kernel width]; ``bias``: float32 [channels].
-    ``shape``: of one picture that comes in; ``stride`` (vertical, horizontal); ``padding`` (top, bottom, left, right);
+    ``shape``: of one image that comes in; ``stride`` (vertical, horizontal); ``padding`` (top, bottom, left, right);
     ``pool``: side and stride of the pooling's square window, 1 for none.
     """
 
@@ -44,13 +44,13 @@ class ConvLayer(Layer):
         if not all(isinstance(size, Integral) for size in geometry):
             raise InputError(f"operator {self.name!r}: shape, stride, padding and pooling must be whole numbers")
         if (len(self.shape), len(self.stride), len(self.padding), self.weights.ndim) != (3, 2, 4, 4):
-            raise InputError(f"operator {self.name!r} is no convolution of pictures [channels, height, width]")
+            raise InputError(f"operator {self.name!r} is no convolution of images [channels, height, width]")
         if (
             min(*self.shape, *self.stride, self.pool) < 1
             or min(self.padding) < 0
             or min(*self.convolved, *self.pooled) < 1
         ):
-            raise InputError(f"operator {self.name!r}: nothing is left of pictures {self.shape}")
+            raise InputError(f"operator {self.name!r}: nothing is left of images {self.shape}")
         channels, height, width = self.shape
         padded = channels * (height + sum(self.padding[:2])) * (width + sum(self.padding[2:]))
         if self.weights.shape[1] != channels or padded > MAX_PADDED_VALUES:
@@ -65,8 +65,10 @@ class ConvLayer(Layer):
         """Height and width of what the convolution puts out."""
         _, height, width = self.shape
         top, bottom, left, right = self.padding
-        high, wide = self.weights.shape[2:]
-        return (height + top + bottom - high) // self.stride[0] + 1, (width + left + right - wide) // self.stride[1] + 1
+        kernel_height, kernel_width = self.weights.shape[2:]
+        return (height + top + bottom - kernel_height) // self.stride[0] + 1, (
+            width + left + right - kernel_width
+        ) // self.stride[1] + 1
 
     @cached_property
     def pooled(self) -> tuple[int, int]:
@@ -87,10 +89,10 @@ class ConvLayer(Layer):
         from torch.nn import functional
 
         rows, bias = (self.weights, self.bias) if nodes is None else (self.weights[nodes], self.bias[nodes])
-        pictures = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32)).view(-1, *self.shape)
+        images = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32)).view(-1, *self.shape)
         top, bottom, left, right = self.padding
         with torch.inference_mode():
-            padded = functional.pad(pictures, (left, right, top, bottom)) if any(self.padding) else pictures
+            padded = functional.pad(images, (left, right, top, bottom)) if any(self.padding) else images
             return functional.conv2d(padded, torch.from_numpy(rows), torch.from_numpy(bias), self.stride).numpy()
 
     def activated(self, values: np.ndarray) -> np.ndarray:

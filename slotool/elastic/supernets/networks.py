@@ -25,7 +25,7 @@ def resnet(
 ) -> OperatorGraph:
     """A residual network of bottleneck blocks (He et al. 2016), as Once-for-all makes elastic (Cai et al. 2020).
 
-    ``channels`` and ``blocks``: of each stage; every stage but the first halves the picture. ``ratio``: inner channels
+    ``channels`` and ``blocks``: of each stage; every stage but the first halves the image. ``ratio``: inner channels
     of a block, as a share of its outer ones. ``stem``: channels of the first convolution, by default those of the
     first stage; ``pooled``: a 3×3 max-pooling of stride 2 follows it.
     """
@@ -71,7 +71,7 @@ def patch_transformer(
 
 
 def resnet_for(data: Dataset) -> OperatorGraph:
-    """Two stages; for pictures of 16 pixels and more deeper ones, after a stem that makes them a quarter as high."""
+    """Two stages; for images of 16 pixels and more deeper ones, after a stem that makes them a quarter as high."""
     large = data.input_shape[-1] >= 16
     sizes: dict[str, Any] = {"channels": (32, 64), "blocks": (4, 5) if large else (2, 3), "ratio": 0.5, "stem": 16}
     kernel, stride = (5, 4) if large else (3, 1)
@@ -79,7 +79,7 @@ def resnet_for(data: Dataset) -> OperatorGraph:
 
 
 def transformer_for(data: Dataset) -> OperatorGraph:
-    """Patches of a quarter (or, from 16 pixels, a seventh) of the picture's side, four layers of four heads."""
+    """Patches of a quarter (or, from 16 pixels, a seventh) of the image's side, four layers of four heads."""
     side = data.input_shape[-1]
     patch = max(1, side // 7 if side >= 16 else side // 4)
     return patch_transformer(data.input_shape, data.classes, patch=patch, width=64, layers=4, heads=4, hidden=128)

@@ -73,7 +73,7 @@ class _Convolution:
     """A 2-D convolution by the first filters and of the first channels.
 
     Where fewer channels than there are come in, the weights have gaps, and the library would copy them on every call.
-    Where there are fewer positions than filters it is cheaper to lay out the picture and multiply the matrix, gaps
+    Where there are fewer positions than filters it is cheaper to lay out the image and multiply the matrix, gaps
     and all; so the smaller of the two is copied. Of torch's two ways to convolve the quicker is called.
     """
 

@@ -17,8 +17,8 @@ class Chain:
     """Takes a network's layers in their order; what inference does not need is folded into those that have weights.
 
     A normalisation or another scaling becomes part of the layer before it, or after a ReLU of the one behind it; the
-    mean over whole pictures part of the dense layer behind it. A softmax at the end is left out, for it does not change
-    which class is first. ``input_shape``: of one example, pictures [channels, height, width]; ``channels_last``: the
+    mean over whole images part of the dense layer behind it. A softmax at the end is left out, for it does not change
+    which class is first. ``input_shape``: of one example, images [channels, height, width]; ``channels_last``: the
     library has them the other way round, so that flattening gives their values in another order.
     Raises ``InputError``, naming the layer, for what no chain
     ``(Conv2D(relu) → MaxPooling2D?)* → Flatten? → Dense(relu)… → Dense`` can be.
@@ -28,7 +28,7 @@ class Chain:
         self._input_shape = input_shape
         self._layers: list[Layer] = []
         self._rectified: list[bool] = []
-        # Of what comes next: its shape, whether it is flattened, and whether only its means over pictures are left.
+        # Of what comes next: its shape, whether it is flattened, and whether only its means over images are left.
         self._shape = input_shape
         self._flat = len(input_shape) == 1
         self._averaged = False
@@ -62,11 +62,11 @@ class Chain:
     def convolution(
         self, name: str, weights: Any, bias: Any | None, stride: tuple[int, int], padding: tuple[int, int, int, int]
     ) -> None:
-        """``weights``: [channels, input channels, high, wide]; ``padding`` with zeros: (top, bottom, left, right)."""
+        """``weights``: [channels, input channels, height, width]; ``padding`` by zeros: (top, bottom, left, right)."""
         self._open(name)
         kernels = np.array(weights, dtype=np.float64)
         if self._flat or len(self._shape) != 3 or self._averaged:
-            raise InputError(f"layer {name!r} is a convolution, and what comes in is no picture")
+            raise InputError(f"layer {name!r} is a convolution, and what comes in is no image")
         channels, height, width = self._shape
         if kernels.shape[1] != channels:
             raise InputError(f"layer {name!r} is a grouped convolution, whose channels are not one row")
@@ -100,10 +100,10 @@ class Chain:
         self._layers[-1], self._shape = pooled, (pooled.units, *pooled.pooled)
 
     def average(self, name: str) -> None:
-        """The mean of each channel over the whole picture."""
+        """The mean of each channel over the whole image."""
         self._open(name)
         if self._flat or len(self._shape) != 3:
-            raise InputError(f"layer {name!r} takes the mean of what is no picture")
+            raise InputError(f"layer {name!r} takes the mean of what is no image")
         self._require_relu(name)
         self._averaged = True
 

@@ -34,11 +34,11 @@ def mlp_of_model(model: keras.Model) -> MLP:
     shape = tuple(functional.inputs[0].shape[1:])
     if None in shape:
         raise InputError(f"{model.name} has a free axis besides the batch: its input is {functional.inputs[0].shape}")
-    pictures = len(shape) == 3
-    chain = Chain((shape[2], *shape[:2]) if pictures else shape, channels_last=pictures)
+    images = len(shape) == 3
+    chain = Chain((shape[2], *shape[:2]) if images else shape, channels_last=images)
     for layer in _layers(functional, chain):
         if getattr(layer, "data_format", "channels_last") == "channels_first":
-            raise chain.refuse(layer.name, "of pictures with channels first, which Keras computes on GPUs only")
+            raise chain.refuse(layer.name, "of images with channels first, which Keras computes on GPUs only")
         _add(chain, layer)
     return chain.mlp()
 

@@ -121,7 +121,7 @@ def _automatic(attributes: Mapping[str, Any]) -> bool:
 
 def _fits(op: str, arrays: list[Any], shape: tuple[int, ...]) -> bool:
     """Whether the data come first, where that matters, and the constant is one number, one per value, or one per
-    channel of a picture."""
+    channel of an image."""
     if arrays[0] is not None and op not in ("Add", "Mul"):
         return False
     other = np.asarray(arrays[1] if arrays[0] is None else arrays[0])

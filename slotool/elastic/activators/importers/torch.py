@@ -92,8 +92,8 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         chain.dense(_label(node), args[2].T, args[0])
     elif name in ("mm", "matmul") and isinstance(args[1], np.ndarray):
         chain.dense(_label(node), args[1].T, None)
-    elif name in ("conv2d", "max_pool2d") or (name in AVERAGING and _over_pictures(node)):
-        _add_to_pictures(chain, node, name, args)
+    elif name in ("conv2d", "max_pool2d") or (name in AVERAGING and _over_images(node)):
+        _add_to_images(chain, node, name, args)
     elif name in ("relu", "relu_"):
         chain.relu(node.name)
     elif name in NORMALISING:
@@ -108,7 +108,7 @@ def _add(chain: Chain, node: Any, constants: dict[Any, Any]) -> None:
         raise chain.refuse(node.name, name)
 
 
-def _add_to_pictures(chain: Chain, node: Any, name: str, args: list[Any]) -> None:
+def _add_to_images(chain: Chain, node: Any, name: str, args: list[Any]) -> None:
     if name == "conv2d":
         _convolve(chain, node, args)
     elif name == "max_pool2d":
@@ -126,10 +126,10 @@ def _convolve(chain: Chain, node: Any, args: list[Any]) -> None:
     if pair(dilation) != (1, 1) or groups != 1:
         raise chain.refuse(node.name, "a grouped or dilated convolution")
     if isinstance(padding, str):
-        high, wide = args[1].shape[2:]
-        if padding == "same" and (high % 2 == 0 or wide % 2 == 0):
+        kernel_height, kernel_width = args[1].shape[2:]
+        if padding == "same" and (kernel_height % 2 == 0 or kernel_width % 2 == 0):
             raise chain.refuse(node.name, "a convolution padded unevenly")
-        padding = ((high - 1) // 2, (wide - 1) // 2) if padding == "same" else 0
+        padding = ((kernel_height - 1) // 2, (kernel_width - 1) // 2) if padding == "same" else 0
     chain.convolution(_label(node), args[1], bias, pair(stride), square_padding(node.name, pair(padding)))
 
 
@@ -137,8 +137,8 @@ def _filled(given: list[Any], defaults: list[Any]) -> list[Any]:
     return [*given, *defaults[len(given) :]]
 
 
-def _over_pictures(node: Any) -> bool:
-    """Whether an average is that of each channel over a whole picture."""
+def _over_images(node: Any) -> bool:
+    """Whether an average is that of each channel over a whole image."""
     before, after = node.all_input_nodes[0].meta["val"].shape, node.meta["val"].shape
     return len(before) == 4 and tuple(after) in (tuple(before[:2]), (*before[:2], 1, 1))
 

@@ -133,7 +133,7 @@ class Compiled:
         row["int8_at"] = -1
 
     def _lay_out_convolution(self, row: np.void, layer: ConvLayer, activated: bool) -> None:
-        """Kernels, a padded place for its pictures, and its view's rows for a hash to read."""
+        """Kernels, a padded place for its images, and its view's rows for a hash to read."""
         (channels, height, width), (top, bottom, left, right) = layer.shape, layer.padding
         padded = (height + top + bottom, width + left + right)
         fields = {

@@ -1,6 +1,6 @@
 """One convolutional layer of one query: bucket and list from its cells, then the chosen channels. See ``layout``.
 
-A layer's pictures lie padded in a place of their own, whose border stays zero; only channels that were computed are
+A layer's images lie padded in a place of their own, whose border stays zero; only channels that were computed are
 read.
 """
 
@@ -38,7 +38,7 @@ def convolve(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> tuple[int, int]:
-    """From this layer's pictures to the next layer's pictures or inputs.
+    """From this layer's images to the next layer's images or inputs.
 
     ``active``: how many of its input channels were computed, listed in ACTIVE; ``first``: all of them, as the query
     lies in INPUT. Returns the point (or NOT_FINITE) and, for the next layer, how many channels were computed, or what
@@ -81,15 +81,15 @@ def convolve(
 def _enter(row: Layer, numbers: np.ndarray, ints: np.ndarray) -> bool:
     """Bring the query from INPUT to its padded place, and list all its channels; False when a value is not finite."""
     header = header_of(ints)
-    high, wide = row.image_height, row.image_width
+    height, width = row.image_height, row.image_width
     actives, bad = ints[header.active_at :], 0
     for channel in range(row.channels):
         actives[channel] = channel
-        for y in range(high):
-            source = header.input_at + (channel * high + y) * wide
+        for y in range(height):
+            source = header.input_at + (channel * height + y) * width
             target = row.maps_at + (channel * row.padded_height + y + row.pad_top) * row.padded_width + row.pad_left
-            here, there = numbers[source : source + wide], numbers[target : target + wide]
-            for x in range(wide):
+            here, there = numbers[source : source + width], numbers[target : target + width]
+            for x in range(width):
                 bad += not finite(here[x])
                 there[x] = here[x]
     return bad == 0
@@ -97,24 +97,24 @@ def _enter(row: Layer, numbers: np.ndarray, ints: np.ndarray) -> bool:
 
 @njit(cache=True, fastmath=FAST)
 def _see(row: Layer, active: int, numbers: np.ndarray, ints: np.ndarray) -> None:
-    """What the ranker has of the pictures, into INPUT: means over the grid's cells, 0 of channels not computed."""
+    """What the ranker has of the images, into INPUT: means over the grid's cells, 0 of channels not computed."""
     header = header_of(ints)
     grid, seen, actives = row.grid, numbers[header.input_at :], ints[header.active_at :]
-    high, wide = row.image_height // grid, row.image_width // grid
+    height, width = row.image_height // grid, row.image_width // grid
     for i in range(row.inputs):
         seen[i] = 0.0
     for i in range(active):
         channel = actives[i]
-        for y in range(grid * high):
+        for y in range(grid * height):
             at = row.maps_at + (channel * row.padded_height + y + row.pad_top) * row.padded_width + row.pad_left
-            cell = (channel * grid + y // high) * grid
+            cell = (channel * grid + y // height) * grid
             for column in range(grid):
-                here, total = numbers[at + column * wide : at + (column + 1) * wide], np.float32(0.0)
-                for x in range(wide):
+                here, total = numbers[at + column * width : at + (column + 1) * width], np.float32(0.0)
+                for x in range(width):
                     total += here[x]
                 seen[cell + column] += total
     for i in range(row.inputs):
-        seen[i] /= np.float32(high * wide)
+        seen[i] /= np.float32(height * width)
 
 
 @njit(cache=True, fastmath=FAST)
@@ -156,14 +156,14 @@ def _add_up(
     """Add to ``one`` and ``other`` what two channels make of the active input channels."""
     header = header_of(ints)
     channels, area = row.channels, row.kernel_height * row.kernel_width
-    picture, actives = row.padded_height * row.padded_width, ints[header.active_at :]
+    image, actives = row.padded_height * row.padded_width, ints[header.active_at :]
     for i in range(active):
         channel = actives[i]
-        at = row.maps_at + channel * picture
+        at = row.maps_at + channel * image
         left_at = row.kernels_at + (left * channels + channel) * area
         right_at = row.kernels_at + (right * channels + channel) * area
         kernel, second = numbers[left_at : left_at + area], numbers[right_at : right_at + area]
-        maps = numbers[at : at + picture]
+        maps = numbers[at : at + image]
         if row.stride_height > 1 or row.stride_width > 1:
             _strided(row, kernel, second, one, other, maps)
         elif row.kernel_height == 3 and row.kernel_width == 3:
@@ -176,14 +176,18 @@ def _add_up(
 def _three_by_three(
     row: Layer, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
 ) -> None:
-    """All nine products of a position at once; sums lie as wide as the padded picture, so that a pass is one long loop
+    """All nine products of a position at once; sums lie as wide as the padded image, so that a pass is one long loop
     whose last columns nobody reads."""
-    wide, length = row.padded_width, (row.conv_height - 1) * row.padded_width + row.conv_width
+    width, length = row.padded_width, (row.conv_height - 1) * row.padded_width + row.conv_width
     k0, k1, k2, k3, k4, k5, k6, k7, k8 = _nine(kernel)
     s0, s1, s2, s3, s4, s5, s6, s7, s8 = _nine(second)
     m0, m1, m2 = maps[:length], maps[1 : 1 + length], maps[2 : 2 + length]
-    m3, m4, m5 = maps[wide : wide + length], maps[wide + 1 : wide + 1 + length], maps[wide + 2 : wide + 2 + length]
-    twice = 2 * wide
+    m3, m4, m5 = (
+        maps[width : width + length],
+        maps[width + 1 : width + 1 + length],
+        maps[width + 2 : width + 2 + length],
+    )
+    twice = 2 * width
     m6, m7, m8 = (
         maps[twice : twice + length],
         maps[twice + 1 : twice + 1 + length],
@@ -226,14 +230,14 @@ def _strided(
     row: Layer, kernel: np.ndarray, second: np.ndarray, one: np.ndarray, other: np.ndarray, maps: np.ndarray
 ) -> None:
     """The same for strides beyond 1: a pass per weight and line."""
-    wide, across = row.padded_width, row.stride_width
+    width, across = row.padded_width, row.stride_width
     for y in range(row.kernel_height):
         for x in range(row.kernel_width):
             left, right = kernel[y * row.kernel_width + x], second[y * row.kernel_width + x]
             for line in range(row.conv_height):
-                first = one[line * wide : line * wide + row.conv_width]
-                last = other[line * wide : line * wide + row.conv_width]
-                values = maps[(line * row.stride_height + y) * wide + x :]
+                first = one[line * width : line * width + row.conv_width]
+                last = other[line * width : line * width + row.conv_width]
+                values = maps[(line * row.stride_height + y) * width + x :]
                 for i in range(len(first)):
                     first[i] += left * values[i * across]
                     last[i] += right * values[i * across]
@@ -243,14 +247,14 @@ def _strided(
 def _pool(row: Layer, after: Layer, channel: int, sums: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> None:
     """ReLU and pooling of one channel, into its place in the next layer."""
     header = header_of(ints)
-    high, wide, pool, pitch = row.pooled_height, row.pooled_width, row.pool, row.padded_width
-    target, step = header.input_at + channel * high * wide, wide
+    height, width, pool, pitch = row.pooled_height, row.pooled_width, row.pool, row.padded_width
+    target, step = header.input_at + channel * height * width, width
     if after.kernel_height > 0:
         step = after.padded_width
         target = after.maps_at + (channel * after.padded_height + after.pad_top) * step + after.pad_left
-    for y in range(high):
-        line = numbers[target + y * step : target + y * step + wide]
-        for x in range(wide):
+    for y in range(height):
+        line = numbers[target + y * step : target + y * step + width]
+        for x in range(width):
             best = np.float32(0.0)
             for inner in range(pool):
                 at = (y * pool + inner) * pitch + x * pool

@@ -86,6 +86,6 @@ def _outputs(layer: Layer, x: Tensor) -> Tensor:
     if not isinstance(layer, ConvLayer):
         return torch.addmm(bias, x, weights.T)
     top, bottom, left, right = layer.padding
-    pictures = functional.pad(x.view(len(x), *layer.shape), (left, right, top, bottom))
-    maps = functional.conv2d(pictures, weights, bias, layer.stride)
+    images = functional.pad(x.view(len(x), *layer.shape), (left, right, top, bottom))
+    maps = functional.conv2d(images, weights, bias, layer.stride)
     return functional.max_pool2d(maps, layer.pool).flatten(1)

@@ -181,7 +181,7 @@ def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, in
     row = layer_of(ints, 0)
     listed, actives = numbers[header.values_at :], ints[header.active_at :]
     width, units, columns = row.inputs, row.units, row.columns_at
-    # A convolution takes pictures, and none of it is read from a list.
+    # A convolution takes images, and none of it is read from a list.
     if len(values) != len(indices) or row.kernel_height > 0:
         return WRONG_LENGTH
     if len(indices) > width:
