@@ -225,7 +225,7 @@ def _report(
     from slotool.elastic.activators.promises import Promise
 
     promise = Promise.of(model, allowed_loss)
-    answers = assessment.Answers.of(model, test)
+    answers = assessment.PointPredictions.of(model, test)
     latencies_us, torch_us = assessment.latencies_us(model, test.x, QUERIES), _torch_us(source, test.x)
     points = assessment.by_point(model, answers, latencies_us)
     sweep = assessment.aclo_sweep(model, test.x, answers.correct)

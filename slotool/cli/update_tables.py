@@ -66,7 +66,9 @@ def update_tables(
     examples = evidence.examples if evidence else 0
     config = {**opened.manifest["config"], "data": getattr(dataset, "source", dataset.name), "half_life": half_life}
     now.save(out, config=config, seed=opened.manifest.get("seed") or 0, parents=(opened,), force=force)
-    before, after = (assessment.Answers.of(m, dataset.test).correct.mean(axis=0).tolist() for m in (model, now))
+    before, after = (
+        assessment.PointPredictions.of(m, dataset.test).correct.mean(axis=0).tolist() for m in (model, now)
+    )
     rows = [
         {"point": point.key, "before": was, "after": is_now}
         for point, was, is_now in zip(model.points, before, after, strict=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.activator import node_count
-from slotool.elastic.activators.assessment import Answers, by_point
+from slotool.elastic.activators.assessment import PointPredictions, by_point
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
 from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores
@@ -217,7 +217,7 @@ def test_most_nodes_keep_most_of_the_accuracy(ranker: str) -> None:
 
 def test_lists_per_bucket_beat_one_static_list() -> None:
     model = digits_model()
-    rows = by_point(model, Answers.of(model, digits().test), [1.0] * len(model.points))
+    rows = by_point(model, PointPredictions.of(model, digits().test), [1.0] * len(model.points))
     for row in rows[1:4]:
         assert row["accuracy"] > row["static_accuracy"] + 0.05, row["point"]
     assert rows[-1]["static_accuracy"] == rows[-1]["accuracy"]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from slotool.elastic.activators.confidence import (
     MEASURES,
     Calibration,
+    CalibrationExamples,
     ConfidenceTables,
-    Lessons,
+    GridResults,
     Measure,
-    Trials,
     least_share,
     mean_share,
     rates,
@@ -28,7 +28,7 @@ seeds = st.integers(0, 2**32 - 1)
 measures = pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.name)
 
 
-def lessons(n: int, seed: int) -> Lessons:
+def calibration_examples(n: int, seed: int) -> CalibrationExamples:
     """Inputs of easy and hard buckets: the larger k, and the lower the bucket number, the likelier the full answer."""
     rng = np.random.default_rng(seed)
     buckets = rng.integers(ROWS, size=(n, TABLES))
@@ -39,13 +39,15 @@ def lessons(n: int, seed: int) -> Lessons:
     truth = np.where(rng.random(n) < 0.8, full, full + 2)
     own = -rng.random(n) / 10
     likely = np.where(labels == labels[:, -1:], 0.8, 0.1)
-    return Lessons(buckets, Trials(labels, same - 1.0 + own[:, None], own, likely), labels == truth[:, None])
+    return CalibrationExamples(
+        buckets, GridResults(labels, same - 1.0 + own[:, None], own, likely), labels == truth[:, None]
+    )
 
 
-def tried(measure: Measure, seed: int = 0, n: int = 400) -> tuple[ConfidenceTables, np.ndarray, Lessons]:
-    held_out = lessons(n, seed)
+def tried(measure: Measure, seed: int = 0, n: int = 400) -> tuple[ConfidenceTables, np.ndarray, CalibrationExamples]:
+    held_out = calibration_examples(n, seed)
     rng = np.random.default_rng(seed)
-    return *measure.try_out(lessons(900, seed + 1), held_out, ROWS, SHARES, rng), held_out
+    return *measure.fit(calibration_examples(900, seed + 1), held_out, ROWS, SHARES, rng), held_out
 
 
 @measures
@@ -77,16 +79,18 @@ def test_the_same_seed_gives_the_same_tables(measure: Measure) -> None:
 def test_no_input_has_a_part_in_its_own_estimate(measure: Measure) -> None:
     _, estimates, held_out = tried(measure)
     for one in (0, 17, 200):
-        labels, close = held_out.trials.labels.copy(), held_out.trials.closeness.copy()
+        labels, close = held_out.results.labels.copy(), held_out.results.closeness.copy()
         labels[one, :-1], close[one] = labels[one, -1] + 1, -50.0
-        other = Lessons(held_out.buckets, replace(held_out.trials, labels=labels, closeness=close), held_out.correct)
-        _, changed = measure.try_out(lessons(900, 1), other, ROWS, SHARES, np.random.default_rng(0))
+        other = CalibrationExamples(
+            held_out.buckets, replace(held_out.results, labels=labels, closeness=close), held_out.correct
+        )
+        _, changed = measure.fit(calibration_examples(900, 1), other, ROWS, SHARES, np.random.default_rng(0))
         np.testing.assert_array_equal(changed[one], estimates[one])
 
 
 def test_k_chosen_per_input_spares_nodes_at_the_accuracy_of_a_fixed_k() -> None:
     """On inputs that had no part in tables or calibration."""
-    fresh = lessons(20_000, 99)
+    fresh = calibration_examples(20_000, 99)
     every = np.arange(len(fresh.buckets))
     spared = {}
     for measure in MEASURES:
@@ -143,7 +147,7 @@ def test_a_backed_bucket_starts_from_what_its_training_inputs_say() -> None:
     np.testing.assert_allclose(means, [2.0, (60 + 10 * 1.0) / 40, (60 + 10 * 3.0) / 40, 8.0])
 
 
-def unlike(n: int, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:
+def unlike(n: int, rng: np.random.Generator) -> tuple[GridResults, np.ndarray]:
     """Inputs of which one k answers a tenth otherwise, by labels hardly less probable; probabilities are true."""
     probability = np.column_stack([np.zeros(n), rng.uniform(0.2, 1.0, n)])
     other = rng.random(n) < 0.1
@@ -152,17 +156,17 @@ def unlike(n: int, rng: np.random.Generator) -> tuple[Trials, np.ndarray]:
     correct = np.column_stack([drawn < probability[:, 1]] * 2)
     correct[other, 0] = drawn[other] > 1 - probability[other, 0]
     labels = np.column_stack([other.astype(np.int32), np.zeros(n, np.int32)])
-    return Trials(labels, np.zeros((n, 1)), np.zeros(n), probability), correct
+    return GridResults(labels, np.zeros((n, 1)), np.zeros(n), probability), correct
 
 
 def test_the_loss_expected_is_the_loss_with_less_chance_in_it() -> None:
     rng = np.random.default_rng(0)
-    trials, correct = unlike(400_000, rng)
-    true = float((trials.probability[:, 1] - trials.probability[:, 0]).mean())
+    results, correct = unlike(400_000, rng)
+    true = float((results.probability[:, 1] - results.probability[:, 0]).mean())
     counted, expected = [], []
     for _ in range(200):
-        trials, correct = unlike(1_000, rng)
-        found = Expectation.learn(trials, correct).of(trials)
+        results, correct = unlike(1_000, rng)
+        found = Expectation.learn(results, correct).of(results)
         assert found[:, 1].mean() == pytest.approx(correct[:, 1].mean()), "of the full network it is the accuracy"
         counted.append(float(correct[:, 1].mean() - correct[:, 0].mean()))
         expected.append(float(found[:, 1].mean() - found[:, 0].mean()))
@@ -171,17 +175,17 @@ def test_the_loss_expected_is_the_loss_with_less_chance_in_it() -> None:
 
 
 def test_where_every_k_answers_alike_nothing_is_lost() -> None:
-    trials, correct = unlike(500, np.random.default_rng(1))
-    alike = replace(trials, labels=np.zeros_like(trials.labels), probability=trials.probability[:, [1, 1]])
+    results, correct = unlike(500, np.random.default_rng(1))
+    alike = replace(results, labels=np.zeros_like(results.labels), probability=results.probability[:, [1, 1]])
     found = Expectation.learn(alike, correct[:, [1, 1]]).of(alike)
     np.testing.assert_array_equal(found[:, 0], found[:, 1])
 
 
 def test_of_what_is_counted_and_what_is_expected_the_lower_is_promised() -> None:
     for seed in range(4):
-        trials, correct = unlike(600, np.random.default_rng(seed))
+        results, correct = unlike(600, np.random.default_rng(seed))
         estimates = np.random.default_rng(seed + 10).random((600, 1))
-        expected = Expectation.learn(trials, correct).of(trials)
+        expected = Expectation.learn(results, correct).of(results)
         counted = Calibration.measure(estimates, correct, 16)
         both = Calibration.measure(estimates, correct, 16, expected)
         assert (both.accuracy <= counted.accuracy).all()

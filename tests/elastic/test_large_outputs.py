@@ -14,14 +14,14 @@ from slotool.artifacts import open_artifact
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic import load_model
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import Settings, Subject, build
 from slotool.elastic.activators.confidence import MEASURES, MIN_PROBABILITY, closeness
+from slotool.elastic.activators.full_outputs import FullOutputs
+from slotool.elastic.activators.grid_evaluation import evaluate_grid
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.quantization import Int8Weights
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.trying import try_all
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
 
@@ -172,20 +172,20 @@ def test_one_climb_tries_every_k() -> None:
     """The compiled climb over the nested lists says what each k alone would, and how close it comes."""
     for ranker in RANKERS:
         built, x = model(ranker), data().test.x[:60]
-        trials = try_all(built.mlp, built.activators, built.shares, x)
+        results = evaluate_grid(built.mlp, built.activators, built.shares, x)
         full = network().logits(x)
-        assert (trials.labels[:, -1] == full.argmax(axis=1)).all()
+        assert (results.labels[:, -1] == full.argmax(axis=1)).all()
         for at, point in enumerate(built.points[:-1]):
             logits = built.forward_numpy(x, point)
-            assert (trials.labels[:, at] == logits.argmax(axis=1)).mean() > 0.98
+            assert (results.labels[:, at] == logits.argmax(axis=1)).mean() > 0.98
             # Labels below the least probability count as that much in one and as they are in the other.
-            np.testing.assert_allclose(trials.closeness[:, at], closeness(full, logits), atol=500 * MIN_PROBABILITY)
+            np.testing.assert_allclose(results.closeness[:, at], closeness(full, logits), atol=500 * MIN_PROBABILITY)
 
 
 def test_what_the_full_network_answers_is_kept_for_its_likeliest_labels() -> None:
     hidden = np.maximum(network().layers[0].pre_activations(data().test.x), 0)
     calls: list[None] = []
-    full = FullAnswers.of(network().layers[1], hidden, lambda: calls.append(None))
+    full = FullOutputs.of(network().layers[1], hidden, lambda: calls.append(None))
     logits = network().logits(data().test.x)
     np.testing.assert_allclose(full.log_partition, np.log(np.exp(logits.astype(float)).sum(axis=1)), rtol=1e-5)
     assert (full.first == logits.argmax(axis=1)).all()
@@ -205,7 +205,7 @@ def test_lists_per_bucket_beat_one_static_list_and_clusters_beat_hashes() -> Non
         built = model(ranker)
         popular = {1: built.activators[1].__class__(built.activators[1].ranker, built.activators[1].lists.popular())}
         own, static = (
-            data().test.y.contain(try_all(built.mlp, lists, built.shares, data().test.x).labels).mean(axis=0)
+            data().test.y.contain(evaluate_grid(built.mlp, lists, built.shares, data().test.x).labels).mean(axis=0)
             for lists in (built.activators, popular)
         )
         if RANKERS[ranker].informed:

@@ -14,7 +14,7 @@ from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import build
 from slotool.elastic.activators.build import Learnt, Settings, Subject, learn
-from slotool.elastic.activators.confidence import Calibration, Lessons, least_share
+from slotool.elastic.activators.confidence import Calibration, CalibrationExamples, least_share
 from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
@@ -76,25 +76,27 @@ def halves() -> tuple[Dataset, SloNN, Learnt]:
 
 
 @lru_cache(maxsize=1)
-def lessons_of_training() -> Lessons:
+def examples_of_training() -> CalibrationExamples:
     """The same for all resplits, which divide other examples."""
     pooled, _, learnt = halves()
-    return build.lessons(Subject(mlp_of(trained()), pooled), learnt.activators, learnt.shares, "train")
+    return build.calibration_examples(Subject(mlp_of(trained()), pooled), learnt.activators, learnt.shares, "train")
 
 
 @lru_cache(maxsize=RESPLITS)
 def resplit(seed: int) -> tuple[SloNN, np.ndarray, np.ndarray]:
     """A model calibrated on one half; of the other bool [n, points], which answers are right, and the estimates."""
     pooled, _, learnt = halves()
-    n, trained_lessons, plain = len(pooled.validation), lessons_of_training(), build.lessons
+    n, trained_examples, plain = len(pooled.validation), examples_of_training(), build.calibration_examples
 
-    def lessons(subject: Subject, activators: Any, shares: Any, split: str, *others: Any) -> Lessons:
-        return trained_lessons if split == "train" else plain(subject, activators, shares, split, *others)
+    def calibration_examples(
+        subject: Subject, activators: Any, shares: Any, split: str, *others: Any
+    ) -> CalibrationExamples:
+        return trained_examples if split == "train" else plain(subject, activators, shares, split, *others)
 
     order = np.random.default_rng(seed).permutation(n)
     mine, others = (pooled.validation.take(half) for half in (order[: n // 2], order[n // 2 :]))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(build, "lessons", lessons)
+        patched.setattr(build, "calibration_examples", calibration_examples)
         subject = Subject(mlp_of(trained()), replace(pooled, validation=mine))
         model = build.with_confidence("m", subject, learnt, 0)
     answers = np.stack([model.forward(others.x, point).argmax(axis=1) for point in model.points], axis=1)

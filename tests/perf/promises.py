@@ -37,12 +37,15 @@ def main() -> None:
 
 
 def _one_set(name: str, source: Any, data: Any) -> list[dict[str, Any]]:
-    from slotool.elastic.activators.build import Settings, Subject, build, lessons, many_levels
+    from slotool.elastic.activators.build import Settings, Subject, build, calibration_examples, many_levels
 
     subject = Subject(source.mlp, data)
     settings = Settings(FASHION_SHARES if name in (FASHION, DIGITS) else None)
     model = cached_tables(name, "clusters", lambda: build("clusters", subject, "clusters", settings))
-    of = {split: lessons(subject, model.activators, model.shares, split) for split in ("train", "validation", "test")}
+    of = {
+        split: calibration_examples(subject, model.activators, model.shares, split)
+        for split in ("train", "validation", "test")
+    }
     pool = _joined(of["validation"], of["test"])
     rows, levels = model.activators[model.first].lists.rows, many_levels(source.mlp)
     losses = DIGITS_LOSSES if name == DIGITS else LOSSES
@@ -61,10 +64,10 @@ def _tried(
 ) -> list[tuple[str, float, float, float]]:
     """Per way and allowed loss what the other half loses, and its mean k."""
     from slotool.elastic.activators.confidence import least_share
-    from slotool.elastic.activators.judging import judge
+    from slotool.elastic.activators.measure_selection import select_measure
 
-    judged = judge(trained, mine, rows, shares, levels, losses[0], 0)
-    calibration, estimates = judged.calibration, judged.confidence.estimate(others.buckets)
+    selected = select_measure(trained, mine, rows, shares, levels, losses[0], 0)
+    calibration, estimates = selected.calibration, selected.confidence.estimate(others.buckets)
     every, costs, found = np.arange(len(others.buckets)), np.append(shares, 1.0), []
     for loss in losses:
         fixed = int((calibration.bounds_by_point() <= loss).argmax())
@@ -88,8 +91,10 @@ def _joined(one: Any, other: Any) -> Any:
     def both(kind: Any, a: Any, b: Any) -> Any:
         return kind(*(np.concatenate([getattr(a, of.name), getattr(b, of.name)]) for of in fields(kind)))
 
-    trials = both(type(one.trials), one.trials, other.trials)
-    return type(one)(np.concatenate([one.buckets, other.buckets]), trials, np.concatenate([one.correct, other.correct]))
+    results = both(type(one.results), one.results, other.results)
+    return type(one)(
+        np.concatenate([one.buckets, other.buckets]), results, np.concatenate([one.correct, other.correct])
+    )
 
 
 def _shown(name: str, n: int, found: dict[tuple[str, float], list[tuple[bool, float]]]) -> list[dict[str, Any]]:

@@ -188,11 +188,11 @@ def _least_popular(bench: Bench, model: Any) -> int | None:
     from slotool.elastic.activators.activator import Activator
     from slotool.elastic.activators.build import flat, right
     from slotool.elastic.activators.evidence import Evidence
-    from slotool.elastic.activators.trying import try_all
+    from slotool.elastic.activators.grid_evaluation import evaluate_grid
 
     last, split = len(model.mlp.layers) - 1, bench.data.validation
     lists = {last: Activator(model.activators[last].ranker, model.activators[last].lists.popular())}
-    correct = right(try_all(bench.mlp, lists, model.shares, flat(split.x)).labels, split.y)
+    correct = right(evaluate_grid(bench.mlp, lists, model.shares, flat(split.x)).labels, split.y)
     bounds = Evidence.count(correct, [np.full(len(correct), at) for at in range(correct.shape[1])]).bounds()
     at = int((bounds <= ALLOWED_LOSS).argmax())
     return round(model.shares[at] * bench.mlp.classes) if at < len(model.shares) else None
@@ -203,9 +203,9 @@ def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:
 
     Between two k of the grid accuracy is taken for a straight line.
     """
-    from slotool.elastic.activators.assessment import Answers, aclo_sweep, ideal_k
+    from slotool.elastic.activators.assessment import PointPredictions, aclo_sweep, ideal_k
 
-    answers = Answers.of(model, data.test)
+    answers = PointPredictions.of(model, data.test)
     by_point, shares = np.maximum.accumulate(answers.correct.mean(axis=0)), np.array([*model.shares, 1.0])
     ideal, found = ideal_k(model, answers.correct), []
     for row in aclo_sweep(model, data.test.x, answers.correct, PER_INPUT_LOSSES):

@@ -1,4 +1,4 @@
-"""What an SLO-aware network is worth on held-out data: per k, and when it chooses k per input."""
+"""Accuracy and latency of an SLO-NN on held-out data: at each k, and with k chosen per input."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import flat, right
 from slotool.elastic.activators.confidence import least_share, mean_share
+from slotool.elastic.activators.grid_evaluation import evaluate_grid, only_output
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.trying import only_output, try_all
 from slotool.elastic.family import Version
 from slotool.tables import OutcomeTable
 
@@ -24,7 +24,7 @@ WARM_UP_CALLS = 20
 
 
 @dataclass(frozen=True)
-class Answers:
+class PointPredictions:
     """First labels of every point on one split: ``predicted`` int [n, points]; whether they are ``correct``, bool.
 
     ``static_correct``: the same of the static popularity list, each layer's overall ranking for every input.
@@ -35,11 +35,12 @@ class Answers:
     static_correct: np.ndarray
 
     @classmethod
-    def of(cls, model: SloNN, split: Any) -> Answers:
+    def of(cls, model: SloNN, split: Any) -> PointPredictions:
         if only_output(model.mlp, model.activators):
             popular = {at: Activator(a.ranker, a.lists.popular()) for at, a in model.activators.items()}
             predicted, static = (
-                try_all(model.mlp, lists, model.shares, flat(split.x)).labels for lists in (model.activators, popular)
+                evaluate_grid(model.mlp, lists, model.shares, flat(split.x)).labels
+                for lists in (model.activators, popular)
             )
         else:
             at = range(len(model.points))
@@ -48,7 +49,7 @@ class Answers:
         return cls(predicted, right(predicted, split.y), right(static, split.y))
 
 
-def by_point(model: SloNN, answers: Answers, latency_us: Sequence[float]) -> list[dict[str, Any]]:
+def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
     """Per point: nodes computed in all activated layers, accuracy, the paired difference to the full network with its
     standard error, accuracy of the rival (the same number of nodes, always the most popular ones), agreement with the
     full network's class, median latency in µs, speedup over the full point."""
@@ -77,7 +78,7 @@ def aclo_sweep(
 ) -> list[dict[str, Any]]:
     """ACLO over losses allowed against the full network, beside the best k fixed beforehand.
 
-    Both are promised by the validation split and scored on ``x`` with ``correct`` [n, points], as in ``Answers``. Per
+    Both are promised by the validation split and scored on ``x`` with ``correct`` [n, points] of ``PointPredictions``. Per
     loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
     fixed k that promises the loss with the accuracy it reaches; and ``same_accuracy_k``, the least
     fixed k that reaches here what ACLO reached, chosen in hindsight. ``latency_s``: float64 [n, points], what each
@@ -135,7 +136,7 @@ class Sweep:
     @classmethod
     def of_split(cls, model: SloNN, split: Any) -> Sweep:
         """From the answers to a split, which are computed here and not timed."""
-        labels = try_all(model.mlp, model.activators, model.shares, flat(split.x)).labels
+        labels = evaluate_grid(model.mlp, model.activators, model.shares, flat(split.x)).labels
         correct = right(labels, split.y).astype(float)
         return cls(model, correct, None, aclo_sweep(model, split.x, correct), ideal_k(model, correct))
 

@@ -11,16 +11,22 @@ import numpy as np
 
 from slotool.data import Dataset, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
-from slotool.elastic.activators.answers import SHARPNESSES, FullAnswers, chunks
-from slotool.elastic.activators.confidence import DEFAULT_THRESHOLDS, MAX_THRESHOLDS, Calibration, Lessons, Trials
+from slotool.elastic.activators.confidence import (
+    DEFAULT_THRESHOLDS,
+    MAX_THRESHOLDS,
+    Calibration,
+    CalibrationExamples,
+    GridResults,
+)
 from slotool.elastic.activators.expectation import Expectation
+from slotool.elastic.activators.full_outputs import SHARPNESSES, FullOutputs, chunks
+from slotool.elastic.activators.grid_evaluation import evaluate_grid, in_chunks, only_output
 from slotool.elastic.activators.importance import NodeLists, NodeScores
-from slotool.elastic.activators.judging import judge
+from slotool.elastic.activators.measure_selection import select_measure
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.trying import in_chunks, only_output, try_all
 from slotool.errors import InputError
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
@@ -139,8 +145,8 @@ class Subject:
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
 
     @cached_property
-    def full(self) -> FullAnswers:
-        return FullAnswers.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
+    def full(self) -> FullOutputs:
+        return FullOutputs.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
         """What the nodes of ``layer`` are ranked by, [n, units]: their output; at the output layer the softmax."""
@@ -148,14 +154,14 @@ class Subject:
             return self.full.scores(sharpness)
         return in_chunks(self.train, lambda x: activity(self.mlp, x, layer))
 
-    def correct(self, trials: Trials, split: str) -> np.ndarray:
+    def correct(self, results: GridResults, split: str) -> np.ndarray:
         """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
-        return right(trials.labels, getattr(self.data, split).y)
+        return right(results.labels, getattr(self.data, split).y)
 
-    def accuracy(self, trials: Trials) -> np.ndarray:
-        """float64 [shares + 1]: what validation accuracy to count on at each k, whose answers there are ``trials``."""
-        correct = self.correct(trials, "validation")
-        expected = Expectation.learn(trials, correct).of(trials)
+    def accuracy(self, results: GridResults) -> np.ndarray:
+        """float64 [shares + 1]: what validation accuracy to count on at each k, whose answers there are ``results``."""
+        correct = self.correct(results, "validation")
+        expected = Expectation.learn(results, correct).of(results)
         return Calibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
 
     @property
@@ -230,13 +236,13 @@ def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> S
     loss; count on validation examples what may be promised."""
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
     full = subject.full if only_output(mlp, activators) else None
-    trained = lessons(subject, activators, shares, "train", full, subject.progress)
-    held_out = lessons(subject, activators, shares, "validation")
+    trained = calibration_examples(subject, activators, shares, "train", full, subject.progress)
+    held_out = calibration_examples(subject, activators, shares, "validation")
     rows, levels = activators[min(activators)].lists.rows, many_levels(mlp)
-    judged = judge(trained, held_out, rows, shares, levels, learnt.allowed_loss, seed)
+    selected = select_measure(trained, held_out, rows, shares, levels, learnt.allowed_loss, seed)
     sparse = not isinstance(subject.data.train.x, np.ndarray)
-    tables = (activators, judged.confidence, judged.calibration, learnt.entropy)
-    return SloNN(name, mlp, shares, *tables, measure=judged.measure, mean_k=judged.mean_k, sparse=sparse)
+    tables = (activators, selected.confidence, selected.calibration, learnt.entropy)
+    return SloNN(name, mlp, shares, *tables, measure=selected.measure, mean_k=selected.mean_k, sparse=sparse)
 
 
 def many_levels(mlp: MLP) -> int:
@@ -244,19 +250,19 @@ def many_levels(mlp: MLP) -> int:
     return MAX_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else DEFAULT_THRESHOLDS
 
 
-def lessons(
+def calibration_examples(
     subject: Subject,
     activators: dict[int, Activator],
     shares: tuple[float, ...],
     split: str,
-    full: FullAnswers | None = None,
+    full: FullOutputs | None = None,
     progress: Progress = lambda: None,
-) -> Lessons:
+) -> CalibrationExamples:
     """What the inputs of a split have to teach. ``full``: the full network's answers to them, if they are known."""
     x = flat(getattr(subject.data, split).x)
-    trials = try_all(subject.mlp, activators, shares, x, full, progress)
+    results = evaluate_grid(subject.mlp, activators, shares, x, full, progress)
     buckets = _first_buckets(subject.mlp, activators, min(activators), x)
-    return Lessons(buckets, trials, subject.correct(trials, split))
+    return CalibrationExamples(buckets, results, subject.correct(results, split))
 
 
 @dataclass(frozen=True)
@@ -297,8 +303,8 @@ class _Layer:
         """The least k that loses no more validation accuracy than allowed; then, how much all of them lose."""
         subject = self.subject
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
-        trials = try_all(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
-        accuracy = subject.accuracy(trials)
+        results = evaluate_grid(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
+        accuracy = subject.accuracy(results)
         enough = accuracy >= accuracy[-1] - self.settings.allowed_loss
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 

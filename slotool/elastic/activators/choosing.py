@@ -22,8 +22,8 @@ from slotool.elastic.activators.build import (
     learn,
     with_confidence,
 )
+from slotool.elastic.activators.grid_evaluation import evaluate_grid
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.trying import try_all
 from slotool.tables import FULL, OperatingPoint
 
 # Candidates that read up to so many times what the best does at a fixed k are compared with k chosen per input: that
@@ -60,8 +60,8 @@ class Candidate:
 
     @classmethod
     def of(cls, subject: Subject, learnt: Learnt) -> Candidate:
-        trials = try_all(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
-        accuracy = subject.accuracy(trials)
+        results = evaluate_grid(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
+        accuracy = subject.accuracy(results)
         at = int((accuracy >= accuracy[-1] - learnt.allowed_loss).argmax())
         share = (*learnt.shares, 1.0)[at]
         nodes = row_bytes = lookup_bytes = 0

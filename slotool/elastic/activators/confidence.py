@@ -14,7 +14,7 @@ from slotool.elastic.activators.importance import sum_by_key
 MIN_PROBABILITY = 1e-6
 # So many average examples count in every bucket of a confidence table.
 PRIOR_EXAMPLES = 5.0
-# Tables learnt on held-out inputs are judged in so many parts, each by tables of the others.
+# Tables learnt on held-out inputs are selected in so many parts, each by tables of the others.
 FOLDS = 5
 DEFAULT_THRESHOLDS, MAX_THRESHOLDS = 32, 256
 # Levels may promise the same; so far apart, each still has an accuracy of its own.
@@ -34,7 +34,7 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Trials:
+class GridResults:
     """How each k of the grid answered n inputs, beside the full network.
 
     ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
@@ -48,26 +48,26 @@ class Trials:
     closest: np.ndarray
     probability: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> Trials:
-        return Trials(self.labels[chosen], self.closeness[chosen], self.closest[chosen], self.probability[chosen])
+    def take(self, chosen: np.ndarray) -> GridResults:
+        return GridResults(self.labels[chosen], self.closeness[chosen], self.closest[chosen], self.probability[chosen])
 
 
 @dataclass(frozen=True)
-class Lessons:
+class CalibrationExamples:
     """Inputs that confidence is learnt from: ``buckets`` int [n, tables], rows of the first activated layer's lists;
     how each k answered them; ``correct``: bool [n, shares + 1], whether that was right, last the full network."""
 
     buckets: np.ndarray
-    trials: Trials
+    results: GridResults
     correct: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> Lessons:
-        return Lessons(self.buckets[chosen], self.trials.take(chosen), self.correct[chosen])
+    def take(self, chosen: np.ndarray) -> CalibrationExamples:
+        return CalibrationExamples(self.buckets[chosen], self.results.take(chosen), self.correct[chosen])
 
     @property
     def same_first(self) -> np.ndarray:
         """float32 [n, shares]: 1 where k gives the full network's first label, else 0."""
-        return (self.trials.labels[:, :-1] == self.trials.labels[:, -1:]).astype(np.float32)
+        return (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
 
     @property
     def lost(self) -> np.ndarray:
@@ -77,7 +77,7 @@ class Lessons:
     @property
     def divergence(self) -> np.ndarray:
         """float32 [n, shares]: the Kullback-Leibler divergence of k's answer from the full one, in nats."""
-        return np.maximum(self.trials.closest[:, None] - self.trials.closeness, 0.0).astype(np.float32)
+        return np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,19 @@ class Measure:
     """
 
     name: str
-    of: Callable[[Lessons], np.ndarray]
+    of: Callable[[CalibrationExamples], np.ndarray]
     prior: float = PRIOR_EXAMPLES
     held_out: bool = True
     backed: bool = False
     entries: Callable[[np.ndarray, Sequence[float]], np.ndarray] = lambda means, shares: means
 
-    def try_out(
-        self, trained: Lessons, held_out: Lessons, rows: int, shares: Sequence[float], rng: np.random.Generator
+    def fit(
+        self,
+        trained: CalibrationExamples,
+        held_out: CalibrationExamples,
+        rows: int,
+        shares: Sequence[float],
+        rng: np.random.Generator,
     ) -> tuple[ConfidenceTables, np.ndarray]:
         """The tables, and ĉ(k, x) of the held-out inputs, float64 [n, shares], by tables that no input had a part in.
 
@@ -116,9 +121,9 @@ class Measure:
         return self._learn(held_out, rows, shares, backing), estimates
 
     def _learn(
-        self, lessons: Lessons, rows: int, shares: Sequence[float], backing: np.ndarray | None = None
+        self, examples: CalibrationExamples, rows: int, shares: Sequence[float], backing: np.ndarray | None = None
     ) -> ConfidenceTables:
-        means = ConfidenceTables.learn(lessons.buckets, rows, self.of(lessons), self.prior, backing).means
+        means = ConfidenceTables.learn(examples.buckets, rows, self.of(examples), self.prior, backing).means
         return ConfidenceTables(self.entries(means, shares).astype(np.float32))
 
 
@@ -141,12 +146,12 @@ def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
 # Of these, build keeps the one that spares most on validation data. The first is the paper's; the last cannot tell
 # inputs apart, so what is chosen per input never does worse there than a k fixed beforehand.
 MEASURES = (
-    Measure("cross-entropy", lambda lessons: lessons.trials.closeness, held_out=False),
-    Measure("cross-entropy, held out", lambda lessons: lessons.trials.closeness),
-    Measure("zero-one, held out", lambda lessons: lessons.same_first),
-    Measure("rate of errors, held out", lambda lessons: lessons.lost, entries=rates),
-    Measure("rate of divergence, held out", lambda lessons: lessons.divergence, backed=True, entries=rates),
-    Measure("none", lambda lessons: lessons.same_first, np.inf),
+    Measure("cross-entropy", lambda examples: examples.results.closeness, held_out=False),
+    Measure("cross-entropy, held out", lambda examples: examples.results.closeness),
+    Measure("zero-one, held out", lambda examples: examples.same_first),
+    Measure("rate of errors, held out", lambda examples: examples.lost, entries=rates),
+    Measure("rate of divergence, held out", lambda examples: examples.divergence, backed=True, entries=rates),
+    Measure("none", lambda examples: examples.same_first, np.inf),
 )
 
 

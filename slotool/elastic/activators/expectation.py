@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.confidence import Trials
+from slotool.elastic.activators.confidence import GridResults
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Expectation:
     others: Any
 
     @classmethod
-    def learn(cls, trials: Trials, correct: np.ndarray) -> Expectation:
+    def learn(cls, results: GridResults, correct: np.ndarray) -> Expectation:
         """From n inputs and ``correct`` bool [n, shares + 1]; a label that several k give an input counts once."""
-        labels, probability = trials.labels, trials.probability
+        labels, probability = results.labels, results.probability
         new = labels[:, :-1] != labels[:, -1:]
         new[:, 1:] &= labels[:, 1:-1] != labels[:, :-2]
         first = _isotonic(probability[:, -1], correct[:, -1])
         return cls(first, _isotonic(probability[:, :-1][new], correct[:, :-1][new]) if new.any() else first)
 
-    def of(self, trials: Trials) -> np.ndarray:
+    def of(self, results: GridResults) -> np.ndarray:
         """float64 [n, shares + 1]: the chance that each label is right. Its mean over the inputs learnt from is, for
         the full network, the share that was right."""
-        expected = np.repeat(self.first.predict(trials.probability[:, -1])[:, None], trials.labels.shape[1], axis=1)
-        other = trials.labels != trials.labels[:, -1:]
+        expected = np.repeat(self.first.predict(results.probability[:, -1])[:, None], results.labels.shape[1], axis=1)
+        other = results.labels != results.labels[:, -1:]
         if other.any():
-            expected[other] = self.others.predict(trials.probability[other])
+            expected[other] = self.others.predict(results.probability[other])
         return expected
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.elastic.activators.refusals import dims
+from slotool.elastic.activators.input_errors import dims
 from slotool.errors import InputError
 
 # Kinds of numbers that are taken, all as float32: whole ones, with a sign or without, truth values, fractions.

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.build import AnyData, flat, right
+from slotool.elastic.activators.grid_evaluation import CHUNK
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.trying import CHUNK
 from slotool.elastic.precision import top_labels
 from slotool.errors import InputError
 
 # Accuracy that pruning may cost, one standard error included: the most units whose loss just keeps a promise on one
-# sample are too many on the next. For the same reason the examples that choose are not those that judge.
+# sample are too many on the next. For the same reason the examples that choose are not those that select_measure.
 PRUNING_LOSS = 0.003
 # So many training examples must keep it too: there a network has more to lose, and more examples tell it surer.
 TRAINING_EXAMPLES = 20_000
@@ -81,26 +81,26 @@ def prune(mlp: MLP, data: AnyData, loss: float = PRUNING_LOSS, progress: Callabl
     usages = measure(mlp, flat(data.train.x))
     order = _least_needed_first(mlp, usages)
 
-    def tried(network: MLP) -> _Correct:
+    def evaluated(network: MLP) -> _Correct:
         progress()
         return _correct(network, data)
 
-    full = tried(mlp)
+    full = evaluated(mlp)
     # The dead go whatever happens; beyond them, the most that keep the promise, by bisection.
     most = len(order)
     fewest = min(sum(int(usage.dead.sum()) for usage in usages), most)
     best = remove(mlp, order[:fewest], usages)
-    kept = [(best, tried(best))]
+    kept = [(best, evaluated(best))]
     while fewest < most:
         count = (fewest + most + 1) // 2
         candidate = remove(mlp, order[:count], usages)
-        now = tried(candidate)
+        now = evaluated(candidate)
         if max(map(_surely_lost, full.choosing, now.choosing)) <= loss:
             fewest = count
             kept.append((candidate, now))
         else:
             most = count - 1
-    while len(kept) > 1 and _surely_lost(full.judging, kept[-1][1].judging) > loss:
+    while len(kept) > 1 and _surely_lost(full.confirming, kept[-1][1].confirming) > loss:
         kept.pop()
     best, reached = kept[-1]
     hidden = mlp.layers[:-1]
@@ -126,7 +126,7 @@ class _Correct:
         return [self.validation[::2], self.train]
 
     @property
-    def judging(self) -> np.ndarray:
+    def confirming(self) -> np.ndarray:
         return self.validation[1::2]
 
 

@@ -40,7 +40,7 @@ def only(kernel: Any, signature: Any) -> Any:
     return kernel
 
 
-class Answers(NamedTuple):
+class BatchAnswers(NamedTuple):
     """Of a batch: ``labels`` int32 and ``scores`` float32 [n, p], best first; ``taken`` int64 [n], the point each query
     was answered at, an index into the model's points."""
 
@@ -164,7 +164,7 @@ class CompiledSession:
             self.sparse(x.indices[part], x.data[part])
         return self.labels, self.scores
 
-    def many(self, x: Any) -> Answers:
+    def many(self, x: Any) -> BatchAnswers:
         """The same answers to a batch, float32 [n, inputs], contiguous, or CSR, with one call's cost for all of it.
 
         Where all nodes are computed for every query, the weights are read once for the batch. Raises ``InputError``
@@ -172,7 +172,7 @@ class CompiledSession:
         """
         x = self._rows(x)
         n, p = x.shape[0], len(self._labels)
-        found = Answers(
+        found = BatchAnswers(
             np.empty((n, p), dtype=np.int32), np.empty((n, p), dtype=np.float32), np.empty(n, dtype=np.int64)
         )
         if n >= layout.MIN_BATCH_FOR_PRODUCTS and self._all_in_full:
@@ -199,7 +199,7 @@ class CompiledSession:
         surest = self.model.confidence.means.max(initial=-np.inf)
         return self._at == len(self.model.shares) or (self._at == layout.BY_CONFIDENCE and self._threshold > surest)
 
-    def _fill(self, x: Any, found: Answers) -> None:
+    def _fill(self, x: Any, found: BatchAnswers) -> None:
         """One query after the other, in one compiled call."""
         if not isinstance(x, np.ndarray):
             indptr = x.indptr.astype(np.int64)
@@ -234,7 +234,7 @@ class CompiledSession:
             layout.OUT_OF_RANGE: f"{name} has features 0 to {width - 1}, no others",
             layout.WRONG_LENGTH: unequal,
             layout.TOO_MANY: f"{len(values)} entries for {width} features: sum those that are named twice",
-            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one by compiled_session(...)",
+            layout.OTHER_THREAD: f"this session of {name} belongs to another thread; make one here",
         }
         return InputError(sentences[code])
 

@@ -15,11 +15,11 @@ from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
 from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, least_share
+from slotool.elastic.activators.input_errors import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
-from slotool.elastic.activators.refusals import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.errors import ArtifactError, InputError

@@ -9,13 +9,19 @@ import numpy as np
 from scipy import sparse
 
 from slotool.elastic.activators.activator import Activator, activity, layer_input
-from slotool.elastic.activators.answers import FullAnswers
 from slotool.elastic.activators.build import MIN_VALIDATION_EXAMPLES, flat, right
-from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables, Lessons, Trials
+from slotool.elastic.activators.confidence import (
+    MEASURES,
+    Calibration,
+    CalibrationExamples,
+    ConfidenceTables,
+    GridResults,
+)
 from slotool.elastic.activators.expectation import Expectation
+from slotool.elastic.activators.full_outputs import FullOutputs
+from slotool.elastic.activators.grid_evaluation import evaluate_grid, in_chunks
 from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores, sum_by_key
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.activators.trying import in_chunks, try_all
 from slotool.errors import InputError
 
 # What a list that was built counts as at first: so many examples of its bucket.
@@ -138,25 +144,25 @@ class TableUpdates:
         mlp = self.model.mlp
         if at < len(mlp.layers) - 1:
             return activity(mlp, inputs, at)
-        return FullAnswers.of(mlp.layers[at].view, layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
+        return FullOutputs.of(mlp.layers[at].view, layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
 
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
         model, first = self.model, min(activators)
-        parts = [self._lessons(activators, first, x, y) for x, y, _ in self._recent]
-        trials = (np.concatenate([getattr(part.trials, of.name) for part in parts]) for of in fields(Trials))
+        parts = [self._calibration_examples(activators, first, x, y) for x, y, _ in self._recent]
+        results = (np.concatenate([getattr(part.results, of.name) for part in parts]) for of in fields(GridResults))
         buckets, correct = (np.concatenate([getattr(part, of) for part in parts]) for of in ("buckets", "correct"))
-        lessons = Lessons(buckets, Trials(*trials), correct)
+        examples = CalibrationExamples(buckets, GridResults(*results), correct)
         # Inputs that back their own buckets would have a part in their own estimates.
         measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True, backed=False)
         rows = activators[first].lists.rows
-        confidence, estimates = measure.try_out(lessons, lessons, rows, model.shares, np.random.default_rng(0))
+        confidence, estimates = measure.fit(examples, examples, rows, model.shares, np.random.default_rng(0))
         levels = max(2, len(model.calibration.thresholds) - 2)
         if self._recent[0][1] is not None:
-            expected = Expectation.learn(lessons.trials, lessons.correct).of(lessons.trials)
+            expected = Expectation.learn(examples.results, examples.correct).of(examples.results)
             return confidence, self._as_served(
-                Calibration.measure(estimates, lessons.correct, levels, expected), lessons.correct[:, -1]
+                Calibration.measure(estimates, examples.correct, levels, expected), examples.correct[:, -1]
             )
-        found = Calibration.measure(estimates, lessons.correct, levels)
+        found = Calibration.measure(estimates, examples.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, replace(found, accuracy=found.accuracy - unknown, by_point=found.by_point - unknown)
 
@@ -175,13 +181,15 @@ class TableUpdates:
         lost, gained = (int(np.count_nonzero(differ)) for differ in (plain & ~hits, hits & ~plain))
         return found.with_full(float(hits.mean()), lost, gained)
 
-    def _lessons(self, activators: dict[int, Activator], first: int, x: Any, y: Any) -> Lessons:
+    def _calibration_examples(
+        self, activators: dict[int, Activator], first: int, x: Any, y: Any
+    ) -> CalibrationExamples:
         mlp = self.model.mlp
-        trials = try_all(mlp, activators, self.model.shares, x)
-        correct = trials.labels == trials.labels[:, -1:] if y is None else right(trials.labels, y)
+        results = evaluate_grid(mlp, activators, self.model.shares, x)
+        correct = results.labels == results.labels[:, -1:] if y is None else right(results.labels, y)
         layer, activator = mlp.layers[first], activators[first]
         buckets = in_chunks(x, lambda part: activator.buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
-        return Lessons(buckets, trials, correct)
+        return CalibrationExamples(buckets, results, correct)
 
 
 def _taken(y: Any, which: np.ndarray) -> Any:

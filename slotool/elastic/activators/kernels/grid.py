@@ -1,4 +1,4 @@
-"""What tables say of an input: every k of the grid tried in one pass, and the confidence in each. See ``layout``.
+"""Every k of the grid in one pass over an input, and the confidence of the tables in each. See ``layout``.
 
 Import this module only where tables are made or asked: it brings in Numba.
 """
@@ -18,7 +18,7 @@ _LOG_MIN_PROBABILITY = float(np.log(1e-6))
 
 
 @njit(cache=True, fastmath=FAST)
-def ladder(
+def evaluate_nested(
     x: np.ndarray,
     log_partition: np.ndarray,
     best: np.ndarray,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.activator import Activator, layer_input, logits
-from slotool.elastic.activators.answers import FullAnswers
-from slotool.elastic.activators.confidence import Trials, closeness, softmax
+from slotool.elastic.activators.confidence import GridResults, closeness, softmax
+from slotool.elastic.activators.full_outputs import FullOutputs
 from slotool.elastic.activators.mlp import MLP
 
 CHUNK = 8192
@@ -25,14 +25,14 @@ def in_chunks(x: Any, function: Callable[[Any], np.ndarray]) -> np.ndarray:
     return np.concatenate([function(x[start : start + CHUNK]) for start in range(0, x.shape[0], CHUNK)])
 
 
-def try_all(
+def evaluate_grid(
     mlp: MLP,
     activators: Mapping[int, Activator],
     shares: Sequence[float],
     x: Any,
-    full: FullAnswers | None = None,
+    full: FullOutputs | None = None,
     progress: Callable[[], None] = lambda: None,
-) -> Trials:
+) -> GridResults:
     """Every k on ``x``: float32 [n, inputs], an array or CSR. ``progress`` is called once per k.
 
     ``full``: where only the output layer is activated, the full answers to ``x``, if they are known.
@@ -40,10 +40,12 @@ def try_all(
     if only_output(mlp, activators):
         last = len(mlp.layers) - 1
         hidden = in_chunks(x, lambda part: layer_input(mlp, {}, part, 1.0, last))
-        trials = _climb(mlp, activators, shares, hidden, full or FullAnswers.of(mlp.layers[last].view, hidden))
+        results = _evaluate_nested(
+            mlp, activators, shares, hidden, full or FullOutputs.of(mlp.layers[last].view, hidden)
+        )
         for _ in shares:
             progress()
-        return trials
+        return results
     answers = in_chunks(x, lambda part: logits(mlp, activators, part, 1.0))
     labels = [answers.argmax(axis=1)]
     near = np.empty((len(answers), len(shares)), dtype=np.float32)
@@ -54,17 +56,17 @@ def try_all(
         progress()
     every = np.stack(labels, axis=1).astype(np.int32)
     probability = np.take_along_axis(softmax(answers), every.astype(np.int64), axis=1).astype(np.float32)
-    return Trials(every, near, closeness(answers, answers), probability)
+    return GridResults(every, near, closeness(answers, answers), probability)
 
 
-def _climb(
+def _evaluate_nested(
     mlp: MLP,
     activators: Mapping[int, Activator],
     shares: Sequence[float],
     hidden: np.ndarray,
-    full: FullAnswers,
-) -> Trials:
-    """All k at once by the compiled ``ladder``."""
+    full: FullOutputs,
+) -> GridResults:
+    """All k at once by the compiled ``evaluate_nested``."""
     from slotool.elastic.activators.kernels import grid
     from slotool.elastic.activators.kernels.compiled import Compiled
 
@@ -72,6 +74,6 @@ def _climb(
     compiled = Compiled(last, {0: activators[len(mlp.layers) - 1]}, shares, in_full=False)
     best = np.empty((len(hidden), len(shares)), dtype=np.int32)
     near, likely = (np.empty((len(hidden), len(shares)), dtype=np.float32) for _ in range(2))
-    grid.ladder(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
+    grid.evaluate_nested(np.ascontiguousarray(hidden), full.log_partition, best, near, likely, *compiled.state)
     probability = np.column_stack([likely, full.probabilities.max(axis=1).toarray()])
-    return Trials(np.column_stack([best, full.first]), near, near[:, -1], probability)
+    return GridResults(np.column_stack([best, full.first]), near, near[:, -1], probability)

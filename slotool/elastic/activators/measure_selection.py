@@ -11,8 +11,8 @@ from slotool.elastic.activators.confidence import (
     FOLDS,
     MEASURES,
     Calibration,
+    CalibrationExamples,
     ConfidenceTables,
-    Lessons,
     least_share,
     mean_share,
 )
@@ -20,7 +20,7 @@ from slotool.elastic.activators.expectation import Expectation
 
 
 @dataclass(frozen=True)
-class Judged:
+class SelectedMeasure:
     """The measure kept with its tables and calibration; ``mean_k``: by measure, where the allowed loss is estimated."""
 
     measure: str
@@ -29,33 +29,33 @@ class Judged:
     calibration: Calibration
 
 
-def judge(
-    trained: Lessons,
-    held_out: Lessons,
+def select_measure(
+    trained: CalibrationExamples,
+    held_out: CalibrationExamples,
     rows: int,
     shares: Sequence[float],
     levels: int,
     allowed_loss: float,
     seed: int,
-) -> Judged:
+) -> SelectedMeasure:
     """Learn confidence by each measure and keep the one that promises the allowed loss at the least mean k.
 
     Where several promise it at all nodes only, of them the one whose mean k is least as losses are estimated.
     ``rows``: of the tables; ``levels``: thresholds to calibrate. Everything is counted with estimates by tables that
     the same example had no part in.
     """
-    expected = Expectation.learn(held_out.trials, held_out.correct).of(held_out.trials)
+    expected = Expectation.learn(held_out.results, held_out.correct).of(held_out.results)
     measured: dict[str, tuple[tuple[float, float], ConfidenceTables, Calibration]] = {}
     for measure in MEASURES:
-        # Every measure is judged on the same parts.
-        confidence, estimates = measure.try_out(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
+        # Every measure is selected on the same parts.
+        confidence, estimates = measure.fit(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
         calibration = Calibration.measure(estimates, held_out.correct, levels, expected)
         mean_k = _mean_k(estimates, calibration, shares, allowed_loss)
         measured[measure.name] = (mean_k, confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
     _, confidence, calibration = measured[best]
     estimated = {name: entry[0][1] for name, entry in measured.items()}
-    return Judged(best, estimated, confidence, calibration)
+    return SelectedMeasure(best, estimated, confidence, calibration)
 
 
 def _mean_k(

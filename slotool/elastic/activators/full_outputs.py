@@ -22,7 +22,7 @@ SHARPNESSES = (1.0, 2.0)
 
 
 @dataclass(frozen=True)
-class FullAnswers:
+class FullOutputs:
     """``probabilities``: CSR float32 [n, units], the softmax of the labels kept; ``first``: int32 [n], the label that
     scores highest; ``log_partition``: float32 [n], the logarithm of the softmax's denominator."""
 
@@ -31,7 +31,7 @@ class FullAnswers:
     log_partition: np.ndarray
 
     @classmethod
-    def of(cls, layer: DenseLayer, inputs: np.ndarray, progress: Callable[[], None] = lambda: None) -> FullAnswers:
+    def of(cls, layer: DenseLayer, inputs: np.ndarray, progress: Callable[[], None] = lambda: None) -> FullOutputs:
         """Of an output layer, for float32 [n, inputs]; in chunks, ``progress`` being called after each."""
         n, kept = len(inputs), min(LABELS_KEPT, layer.units)
         labels, scores = np.empty((n, kept), dtype=np.int32), np.empty((n, kept), dtype=np.float32)
@@ -50,9 +50,9 @@ class FullAnswers:
         matrix = sparse.csr_matrix((scores.ravel(), labels.ravel(), indptr), shape=(n, layer.units))
         return cls(matrix, labels[:, 0].copy(), log_partition)
 
-    def take(self, rows: np.ndarray) -> FullAnswers:
+    def take(self, rows: np.ndarray) -> FullOutputs:
         """Those to the inputs numbered ``rows``, int [m]."""
-        return FullAnswers(self.probabilities[rows], self.first[rows], self.log_partition[rows])
+        return FullOutputs(self.probabilities[rows], self.first[rows], self.log_partition[rows])
 
     def scores(self, sharpness: float) -> sparse.csr_matrix:
         """CSR float32 [n, units]: probabilities to the power ``sharpness``, 1 a row."""
