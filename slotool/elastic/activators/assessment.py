@@ -78,7 +78,7 @@ def aclo_sweep(
 ) -> list[dict[str, Any]]:
     """ACLO over losses allowed against the full network, beside the best k fixed beforehand.
 
-    Both are promised by the validation split and scored on ``x`` with ``correct`` [n, points] of ``PointPredictions``. Per
+    Both are promised by the validation split and scored on ``x`` with ``correct`` of ``PointPredictions``. Per
     loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
     fixed k that promises the loss with the accuracy it reaches; and ``same_accuracy_k``, the least
     fixed k that reaches here what ACLO reached, chosen in hindsight. ``latency_s``: float64 [n, points], what each

@@ -1,6 +1,6 @@
-"""Many queries in one compiled call, one after the other: what a call costs from Python is paid once.
+"""Many queries in one compiled call, one after the other, to pay the cost of a call from Python once.
 
-Import this module only where queries are to be answered: it brings in Numba.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rows_dense(
     """``top_dense`` of every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
 
     ``taken``: int64 [n], the point each was answered at. Returns the first row that cannot be answered, with its
-    refusal in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
+    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
     """
     _require_rows(len(x), labels, scores, taken, handle)
     for row in range(len(x)):
@@ -87,7 +87,7 @@ def rows_quantized(
 @njit(cache=True)
 def _require_rows(n: int, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray) -> None:
     if labels.shape != scores.shape or labels.shape != (n, handle_of(handle).answers) or len(taken) != n:
-        raise ValueError("arrays for other answers than are asked for")
+        raise ValueError("arrays of another number of answers than the session gives")
 
 
 @njit(cache=True, forceinline=True)

@@ -1,9 +1,9 @@
 """A network and its tables laid out in a few flat arrays for the compiled calls of ``single``.
 
-Few, because each argument costs a call about 50 ns; flat, because nothing may be allocated per query. Numba keeps the
+Few, because each argument costs about 50 ns a call; flat, because nothing is allocated per query. Numba keeps the
 interpreter lock during a call, so one model's workspaces are never in use twice.
 
-Import this module only where a query is to be answered: it brings in Numba.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ NO_MEANS = ConfidenceTables(np.zeros((1, 0), dtype=np.float32))
 
 
 class Compiled:
-    """``mlp`` with ``activators``, answering at the k grid ``shares`` or as ``confidence`` tells.
+    """``mlp`` with ``activators``, for queries at the k grid ``shares``, or with k chosen by ``confidence``.
 
-    ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %. ``in_full``: whether all nodes
-    are ever asked for, so that an activated output layer is worth a second copy of its weights.
+    ``int8``: by layer, rows to gather in place of the float32 ones at all k but 100 %. ``in_full``: whether k = 100 %
+    is used at all; if not, an activated output layer needs no second copy of its weights.
     ``state``: numbers float32, ints int64, ids uint32, bytes int8, as ``layout`` describes them.
     """
 

@@ -1,7 +1,7 @@
 """One convolutional layer of one query: bucket and list from its cells, then the chosen channels. See ``layout``.
 
-A layer's images lie padded in a place of their own, whose border stays zero; only channels that were computed are
-read.
+Each layer has its padded input images in a workspace of its own, whose border stays zero. Only channels that were
+computed are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All nodes for a whole batch: the weights are read once for it, in one product per layer, and not once per query.
 
-Micro-batches of queries that share a bucket were tried and did not pay: docs/explanation/batches.md. Import this module
-only where queries are to be answered: it brings in Numba.
+Micro-batches of queries that share a bucket were measured too and were not faster: docs/explanation/batches.md.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations

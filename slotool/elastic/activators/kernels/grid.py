@@ -1,6 +1,6 @@
 """Every k of the grid in one pass over an input, and the confidence of the tables in each. See ``layout``.
 
-Import this module only where tables are made or asked: it brings in Numba.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""int8 weights against one query quantized to 255 steps: the nearest centroid, gathered nodes. See ``layout``."""
+"""Int8 rows against one query of uint8: the nearest centroid, and gathered nodes. See ``layout``."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _highest(values: np.ndarray) -> Any:
     return highest
 
 
-# No sum of floats is reordered or fused here and in ``nearest``, so that NumPy finds the very same centroids; said of
-# each, because it would else take the fastmath of whichever caller is compiled first.
+# No sum of floats is reordered or fused here and in ``nearest``: NumPy finds the very same centroids. Each function
+# says so itself, because otherwise it takes the fastmath of the caller that is compiled first.
 @njit(cache=True, fastmath=False)
 def quantize_query(width: int, numbers: np.ndarray, ints: np.ndarray, bytes_: np.ndarray) -> None:
-    """The layer's inputs in 255 steps, as ``quantization.quantized_inputs`` has them, into QUERY; step and least value
-    into QUERY_STEPS."""
+    """The layer's inputs in 255 steps, as ``quantization.quantized_inputs`` has them, at ``query_at``; step and
+    least value at ``query_scale_at``."""
     header = header_of(ints)
     x, steps = numbers[header.input_at : header.input_at + width], header.query_scale_at
     # By their bits: numbers that are not negative are in order as whole numbers, the others backwards and above all.

@@ -60,7 +60,7 @@ thread: Any = intrinsic(_thread)
 
 @njit(cache=True, forceinline=True)
 def owned(handle: np.ndarray, field: int) -> bool:
-    """Whether this thread is the one that first asked: another could overwrite an answer before it is read."""
+    """Whether this thread made the first call: another one could overwrite an answer before it is read."""
     own = thread()
     if handle[field] == 0:
         handle[field] = own

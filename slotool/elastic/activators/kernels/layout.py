@@ -1,4 +1,4 @@
-"""Where things lie in the flat arrays that ``compiled.Compiled`` fills and the kernels read.
+"""The layout of the flat arrays that ``compiled.Compiled`` fills and the kernels read.
 
 - ``numbers`` float32: weights by rows and by columns, biases, thresholds, confidences, workspaces;
 - ``ints`` int64: a ``HEADER``, a ``LAYER`` each, node counts, workspaces;
@@ -42,7 +42,7 @@ LAYER = _integers(
     outputs="conv_height conv_width pool pooled_height pooled_width grid",
 )
 # What a session passes to ``top_dense`` and ``top_sparse``: addresses and lengths of the four arrays, where the answer
-# goes, how many labels, the point, and the thread that the session belongs to (the first that asks it; 0 before).
+# goes, how many labels, the point, and the thread that owns the session (that of the first call; 0 before it).
 HANDLE = _integers(
     arrays="numbers_at numbers_length ints_at ints_length ids_at ids_length bytes_at bytes_length",
     answer="labels_at scores_at answers point",

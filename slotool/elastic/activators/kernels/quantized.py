@@ -1,9 +1,9 @@
-"""A whole network in int8, one compiled call a query: the rival of choosing nodes where a network is small.
+"""A whole network in int8, one compiled call a query: the alternative to choosing nodes where a network is small.
 
 Weights are quantized as ``quantization`` rounds them; what enters a layer is quantized to uint8 in steps of its largest
-value ÷ 255, which asks for inputs that are not negative: pixels, counts, and whatever leaves a ReLU.
+value ÷ 255, so inputs must not be negative: pixels, counts, outputs of a ReLU.
 
-Import this module only where a query is to be answered: it brings in Numba.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LARGEST_BITS, _MINUS_ZERO = np.uint32(0x7F7FFFFF), np.uint32(0x80000000)
 # thread that it belongs to.
 _ARRAYS = 7
 _LABELS, _ANSWERS, _SCORES, _OWNER, _HANDLE = range(2 * _ARRAYS, 2 * _ARRAYS + 5)
-# No sum of floats is reordered or fused here, so that plain NumPy gives the very same numbers; said of each function,
-# because it would else take the fastmath of whichever caller is compiled first.
+# No sum of floats is reordered or fused here: plain NumPy gives the very same numbers. Each function says so itself,
+# because otherwise it takes the fastmath of the caller that is compiled first.
 
 
 class QuantizedMLP:
@@ -43,9 +43,14 @@ class QuantizedMLP:
         steps = [np.concatenate([rows.scale, layer.bias]) for layer, rows, _ in parts]
         # Room for padding, in whole groups.
         width = 4 * _groups(max(max(layer.inputs, layer.units) for layer in mlp.layers)) + LANES * MANY
-        room = [np.zeros(width, kind) for kind in (np.float32, np.uint8, np.int64, np.int32)]
-        # Shape, weights, steps; then room for values, quantized inputs, the list of groups, and sums.
-        self._state = (np.array(shape, dtype=np.int64).ravel(), np.concatenate(packed), np.concatenate(steps), *room)
+        workspaces = [np.zeros(width, kind) for kind in (np.float32, np.uint8, np.int64, np.int32)]
+        # Shape, weights, steps; then workspaces for values, quantized inputs, the list of groups, and sums.
+        self._state = (
+            np.array(shape, dtype=np.int64).ravel(),
+            np.concatenate(packed),
+            np.concatenate(steps),
+            *workspaces,
+        )
         # Made once: addresses take a while to ask for. Logits want no labels.
         self._handle = self.handle(np.empty(0, np.int32), np.empty(0, np.float32))
 
@@ -115,14 +120,14 @@ def top_quantized(x: np.ndarray, handle: np.ndarray) -> int:
     """Write the best labels of ``x`` float32 [inputs], contiguous, and their scores to where ``handle`` says.
 
     Returns 0, or −1 for what cannot be quantized (a value that is negative, NaN or infinite), for another number of
-    values, and in another thread than the first that asked.
+    values, and in another thread than that of the first call.
     """
     return answer_quantized(x, handle) if owned(handle, _OWNER) else -1
 
 
 @njit(cache=True, fastmath=False)
 def answer_quantized(x: np.ndarray, handle: np.ndarray) -> int:
-    """``top_quantized`` for whichever thread, for callers that copy the answer before they return."""
+    """``top_quantized`` in any thread, for callers that copy the answer before they return."""
     if not _answer(x, handle):
         return -1
     wanted = handle[_ANSWERS]

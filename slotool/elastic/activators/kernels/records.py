@@ -1,6 +1,6 @@
-"""The records of ``layout`` as compiled code reads them, where they lie in an int64 array: header, layers, handle.
+"""The records of ``layout`` in compiled code, read in place from an int64 array: header, layers, handle.
 
-A record is an address to compiled code, so that to pass one costs nothing and reading a field is one load.
+To compiled code a record is an address: passing one costs nothing, and reading a field is one load.
 """
 
 from __future__ import annotations

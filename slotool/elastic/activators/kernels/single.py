@@ -1,7 +1,7 @@
 """The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
 
-Nothing is allocated per query: everything lies in four flat arrays, see ``layout``. The plain NumPy path with the same
-answers is ``activator.logits``. Import this module only where a query is to be answered: it brings in Numba.
+Nothing is allocated per query: everything is in four flat arrays, see ``layout``. The plain NumPy path with the same
+answers is ``activator.logits``. Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, thre
 
 @njit(cache=True, fastmath=FAST)
 def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """``top_dense`` for whichever thread, for callers that copy the answer before they return."""
+    """``top_dense`` in any thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
     if len(x) != header_of(ints).query_inputs:
         return WRONG_LENGTH
@@ -69,7 +69,7 @@ def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
 
 @njit(cache=True, fastmath=FAST)
 def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
-    """``top_sparse`` for whichever thread, for callers that copy the answer before they return."""
+    """``top_sparse`` in any thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
     active = load_sparse(indices, values, numbers, ints)
     if active < 0:
@@ -176,7 +176,7 @@ def _load_dense(x: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
 
 @njit(cache=True, fastmath=FAST)
 def load_sparse(indices: np.ndarray, values: np.ndarray, numbers: np.ndarray, ints: np.ndarray) -> int:
-    """The same from the non-zeros; spread out only where the first layer needs it. Returns how many, or a refusal."""
+    """The same from the non-zeros, made dense only where the first layer needs it; how many, or an error code."""
     header = header_of(ints)
     row = layer_of(ints, 0)
     listed, actives = numbers[header.values_at :], ints[header.active_at :]
