@@ -1,7 +1,7 @@
 """LCAO, ACLO and the full network, alone and beside busy copies on the same core (the paper's Figs. 4–6).
 
-The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the
-reference model in float32 (``ElasticModel.reference_model``), whatever quantized weights answer at the full point.
+The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the one its
+user brought, in float32 (``reference_model``), whatever a model of rounded weights answers at its full point.
 """
 
 from __future__ import annotations
