@@ -18,7 +18,9 @@ from slotool.cli import (
     demo,
     doctor,
     evaluate,
+    evaluate_colocated,
     evaluate_drift,
+    evaluate_predictor,
     evaluate_rules,
     gen_rules,
     gen_switching_plan,
@@ -45,8 +47,16 @@ SUMMARY = "Measure and predict the latency of networks, and serve them within de
 THEMES: Mapping[str, tuple[ModuleType, ...]] = {
     "Start": (demo, doctor),
     "Measure": (generate, capture, profile),
-    "Predict": (train_predictor, compare_predictors, predict),
-    "SLO-NN and supernets": (train, build_tables, update_tables, choose_points, evaluate, predict_points),
+    "Predict": (train_predictor, compare_predictors, evaluate_predictor, predict),
+    "SLO-NN and supernets": (
+        train,
+        build_tables,
+        update_tables,
+        choose_points,
+        evaluate,
+        evaluate_colocated,
+        predict_points,
+    ),
     "Rules and plans": (gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
     "Serve": (simulate, serve, loadtest, report),
 }

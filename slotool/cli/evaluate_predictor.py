@@ -1,14 +1,15 @@
-"""``slotool evaluate PREDICTOR``: how right a trained predictor is on networks that were measured elsewhere."""
+"""``slotool evaluate-predictor``: how right a trained predictor is on networks that were measured elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotool.cli.options import Force, Json
+
 if TYPE_CHECKING:
-    from slotool.artifacts import Artifact
     from slotool.cli.output import Output
     from slotool.predictors.evaluation import Evaluation
     from slotool.predictors.labels import Setting
@@ -17,10 +18,23 @@ if TYPE_CHECKING:
 MAX_NAMED = 5
 
 
+def register(app: typer.Typer) -> None:
+    app.command("evaluate-predictor")(evaluate_predictor)
+
+
 def evaluate_predictor(
-    opened: Artifact, latency: Path | None, graphs: list[Path], out: Path | None, *, force: bool, json: bool
+    predictor: Annotated[Path, typer.Argument(help="A predictor that train-predictor wrote.")],
+    latency: Annotated[Path, typer.Option("--latency", help="Latency table of measured networks.")],
+    graphs: Annotated[list[Path], typer.Option("--graphs", "-g", help="Graph files of these networks; repeatable.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write the predictions.")] = None,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
-    """Score the predictor on every graph that ``latency`` has a label of; ``out`` takes the predictions."""
+    """Score a predictor on every graph that the latency table has a label of.
+
+    Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs graphs.parquet
+    """
+    from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.cli.predictor_options import warn_unmatched
@@ -30,12 +44,10 @@ def evaluate_predictor(
     from slotool.predictors.trained import TrainedPredictor
     from slotool.tables import LatencyTable
 
-    if latency is None or not graphs:
-        raise typer.BadParameter(f"{opened.path} is a predictor: give --latency and --graphs of measured networks")
     if out is not None:
         refuse_existing(out, force)
     output = Output(as_json=json)
-    trained = TrainedPredictor.load(opened)
+    trained = TrainedPredictor.load(open_artifact(predictor, ("predictor",)))
     table = LatencyTable.load(latency)
     read = (graph for path in graphs for graph in read_graphs(path))
     labelled = join_labels(table, read, rows_to_pick(table, trained.setting))
@@ -82,7 +94,7 @@ def _report(
         "predictions": None if out is None else str(out),
     }
     output.result(
-        "evaluate",
+        "evaluate-predictor",
         document,
         table(f"Predictor {name} on {n:,} measured networks", ["networks", "n", *IN_SECONDS], seconds),
         table("Relative to the latency", ["networks", *RELATIVE], shares),

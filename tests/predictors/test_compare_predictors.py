@@ -195,7 +195,7 @@ def test_a_predictor_on_networks_of_another_setting(slotool, predictor: Path, tm
     write_graphs(tmp_path / "g.parquet", fresh)
     latency_table(fresh, backend="keras").save(tmp_path / "t.parquet")
     inputs = (predictor, "--latency", tmp_path / "t.parquet", "--graphs", tmp_path / "g.parquet")
-    finished = slotool("evaluate", *inputs, "-o", tmp_path / "p.parquet", "--json")
+    finished = slotool("evaluate-predictor", *inputs, "-o", tmp_path / "p.parquet", "--json")
     assert finished.exit_code == 0, finished.stderr
     assert "backend keras instead of unknown" in " ".join(finished.stderr.split())
     scores = finished.document["scores"]
@@ -208,41 +208,44 @@ def test_a_predictor_on_networks_of_another_setting(slotool, predictor: Path, tm
     written = PredictionsTable.load(tmp_path / "p.parquet")
     assert written.scores() == scores["all"]
     assert written.provenance["setting"]["backend"] == "keras"
-    text = slotool("evaluate", *inputs).stdout
+    text = slotool("evaluate-predictor", *inputs).stdout
     for part in ("noise floor", "Furthest off", "MAPE", "floor s"):
         assert part in text
 
 
-def test_evaluate_takes_of_a_mixed_table_the_rows_of_the_predictors_setting(slotool, predictor, tmp_path) -> None:
+def test_evaluate_predictor_takes_of_a_mixed_table_the_rows_of_the_predictors_setting(
+    slotool, predictor, tmp_path
+) -> None:
     write_graphs(tmp_path / "g.parquet", GRAPHS[:60])
     tables = [latency_table(GRAPHS[:60], threads=n).rows for n in (1, 4)]
     for name, frames in (("mixed", tables), ("own", tables[:1])):
         LatencyTable.of(row for frame in frames for row in frame.to_dict("records")).save(tmp_path / f"{name}.parquet")
     graphs = ("--graphs", tmp_path / "g.parquet", "--json")
     mixed, own = (
-        slotool("evaluate", predictor, "--latency", tmp_path / f"{name}.parquet", *graphs).document["scores"]
+        slotool("evaluate-predictor", predictor, "--latency", tmp_path / f"{name}.parquet", *graphs).document["scores"]
         for name in ("mixed", "own")
     )
     assert mixed == own
     LatencyTable.of({**row, "threads": n} for n in (2, 4) for row in tables[0].to_dict("records")).save(
         tmp_path / "strange.parquet"
     )
-    finished = slotool("evaluate", predictor, "--latency", tmp_path / "strange.parquet", *graphs)
+    finished = slotool("evaluate-predictor", predictor, "--latency", tmp_path / "strange.parquet", *graphs)
     assert finished.exit_code == 2
     assert "mixes threads 2, 4, and none is the predictor's 1" in finished.stderr
 
 
-def test_evaluate_needs_what_its_artifact_needs(slotool, predictor: Path, folder: Path, tmp_path: Path) -> None:
+def test_evaluate_predictor_needs_a_predictor_and_measured_networks(
+    slotool, predictor: Path, folder: Path, tmp_path: Path
+) -> None:
     with create_artifact(tmp_path / "family", "family", config={}) as writer:
         writer.write_json("a.json", {})
     measured = ("--latency", folder / "latency.parquet", "--graphs", folder / "graphs.jsonl")
     for arguments, sentence in (
-        ((predictor,), "is a predictor: give --latency and --graphs"),
-        ((predictor, *measured[:2]), "is a predictor: give --latency and --graphs"),
-        ((tmp_path / "family", *measured, "-o", "x"), "is no predictor but a family"),
-        ((tmp_path / "family",), "the outcome table needs a place to be written to"),
+        ((predictor,), "Missing option '--latency'"),
+        ((predictor, *measured[:2]), "Missing option '--graphs'"),
+        ((tmp_path / "family", *measured, "-o", "x"), "this is a family artifact, expected predictor"),
         ((predictor, *measured, "-o", folder / "latency.parquet"), "exists already"),
     ):
-        finished = slotool("evaluate", *arguments)
+        finished = slotool("evaluate-predictor", *arguments)
         assert finished.exit_code == 2
         assert sentence in " ".join(finished.stderr.replace("│", " ").split())

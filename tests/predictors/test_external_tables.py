@@ -42,7 +42,7 @@ def test_trained_on_predicted_and_scored(slotool, cells: tuple[Path, Path], tmp_
     predicted = slotool("predict", tmp_path / "p", "--graph", fresh, "--json")
     assert predicted.exit_code == 0, predicted.stderr
     assert not any("never measured" in (row["outside"] or "") for row in predicted.document["predictions"])
-    evaluated = slotool("evaluate", tmp_path / "p", "--latency", later, "--graphs", fresh, "--json")
+    evaluated = slotool("evaluate-predictor", tmp_path / "p", "--latency", later, "--graphs", fresh, "--json")
     assert evaluated.exit_code == 0, evaluated.stderr
     score = evaluated.document["scores"]["all"]
     assert score["mape"] < 0.04

@@ -1,40 +1,70 @@
-"""``slotool evaluate --beside``: deadlines and accuracy alone and beside busy copies of the model on the same core."""
+"""``slotool evaluate-colocated``: deadlines and accuracy, solo and co-located with busy copies on the same core."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.options import Force, Json, Out, Seed
+
 if TYPE_CHECKING:
-    from slotool.artifacts import Artifact
     from slotool.cli.output import Output
     from slotool.workloads.in_company import Measured
 
 LATENCY_SUFFIX = "-latency.parquet"
+# Accuracy targets by default: the full network's accuracy less these.
+SLACKS = (0.1, 0.03, 0.01, 0.003)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says; see the options of ``slotool evaluate``."""
-
-    beside: str
-    deadlines_us: str | None
-    quantile: float
-    seconds: float
-    estimate: bool
-    latency: Path | None
-    data: str | None
-    targets: Sequence[float] | None
-    seed: int = 0
+def register(app: typer.Typer) -> None:
+    app.command("evaluate-colocated")(evaluate_colocated)
 
 
-def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, json: bool) -> None:
-    """Measure, write the interference table and, unless one was given, the latency table beside it; print both."""
+def evaluate_colocated(
+    artifact: Annotated[Path, typer.Argument(help="A network, family, SLO-NN or supernet.")],
+    out: Out,
+    co_runners: Annotated[
+        str, typer.Option("--co-runners", help="Numbers of busy copies on the same core: 1 or 0,1,2; 0 is always run.")
+    ] = "0,1",
+    data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    latency: Annotated[
+        Path | None, typer.Option("--latency", help="Table of T(k, β).", show_default="measured first")
+    ] = None,
+    deadlines_us: Annotated[
+        str | None,
+        typer.Option("--deadlines-us", help="Deadlines, µs.", show_default="up to the full network's p95 and beyond"),
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            "--targets",
+            help="For an SLO-NN: accuracy targets.",
+            show_default="0.1, 0.03, 0.01 and 0.003 below the full network",
+        ),
+    ] = None,
+    quantile: Annotated[float, typer.Option("--quantile", help="LCAO plans with this quantile of T(k, β).")] = 0.95,
+    duration: Annotated[
+        str, typer.Option("--duration", help="How long each strategy runs at each number of co-runners.")
+    ] = "1s",
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="LCAO estimates β from recent latencies; without this it knows β.")
+    ] = False,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Measure met deadlines and accuracy on one core, solo and co-located with busy copies of the model.
+
+    LCAO (the most accurate k within the deadline), ACLO (the fastest k for an accuracy target) and the full network
+    take turns. The interference table goes to --out, T(k, β) beside it unless --latency gives it.
+
+    Example: slotool evaluate-colocated slo-nn -o colocated.parquet --co-runners 0,1
+    """
+    from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.options import parse_duration
     from slotool.cli.output import Output
     from slotool.elastic import load_model
     from slotool.elastic.queries import dataset_of
@@ -43,38 +73,41 @@ def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, j
     from slotool.tables import LatencyTable
     from slotool.workloads import in_company
 
+    seconds = parse_duration(duration, "--duration")
+    assert seconds is not None
     latency_path = out.with_name(out.stem + LATENCY_SUFFIX)
+    opened = open_artifact(artifact)
     refuse_existing(out, force)
-    if asked.latency is None:
+    if latency is None:
         refuse_existing(latency_path, force)
     limit_threads(1)
     model, output = load_model(opened), Output(as_json=json)
-    data = dataset_of(model, asked.data or opened.manifest["config"].get("data", "auto"))
-    source = getattr(data, "source", data.name)
     settings = in_company.Settings(
-        besides=_copies(asked.beside),
-        quantile=asked.quantile,
-        seconds=asked.seconds,
-        deadlines_us=_numbers(asked.deadlines_us, "--deadlines-us"),
-        targets=_targets(model, asked.targets),
-        estimate=asked.estimate,
-        seed=asked.seed,
+        besides=_copies(co_runners),
+        quantile=quantile,
+        seconds=seconds,
+        deadlines_us=_numbers(deadlines_us, "--deadlines-us"),
+        targets=_targets(model, targets),
+        estimate=estimate,
+        seed=seed,
     )
+    dataset = dataset_of(model, data or opened.manifest["config"].get("data", "auto"))
+    source = getattr(dataset, "source", dataset.name)
     request = {"path": str(opened.path.resolve()), "point": model.full.key, "data": source}
     provenance = {
         "subject": model.name,
         "kind": opened.kind,
         "artifact_id": opened.id,
-        "data": data.name,
+        "data": dataset.name,
         "split": "test",
-        "quantile": asked.quantile,
-        "estimated": asked.estimate,
+        "quantile": quantile,
+        "estimated": estimate,
         "machine": machine_id(),
     }
-    given = None if asked.latency is None else LatencyTable.load(asked.latency)
-    with output.progress(f"{model.name} on {data.name}, alone and in company") as progress:
+    given = None if latency is None else LatencyTable.load(latency)
+    with output.progress(f"{model.name} on {dataset.name}, solo and co-located") as progress:
         measured = in_company.measure(
-            model, data, request, settings, latency=given, provenance=provenance, progress=progress.say
+            model, dataset, request, settings, latency=given, provenance=provenance, progress=progress.say
         )
     measured.table.save(out)
     if given is None:
@@ -85,9 +118,9 @@ def evaluate_beside(opened: Artifact, out: Path, asked: Asked, *, force: bool, j
 def _copies(text: str) -> list[int]:
     from slotool.cli.options import parse_numbers
 
-    numbers = parse_numbers(text, "--beside")
+    numbers = parse_numbers(text, "--co-runners")
     if any(number < 0 or number != int(number) for number in numbers):
-        raise typer.BadParameter(f"{text!r} are no numbers of copies", param_hint="--beside")
+        raise typer.BadParameter(f"{text!r} are no numbers of copies", param_hint="--co-runners")
     return [int(number) for number in numbers]
 
 
@@ -100,16 +133,27 @@ def _numbers(text: str | None, option: str) -> list[float]:
     return sorted(numbers)
 
 
-def _targets(model: Any, targets: Sequence[float] | None) -> list[float]:
-    """Accuracy targets that the model can meet, by default a little below its own accuracy; none where it cannot tell
-    inputs apart."""
+def _targets(model: Any, text: str | None) -> list[float]:
+    """Accuracy targets: those given, else a few below the full network; none for a model that chooses no k per input.
+
+    Refuses targets that the model cannot meet or would ignore.
+    """
     from slotool.elastic.activators.slo_nn import SloNN
 
     if not isinstance(model, SloNN) or not model.confidence.means.shape[1]:
+        if text is not None:
+            raise typer.BadParameter(f"{model.name} does not choose k per input", param_hint="--targets")
         return []
     best = float(model.calibration.by_point[-1])
-    chosen = [best - slack for slack in (0.1, 0.03, 0.01, 0.003)] if targets is None else targets
-    return sorted(target for target in chosen if 0 < target <= best)
+    if text is None:
+        return sorted(best - slack for slack in SLACKS if slack < best)
+    wanted = _numbers(text, "--targets")
+    if wanted[-1] > best:
+        raise typer.BadParameter(
+            f"{wanted[-1]:g} cannot be met: {model.name} in full has {best:.4f} on validation data",
+            param_hint="--targets",
+        )
+    return wanted
 
 
 def _report(
@@ -166,7 +210,7 @@ def _report(
         "latency": latency_path and str(latency_path),
     }
     wrote = f"wrote {out}" + (f" and {latency_path}" if latency_path else "")
-    output.result("evaluate-beside", document, *shown, *_sentences(measured, headline), wrote)
+    output.result("evaluate-colocated", document, *shown, *_sentences(measured, headline), wrote)
 
 
 def _aclo(measured: Measured) -> list[dict[str, Any]]:
@@ -200,7 +244,7 @@ def _sentences(measured: Measured, headline: list[dict[str, Any]]) -> list[str]:
 
     said = []
     if measured.full_network != measured.table.provenance["subject"]:
-        said.append("the full network is the one that was brought, in float32; the model's own is rounded")
+        said.append("the full network is the reference model in float32; the model's own weights are quantized")
     for found in _slices(measured):
         if found["beside"] and found["median_s"]:
             said.append(f"beside {found['beside']} the core is away for {duration(found['median_s'])} at a time")
