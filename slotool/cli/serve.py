@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotool.cli import interrupts
 from slotool.cli.options import Json, cores_given
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ def serve(
         beside, grpc_address = _grpc_front(app, grpc_listener)
         ready = partial(_ready, output, url_of(listener), grpc_address, router.models, default_deadline_ms)
         reload = partial(_reload, output, steering)
+        # One that came while models were loading may have been lost in an import.
+        interrupts.check()
         ended_by = serve_until_told(
             app, listener, ready, drain_s=drain, warn=output.warn, beside=beside, on_hangup=reload
         )

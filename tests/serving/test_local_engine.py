@@ -20,7 +20,7 @@ from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.serving import Answer, Refusal, Router, ServedModel
 from slotool.serving.demands import Demands
-from slotool.serving.engines import LocalEngine
+from slotool.serving.engines import LocalEngine, local
 
 HERE = lambda: False  # noqa: E731
 X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
@@ -99,10 +99,12 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
         for worker in range(2):
             os.kill(engine.pid(worker), signal.SIGSTOP)
         try:
-            asked = [
-                asyncio.ensure_future(router.answer("family", x, Demands(ms * 1e3), router.now_us(), HERE))
-                for x, ms in ((X[:1], 60e3), (X[:1], 60e3), (X[1:2], 50.0))
-            ]
+            asked = []
+            for ms in (60e3, 60e3, 50.0):
+                asked.append(
+                    asyncio.ensure_future(router.answer("family", X[:1], Demands(ms * 1e3), router.now_us(), HERE))
+                )
+                await asyncio.sleep(0.02)  # so that each of the first two has a worker of its own
             await asyncio.wait(asked[2:])
             assert not any(task.done() for task in asked[:2])
         finally:
@@ -115,6 +117,31 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
     assert isinstance(second, Answer)
     assert isinstance(late, Refusal)
     assert late.cause == "expired"
+
+
+def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
+    router: Router, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "START_FACTOR", 0.5)
+    monkeypatch.setattr(local, "MIN_START_LIMIT_S", 0.5)
+
+    async def another_than(*pids: int) -> int:
+        while engine.pid(0) in pids:
+            await asyncio.sleep(0.02)
+        return engine.pid(0)
+
+    async def stopped_twice() -> Answer:
+        engine.listen()
+        idle = engine.pid(0)
+        os.kill(idle, signal.SIGSTOP)
+        starting = await another_than(idle)
+        os.kill(starting, signal.SIGSTOP)
+        await another_than(idle, starting)
+        while router.alive() < 2:
+            await asyncio.sleep(0.05)
+        return await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
+
+    assert isinstance(asyncio.run(asyncio.wait_for(stopped_twice(), 300)), Answer)
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 
 from slotool.errors import InputError, RunError
 from slotool.process import bound_to, cores_by_preference, schedule, thread_variables
@@ -31,6 +32,8 @@ START_TIMEOUT_S = 180.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 # A replacement loads with the time that others leave; where that is too little, it takes its share after so long.
 STAND_BACK_S = 5.0
+# One that is not warm after so many times what the last start took hangs; twice as many after each such replacement.
+START_FACTOR, MIN_START_LIMIT_S = 10.0, 20.0
 
 
 class LocalEngine(Engine):
@@ -178,7 +181,7 @@ class LocalEngine(Engine):
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
         for process in self._processes:
-            if process.call is not None and now_s - process.call.begun_s > self._hang_s:
+            if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
                 process.popen.kill()  # its socket closes, and that is heard
             elif not process.was_warm and now_s - process.started_s > STAND_BACK_S:
                 process.hurry()
@@ -239,6 +242,7 @@ class _Process:
         self.call: _Call | None = None
         self.was_warm = False
         self.pauses = 0
+        self._was_stopped = False
 
     def wait_until_warm(self, timeout_s: float) -> None:
         """Raises ``RunError`` when it does not get there."""
@@ -276,6 +280,21 @@ class _Process:
             return
         seen = self._tensors.outputs(call.model, call.examples)
         call.done(Scored(seen.logits.copy(), seen.confidence.copy()))
+
+    def hangs(self, now_s: float, call_limit_s: float, start_limit_s: float) -> bool:
+        """Whether its call or its start takes too long, or it was stopped (SIGSTOP) while idle now and before."""
+        if self.call is not None:
+            return now_s - self.call.begun_s > call_limit_s
+        if not self.was_warm:
+            return now_s - self.started_s > start_limit_s * 2**self.pauses
+        was_stopped, self._was_stopped = self._was_stopped, self._is_stopped()
+        return was_stopped and self._was_stopped
+
+    def _is_stopped(self) -> bool:
+        try:
+            return psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:  # it has ended, which is heard elsewhere
+            return False
 
     def hurry(self) -> None:
         """Let it have its share of the cores while it loads."""
