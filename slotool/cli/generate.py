@@ -204,7 +204,7 @@ def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
 
 
 def _provenance(space: SearchSpace) -> dict[str, Any]:
-    """The space in the file's header; what a family does not have is left out."""
+    """The search space in the file's header; what a family does not have is left out."""
     from dataclasses import asdict
 
     optional = ("blocks", "downsampling", "resolutions")

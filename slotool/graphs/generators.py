@@ -78,15 +78,15 @@ class SearchSpace:
     def input_shapes(self) -> tuple[tuple[int, ...], ...]:
         return tuple((self.input_shape[0], size, size) for size in self.resolutions) or (self.input_shape,)
 
-    def distinct_of(self, depth: int) -> int:
+    def size_of(self, depth: int) -> int:
         """How many different networks of this depth there are."""
         layers = (self.exponents[1] - self.exponents[0] + 1) * len(self.blocks) * len(self.downsampling)
         return len(self.input_shapes) * layers**depth
 
     @property
     def size(self) -> int:
-        """How many different networks there are within these space."""
-        return sum(map(self.distinct_of, self.depths))
+        """The number of unique networks."""
+        return sum(map(self.size_of, self.depths))
 
 
 # The paper's ranges; it leaves input sizes open, so they are ours: Fashion-MNIST's pixels and a small colour image.
@@ -132,8 +132,8 @@ class RandomGraphs(Iterator[OperatorGraph]):
     scale, and all else uniformly. A network that would take more than ``max_memory_bytes`` at ``batch_size`` is passed
     over, counted in ``skipped``, and another drawn in its place. Memory grows by some hundred bytes per network.
 
-    Raises ``InputError`` for an unknown family, and when fewer such networks exist than asked for: at once where the
-    space say so, else when the search has found no more.
+    Raises ``InputError`` for an unknown family, and when fewer such networks exist than ``count``: at once where the
+    search space is too small, else when the search has found no more.
     """
 
     def __init__(
@@ -155,11 +155,11 @@ class RandomGraphs(Iterator[OperatorGraph]):
         self._limit, self._batch_size = max_memory_bytes, batch_size
         self._random = random.Random(seed)
         self._seen: set[Genes] = set()
-        self._left = {depth: self.space.distinct_of(depth) for depth in self.space.depths}
+        self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
         smallest = self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]]))
         if not self._fits(smallest):
             raise InputError(
-                f"the smallest network within these space takes {smallest.memory_bytes(batch_size):,} bytes, "
+                f"the smallest network in this search space takes {smallest.memory_bytes(batch_size):,} bytes, "
                 f"the memory limit is {max_memory_bytes:,}"
             )
 

@@ -94,11 +94,11 @@ def test_the_memory_limit_is_that_of_the_batch() -> None:
     assert together.skipped > alone.skipped
 
 
-def test_all_networks_within_the_bounds_can_be_had_but_not_one_more() -> None:
+def test_all_networks_of_the_search_space_can_be_had_but_not_one_more() -> None:
     space = SearchSpace((1, 3), (0, 3), (5,))
     assert space.size == 4 + 16 + 64
     assert len({graph.id for graph in RandomGraphs("mlp", 84, space=space)}) == 84
-    with pytest.raises(InputError, match="85 networks asked for, but only 84 different ones"):
+    with pytest.raises(InputError, match="85 networks wanted, but the search space has only 84"):
         RandomGraphs("mlp", 85, space=space)
 
 
@@ -119,7 +119,7 @@ def test_a_memory_limit_that_leaves_too_few_ends_the_search() -> None:
     graphs = RandomGraphs("mlp", 16, space=space, max_memory_bytes=sizes[9])
     with pytest.raises(InputError, match=f"found only {fitting} of 16 networks"):
         list(graphs)
-    with pytest.raises(InputError, match="the smallest network within these space takes"):
+    with pytest.raises(InputError, match="the smallest network in this search space takes"):
         RandomGraphs("mlp", 1, space=MLP_SPACE, max_memory_bytes=1000)
 
 
