@@ -1,4 +1,4 @@
-"""``slotool build-tables``: make a trained ReLU network SLO-aware, and say what each k costs and is worth."""
+"""``slotool build-tables``: make a trained ReLU network SLO-aware, and report latency and accuracy of each k."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def build_tables(
             min=0,
             max=1,
             help="Accuracy that may be lost against the full network (0.002: 0.2 points): what k is to use for it, and "
-            "which ranker and measure of confidence spare most at it.",
+            "which ranker and measure of confidence save most at it.",
         ),
     ] = 0.002,
     confidence: Annotated[
@@ -371,7 +371,7 @@ def _human(document: dict[str, Any], promise: list[str]) -> list[Any]:
         f"ranker {document['ranker']}: {why} where no more is lost than allowed, as estimated",
         *candidates,
         f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
-        f"confidence by {document['measure']}, which spares most on validation data (mean k {measures})",
+        f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
         f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
         points,
         "static: as many nodes, but the most popular ones for every input; agree: same class as full",

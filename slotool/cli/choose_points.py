@@ -1,4 +1,4 @@
-"""``slotool choose-points``: the subnets of a supernet that are worth offering on this machine."""
+"""``slotool choose-points``: the subnets that a supernet offers on this machine."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def evaluate_colocated(
     """Measure met deadlines and accuracy on one core, solo and co-located with busy copies of the model.
 
     LCAO (the most accurate k within the deadline), ACLO (the fastest k for an accuracy target) and the full network
-    take turns. The interference table goes to --out, T(k, β) beside it unless --latency gives it.
+    take turns. The interference table goes to --out, T(k, β) to a file next to it unless --latency gives it.
 
     Example: slotool evaluate-colocated slo-nn -o colocated.parquet --co-runners 0,1
     """

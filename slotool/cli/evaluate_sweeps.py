@@ -1,4 +1,4 @@
-"""``slotool evaluate`` of models that choose per input: accuracy targets beside fixed k and the ideal, and plots."""
+"""``slotool evaluate`` of models that choose per input: accuracy targets, fixed k, the ideal k, and plots."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def sweeps(
     return Found(document, tuple(human))
 
 
-def _targets_table(model: SloNN, told: Sequence[dict[str, float]]) -> Any:
+def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:
     from slotool.cli.output import duration, table
 
     best = float(model.calibration.by_point[-1])
@@ -102,7 +102,7 @@ def _targets_table(model: SloNN, told: Sequence[dict[str, float]]) -> Any:
                 duration(r["latency_s"]),
                 "" if r["target"] <= best else f"cannot be met: the full network has {best:.4f}",
             ]
-            for r in told
+            for r in by_target
         ],
     )
 
@@ -163,8 +163,8 @@ def _figures(swept: Sequence[Sweep], outcomes: OutcomeTable) -> list[Figure]:
     figures = [accuracy_against_mean_k(subject, fixed, chosen, ideal, full, source)]
     timed = [(one, one.latency_s) for one in swept if one.latency_s is not None]
     slow = [Line(f"{_name(one, swept)}", taken.mean(axis=0), one.correct.mean(axis=0)) for one, taken in timed]
-    told = [Line(f"{_name(one, swept)}, per input", *one.curve("latency_s")) for one, _ in timed]
-    return [*figures, accuracy_against_mean_latency(subject, slow, told, full, source)]
+    by_target = [Line(f"{_name(one, swept)}, per input", *one.curve("latency_s")) for one, _ in timed]
+    return [*figures, accuracy_against_mean_latency(subject, slow, by_target, full, source)]
 
 
 def _name(one: Sweep, swept: Sequence[Sweep]) -> str:

@@ -1,4 +1,4 @@
-"""``slotool train supernet``: one network that holds many, and which of them are worth offering."""
+"""``slotool train supernet``: one network that holds many subnets, and the choice of those to offer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def train_supernet(
     data: DataName = "auto",
     network: Annotated[str, typer.Option("--network", help="resnet or transformer, sized to the images.")] = "resnet",
     rule: Annotated[
-        str, typer.Option("--rule", help="sandwich, or progressive: depth, inner sizes and width open in turn.")
+        str,
+        typer.Option("--rule", help="sandwich, or progressive: depth, inner sizes and width one by one."),
     ] = "sandwich",
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="Passes over the data.", show_default="by its size")
     ] = None,
-    drawn: Annotated[int, typer.Option("--drawn", min=0, help="Random subnets per step, beside both ends.")] = 1,
+    drawn: Annotated[int, typer.Option("--drawn", min=0, help="Random subnets per step, besides both ends.")] = 1,
     drop: Annotated[int, typer.Option("--drop", min=0, help="Blocks that each stage may leave out.")] = 2,
     expand: Annotated[
         str, typer.Option("--expand", help="Shares of the channels or units inside blocks.")
@@ -89,11 +90,11 @@ def train_supernet(
     report(output, "train", model, dataset, out, {"data": dataset.name, "epochs": training.epochs})
 
 
-def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, told: dict[str, Any]) -> None:
+def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, details: dict[str, Any]) -> None:
     """The points, what they cost and how well they answer."""
     from slotool.cli.output import duration, table
 
-    expected = told.get("expected_latency_s", {})
+    expected = details.get("expected_latency_s", {})
     rows = []
     for point, subnet in model.subnets.items():
         graph = model.space.narrowed(subnet)
@@ -124,7 +125,7 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
     )
     document = {
         "artifact": str(out),
-        **told,
+        **details,
         "subnets": model.space.size,
         "weight_bytes": model.weight_bytes,
         "statistics_bytes": model.norm.bytes,

@@ -21,7 +21,7 @@ WARM_UP_CALLS = 20
 BLOCK = 100
 # So many best labels are asked for: enough for P@5, and for a confidence among ten classes.
 ANSWERS = 10
-# What an answer is worth; the first is the accuracy of a set of one class per example.
+# Metrics of an answer; the first is the accuracy of a set of one class per example.
 METRICS = ("p@1", "p@5")
 
 
@@ -68,7 +68,7 @@ def ask_all(
 ) -> Taken:
     """Ask for each row of ``x`` [n, *input_shape], an array or CSR, at each point.
 
-    Examples come in blocks, and the points take turns within one, so that drift of the machine hits all alike; but
+    Examples come in blocks, and points alternate within one, because drift of the machine then affects all alike; but
     the full point, which empties the caches of a large network for whichever point follows, has the block to itself.
     A block is gone through ``repeats`` times, so that no answer finds in the caches what the same one just left there.
     """

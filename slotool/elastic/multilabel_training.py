@@ -30,7 +30,7 @@ EPOCHS = 12
 PEAK_LEARNING_RATE = 1e-2
 WARM_UP_SHARE = 0.02
 DROPOUT = 0.3
-# Labels drawn per batch beside the batch's own; a set of few labels is trained on all of them.
+# Labels drawn per batch besides the batch's own; a set of few labels is trained on all of them.
 NEGATIVES = 4_096
 FEW_LABELS = 8_192
 # Rows of features that are seen once or twice stay near where they begin: noise, if that is far from zero.

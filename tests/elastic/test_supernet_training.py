@@ -118,7 +118,7 @@ def test_bad_trainings_are_refused() -> None:
 
 
 def made_accuracy(subnet: Subnet) -> float:
-    """A law of the kind that accuracies follow: more of each dial helps, less and less."""
+    """A law of the kind that accuracies follow: more of each dimension helps, less and less."""
     shares = np.array(subnet) / np.array(space().largest)
     return float(0.9 + 0.02 * np.log(shares).sum() - 0.01 * np.log(shares)[0] * np.log(shares)[-1])
 

@@ -86,7 +86,7 @@ def supernet(name: str, drawn: int = 5) -> Supernet:
 @given(data=st.data())
 def test_every_actuated_subnet_is_the_one_extracted(name: str, data: st.DataObject) -> None:
     space, module, norm, x = made(name)
-    subnet = tuple(data.draw(st.sampled_from(dial.choices)) for dial in space.dials)
+    subnet = tuple(data.draw(st.sampled_from(dimension.choices)) for dimension in space.dimensions)
     measure(space, module, norm, [subnet], x)
     model = Supernet("s", space, module, norm, [subnet])
     batch = x[: data.draw(st.sampled_from([1, 2, 7, 20]))]
@@ -133,7 +133,7 @@ def test_all_points_answer_by_the_same_weights(name: str) -> None:
 def test_training_sees_the_network_that_answers(name: str, data: st.DataObject) -> None:
     """With the statistics of its own batch, which learning uses, and gradients into shared weights."""
     space, module, norm, x = made(name)
-    subnet = tuple(data.draw(st.sampled_from(dial.choices)) for dial in space.dials)
+    subnet = tuple(data.draw(st.sampled_from(dimension.choices)) for dimension in space.dimensions)
     measure(space, module, norm, [subnet], x)
     answers = Supernet("s", space, module, norm, [subnet]).forward(x, space.point(subnet))
     module.requires_grad_(True)
@@ -164,7 +164,7 @@ class TestTransformer(TestConvolutional):
 
 def test_what_is_found_in_a_residual_network() -> None:
     space = made("convolutional")[0]
-    assert [(dial.name, len(dial.choices)) for dial in space.dials] == [
+    assert [(dimension.name, len(dimension.choices)) for dimension in space.dimensions] == [
         ("depth", 2), ("expand", 3), ("depth", 3), ("expand", 3), ("depth", 2), ("expand", 3), ("width", 2),
     ]  # fmt: skip
     assert space.size == 2 * 3 * 3 * 3 * 2 * 3 * 2
@@ -176,13 +176,13 @@ def test_what_is_found_in_a_residual_network() -> None:
 
 def test_what_is_found_in_a_transformer() -> None:
     space = made("transformer")[0]
-    assert [dial.name for dial in space.dials] == ["depth", "expand", "heads", "width"]
-    assert [block.exit for block in space.dials[0].blocks] == ["layer1_out", "layer2_out"]
+    assert [dimension.name for dimension in space.dimensions] == ["depth", "expand", "heads", "width"]
+    assert [block.exit for block in space.dimensions[0].blocks] == ["layer1_out", "layer2_out"]
 
 
 def test_layers_that_cannot_change_alone_keep_their_size() -> None:
     space = made("strange")[0]
-    chosen = {name for dial in space.dials for name in dial.operators}
+    chosen = {name for dimension in space.dimensions for name in dimension.operators}
     assert {"a", "free", "hidden"} <= chosen
     assert chosen.isdisjoint({"grouped", "beside", "out"})
 
@@ -208,7 +208,7 @@ def test_a_share_is_some_of_the_whole(whole: int, share: float) -> None:
 
 def test_statistics_are_shared_up_to_where_subnets_part() -> None:
     space, module, _, x = made("convolutional")
-    norm, last = SubnetNorm(), len(space.dials) - 2
+    norm, last = SubnetNorm(), len(space.dimensions) - 2
     parted = (*space.largest[:last], 0.25, space.largest[-1])
     measure(space, module, norm, [space.largest], x)
     alone = norm.rows
@@ -301,3 +301,10 @@ def test_a_bundle_whose_parts_do_not_belong_together_is_refused(tmp_path: Path) 
             bundle.write_tensors(STATISTICS_FILE, statistics)
         with pytest.raises(ArtifactError, match=sentence):
             load_model(str(tmp_path / name))
+
+
+def test_a_space_that_calls_its_dimensions_dials_is_read() -> None:
+    space = wrap(convolutional())
+    document = space.document()
+    older = {"graph": document["graph"], "dials": document["dimensions"]}
+    assert Space.from_document(older).dimensions == space.dimensions

@@ -203,10 +203,10 @@ def _ofa_space() -> Space:
 
 def _grid(space: Space) -> list[Subnet]:
     """All choices of the last two stages, below a few of what is before them and of the width: they agree for long."""
-    early, late, widths = space.dials[:4], space.dials[4:8], space.dials[8].choices
-    before = [tuple(dial.choices[i] for dial in early) for i in range(3)]
+    early, late, widths = space.dimensions[:4], space.dimensions[4:8], space.dimensions[8].choices
+    before = [tuple(dimension.choices[i] for dimension in early) for i in range(3)]
     beginnings = [(b, w) for w in widths[:-1] for b in before] + [(before[-1], widths[-1])]
-    return [(*b, *a, w) for b, w in beginnings for a in product(*(dial.choices for dial in late))]
+    return [(*b, *a, w) for b, w in beginnings for a in product(*(dimension.choices for dimension in late))]
 
 
 def _fill(norm: SubnetNorm, graph: OperatorGraph) -> None:

@@ -51,7 +51,7 @@ class PointPredictions:
 
 def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
     """Per point: nodes computed in all activated layers, accuracy, the paired difference to the full network with its
-    standard error, accuracy of the rival (the same number of nodes, always the most popular ones), agreement with the
+    standard error, accuracy of the baseline (as many nodes, always the most popular ones), agreement with the
     full network's class, median latency in µs, speedup over the full point."""
     correct = answers.correct
     rows = []
@@ -76,7 +76,7 @@ def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float
 def aclo_sweep(
     model: SloNN, x: Any, correct: np.ndarray, slacks: Sequence[float] = SLACKS, latency_s: np.ndarray | None = None
 ) -> list[dict[str, Any]]:
-    """ACLO over losses allowed against the full network, beside the best k fixed beforehand.
+    """ACLO over losses allowed against the full network, and the best k fixed beforehand.
 
     Both are promised by the validation split and scored on ``x`` with ``correct`` of ``PointPredictions``. Per
     loss: mean k, the accuracy reached, its paired difference to the full network's with standard error; the least
@@ -172,18 +172,18 @@ def _least_point(by_point: np.ndarray, accuracy: float) -> int:
 
 
 def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:
-    """Median µs of each point's ``top`` label, on one query at a time, the points taking turns so that drift hits all
-    alike. ``x``: float32 [n, *input_shape] or CSR, used round and round."""
+    """Median µs of each point's ``top`` label, one query at a time; points alternate, because drift then affects all
+    alike. ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
     rows = _Rows(flat(x), queries)
     calls = [rows.call(model.compiled_session(1, point=point)) for point in model.points]
     # A full pass over a large layer empties the caches for whichever point follows it: it is timed by itself.
-    together, full = calls[:-1], calls[-1:]
-    return [*_turns(together, rows.queries), *_turns(full, rows.queries[: queries // 4])]
+    others, full = calls[:-1], calls[-1:]
+    return [*_alternated(others, rows.queries), *_alternated(full, rows.queries[: queries // 4])]
 
 
 def median_us(call: Callable[..., Any], queries: Sequence[tuple[Any, ...]]) -> float:
     """Median µs of ``call(*query)``."""
-    return _turns([call], queries)[0]
+    return _alternated([call], queries)[0]
 
 
 class TorchDense:
@@ -240,7 +240,7 @@ class _Rows:
         return session.sparse if self.sparse else session.dense
 
 
-def _turns(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
+def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
     taken_s = np.empty((len(calls), len(queries)))
     for call in calls:
         for _ in range(WARM_UP_CALLS):

@@ -38,7 +38,7 @@ TABLES = 2
 TABLE_BYTES_SHARE = 0.10
 # A ranker of its own weight, unlike a hash, may take this share of that.
 RANKER_BYTES_SHARE = 0.25
-# A layer is worth an activator when it does this share of the work, an output layer only when it has many classes.
+# A layer gets an activator when it does this share of the work, an output layer only when it has many classes.
 MIN_WORK_SHARE = 0.05
 MIN_CLASSES_TO_RANK = 256
 MIN_TRAINING_EXAMPLES = 100
@@ -104,7 +104,7 @@ class Subject:
         if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
             layers.append(hidden)
         if not layers:
-            raise InputError("no layer is both large enough and of ReLU or of many classes: nothing could be spared")
+            raise InputError("no layer is both large enough and of ReLU or of many classes: no work can be saved")
         return layers
 
     def shares(self, settings: Settings) -> tuple[float, ...]:
@@ -232,7 +232,7 @@ def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
 
 
 def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> SloNN:
-    """Try every k; learn confidence by each measure and keep the one that spares most validation work at the allowed
+    """Try every k; learn confidence by each measure and keep the one that saves most validation work at the allowed
     loss; count on validation examples what may be promised."""
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
     full = subject.full if only_output(mlp, activators) else None
@@ -279,7 +279,7 @@ class _Layer:
         """Algorithm 1, and the entropy of the buckets in bits."""
         layer = self.subject.mlp.layers[self.at].view
         scores, seen = self.subject.activations(self.at), self._seen()
-        # What is seen at several k is fitted together; one k alone is spared the copy.
+        # Inputs at several k are fitted as one; a single k needs no copy.
         inputs = seen[0] if len(seen) == 1 else np.concatenate(seen)
         ranker = kind.fit(layer, inputs, scores, tables=tables, bits=bits, rng=rng)
         keys = [ranker.keys(layer, part) for part in seen]

@@ -27,7 +27,7 @@ from slotool.elastic.activators.slo_nn import SloNN
 from slotool.tables import FULL, OperatingPoint
 
 # Candidates that read up to so many times what the best does at a fixed k are compared with k chosen per input: that
-# spares one more than another.
+# saves more for one than for another.
 CLOSE = 1.5
 # To take a node from the lists of several tables, each node once, takes as long as to read about so many bytes: some 5
 # to 10 ns more than from one list (tate-16k, 1,448 nodes: 16 µs by two tables, 1.5 µs by one).

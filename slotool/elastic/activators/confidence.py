@@ -35,7 +35,7 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class GridResults:
-    """How each k of the grid answered n inputs, beside the full network.
+    """The answers of each k of the grid to n inputs, and those of the full network.
 
     ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
     [n, shares], minus the cross-entropy to the full answer; ``closest``: float [n], that of the full answer to itself,
@@ -82,7 +82,7 @@ class CalibrationExamples:
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to tell from an input's buckets how close to the full answer each k will come.
+    """One way to estimate, from the buckets of an input, how close to the full answer each k comes.
 
     ``of``: c(k, x) of inputs, float [n, shares]; ``entries``: from its means per bucket [rows, shares], and the k grid,
     to what the tables hold. ``prior`` as in ``ConfidenceTables.learn``. ``held_out``: learnt from validation inputs,
@@ -128,22 +128,22 @@ class Measure:
 
 
 def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """From the loss expected of each k to how little more nodes still spare of it: float64 [rows, shares], at most 0.
+    """From the loss expected of each k to how little more nodes still save of it: float64 [rows, shares], at most 0.
 
     Minus the greatest rate, loss per share of nodes, at which any larger k (in the end all nodes, which lose nothing)
     does better. Taking the least k at which that is no less than −λ minimises nodes + loss / λ over all inputs:
-    nodes go where they spare most, while a threshold on the loss itself spends them on inputs that none can save.
+    nodes go where they save most, while a threshold on the loss itself spends them on inputs that stay wrong.
     """
     costs = np.append(np.asarray(shares, dtype=np.float64), 1.0)
     reached = np.concatenate([lost, np.zeros((len(lost), 1))], axis=1)
     found = np.empty(lost.shape)
     for at in range(lost.shape[1]):
-        spared = (reached[:, at : at + 1] - reached[:, at + 1 :]) / (costs[at + 1 :] - costs[at])
-        found[:, at] = -np.maximum(spared.max(axis=1), 0.0)
+        saved = (reached[:, at : at + 1] - reached[:, at + 1 :]) / (costs[at + 1 :] - costs[at])
+        found[:, at] = -np.maximum(saved.max(axis=1), 0.0)
     return found
 
 
-# Of these, build keeps the one that spares most on validation data. The first is the paper's; the last cannot tell
+# Of these, build keeps the one that saves most on validation data. The first is the paper's; the last cannot tell
 # inputs apart, so what is chosen per input never does worse there than a k fixed beforehand.
 MEASURES = (
     Measure("cross-entropy", lambda examples: examples.results.closeness, held_out=False),

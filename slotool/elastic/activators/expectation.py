@@ -1,4 +1,4 @@
-"""How often a first label is right, told by its probability: a second opinion on what a smaller k loses.
+"""How often a first label is right, estimated from its probability: a model-based estimate of what a smaller k loses.
 
 Of the inputs that a smaller k answers otherwise than the full network, few are held out, and whether the full network
 was right on these few is mostly chance: the loss counted is off by more than what is allowed, and the best of many

@@ -94,7 +94,7 @@ class NodeLists:
         return NodeLists(self.slots, np.ascontiguousarray(self.lists[:, :length]), self.overall)
 
     def popular(self) -> NodeLists:
-        """The same, but for the overall ranking in every bucket: the rival that does not look at the input."""
+        """The same, but for the overall ranking in every bucket: the baseline that ignores the input."""
         return NodeLists(np.zeros_like(self.slots), self.lists[:1], self.overall)
 
     @property

@@ -1,4 +1,4 @@
-"""Which measure of confidence spares most at the allowed loss, and what its tables may promise."""
+"""Selects the measure of confidence that saves most at the allowed loss, and what its tables may promise."""
 
 from __future__ import annotations
 

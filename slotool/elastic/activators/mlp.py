@@ -139,7 +139,7 @@ class MLP:
 
     def __post_init__(self) -> None:
         if len(self.layers) < 2 and not self.partial:
-            raise InputError("the network has no ReLU layer, so there is no node whose work could be spared")
+            raise InputError("the network has no ReLU layer, so there is no node whose work can be saved")
         if not all(isinstance(size, Integral) and size > 0 for size in self.input_shape):
             raise InputError(f"inputs of shape {self.input_shape}: every size must be a whole number above 0")
         width = math.prod(map(int, self.input_shape))

@@ -34,7 +34,7 @@ DOTS_PER_GATHERED_ROW = 16
 class DeviceSloNN(ElasticModel):
     """``model`` on a PyTorch device, with its points, tables and calibration; weights are float32 there.
 
-    An int8 model's answers are those of ``model.at_int8(False)``: int8 spares a CPU's caches. Raises ``InputError`` for
+    An int8 model's answers are those of ``model.at_int8(False)``: int8 saves a CPU's caches. Raises ``InputError`` for
     a device that PyTorch does not have here.
     """
 

@@ -12,7 +12,7 @@ class Promise:
     """What a model promises at an allowed loss, a share of answers, with ``confidence``, by ``examples`` held-out ones.
 
     ``point``: the least k for all inputs, which loses ``point_loss`` at most; ``target``: the accuracy target at which
-    k is chosen per input, which loses ``target_loss`` at most. ``spares`` and ``target_spares``: whether either is
+    k is chosen per input, which loses ``target_loss`` at most. ``saves`` and ``target_saves``: whether either is
     less than all nodes. ``examples_needed``: about how many held-out examples would promise the loss for fewer than all
     nodes, None where they do or where no number would; ``examples``: 0 for tables built before any were counted.
     """
@@ -22,10 +22,10 @@ class Promise:
     examples: int
     point: str
     point_loss: float
-    spares: bool
+    saves: bool
     target: float
     target_loss: float
-    target_spares: bool
+    target_saves: bool
     examples_needed: int | None
 
     @classmethod
@@ -34,9 +34,9 @@ class Promise:
         stated = calibration.stated if confidence is None else confidence
         levels = calibration.bounds(confidence) <= loss
         level = int(levels.argmax()) if levels.any() else len(levels) - 1
-        spares, per_input = point != model.full, level < len(levels) - 1 and not model.all_int8
+        saves, per_input = point != model.full, level < len(levels) - 1 and not model.all_int8
         evidence, needed = calibration.evidence_by_point, None
-        if not (spares or per_input):
+        if not (saves or per_input):
             both = [of.examples_needed(loss, stated) for of in (evidence, calibration.evidence) if of]
             needed = min((n for n in both if n is not None), default=None)
         return cls(
@@ -45,10 +45,10 @@ class Promise:
             examples=evidence.examples if evidence else 0,
             point=point.key,
             point_loss=float(calibration.bounds_by_point(confidence)[model.points.index(point)]),
-            spares=spares,
+            saves=saves,
             target=model.target(loss, confidence),
             target_loss=float(calibration.bounds(confidence)[level]),
-            target_spares=per_input,
+            target_saves=per_input,
             examples_needed=needed,
         )
 
@@ -61,14 +61,14 @@ class Promise:
             ]
         sure, allowed = f"with {100 * self.confidence:g} % confidence", f"{100 * self.allowed_loss:g} points"
         by = f"by {self.examples:,} validation examples"
-        if self.target_spares:
+        if self.target_saves:
             chosen = (
                 f"k per input (accuracy target {self.target:.4f}): at most {100 * self.target_loss:.2f} points lost"
             )
-        if self.spares:
+        if self.saves:
             fixed = f"use k = {self.point.removeprefix('k=')}: at most {100 * self.point_loss:.2f} points lost {sure}"
-            return [f"{fixed}, {by}", *([f"or {chosen} {sure}"] if self.target_spares else [])]
-        if self.target_spares:
+            return [f"{fixed}, {by}", *([f"or {chosen} {sure}"] if self.target_saves else [])]
+        if self.target_saves:
             return [f"use {chosen} {sure}, {by}; no fixed k loses at most {allowed}"]
         needed = f"about {self.examples_needed:,} would be needed" if self.examples_needed else "no number would do"
         return [

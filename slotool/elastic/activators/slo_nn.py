@@ -190,7 +190,7 @@ class SloNN(ElasticModel):
         )
 
     def stating(self, confidence: float) -> SloNN:
-        """The same, promising with ``confidence`` unless told otherwise."""
+        """The same, promising with ``confidence`` unless a call states another."""
         stated = replace(self.calibration, stated=confidence)
         stated.bounds()
         return self.at_int8(self.int8, stated)

@@ -50,18 +50,18 @@ def read(artifact: Artifact) -> dict[str, Any]:
     Raises ``ArtifactError`` when the tables were built for other weights; ``InputError`` and what looking into data of
     another form raises for the rest.
     """
-    told, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
-    mlp = read_mlp(told, artifact.weights(WEIGHTS_FILE))
-    if mlp.fingerprint != told["weights_sha256"]:
+    document, tables = artifact.json(DESCRIPTION_FILE), artifact.tensors(TABLES_FILE)
+    mlp = read_mlp(document, artifact.weights(WEIGHTS_FILE))
+    if mlp.fingerprint != document["weights_sha256"]:
         raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
-    kind, shares = RANKERS[told["ranker"]], told["shares"]
-    entropy = {int(at): float(bits) for at, bits in told["entropy"].items()}
+    kind, shares = RANKERS[document["ranker"]], document["shares"]
+    entropy = {int(at): float(bits) for at, bits in document["entropy"].items()}
     if not entropy or not all(0 <= at < len(mlp.layers) for at in entropy):
         raise InputError(f"activators of layers {sorted(entropy)}, of {len(mlp.layers)}")
     _require_shares(shares)
     for field, of in (("measure", str), ("int8", bool), ("sparse", bool)):
-        if not isinstance(told[field], of):
-            raise InputError(f"{field} is {told[field]!r}")
+        if not isinstance(document[field], of):
+            raise InputError(f"{field} is {document[field]!r}")
     activators = {at: read_activator(kind, tables, at) for at in entropy}
     confidence = ConfidenceTables(tables["confidence.means"])
     require_array(
@@ -76,10 +76,10 @@ def read(artifact: Artifact) -> dict[str, Any]:
         "confidence": confidence,
         "calibration": calibration,
         "entropy": entropy,
-        "measure": told["measure"],
-        "mean_k": {str(name): float(value) for name, value in told["mean_k"].items()},
-        "int8": told["int8"],
-        "sparse": told["sparse"],
+        "measure": document["measure"],
+        "mean_k": {str(name): float(value) for name, value in document["mean_k"].items()},
+        "int8": document["int8"],
+        "sparse": document["sparse"],
     }
 
 

@@ -94,7 +94,7 @@ def _mean_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect((width,), 0, steps * width)
 
 
-# What graphs are told of these operators, for they do not know them.
+# How graphs describe these operators, which they do not know.
 EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
     "MultiHeadAttention": _attention_effect,
     "PositionEmbedding": _position_effect,

@@ -49,13 +49,13 @@ class Planner:
 
     def plan(self, graph: OperatorGraph) -> Plan:
         """The plan of a narrowed graph. Raises ``InputError`` when its batch statistics are missing."""
-        told = signatures(graph)
+        signature_of = signatures(graph)
         shapes = {operator.name: operator.shape for operator in graph.operators}
 
         def step_of(operator: Operator) -> Step:
             inputs = [shapes[name] for name in operator.inputs]
             normalises = operator.op == "BatchNormalization"
-            signature = told[operator.name] if normalises else b""
+            signature = signature_of[operator.name] if normalises else b""
             key = (operator.name, operator.structure, *inputs, signature)
             if key not in self._steps:
                 fixed = _fixed(self._norm.of(operator.name, signature)) if normalises else None
@@ -82,15 +82,15 @@ def calibrate(graph: OperatorGraph, module: GraphModule, norm: SubnetNorm, x: Te
 
     Every normalisation of the pass uses what is kept for it, so that later ones see what they will see.
     """
-    told = signatures(graph)
+    signature_of = signatures(graph)
     shapes = {operator.name: operator.shape for operator in graph.operators}
     normalised = [operator.name for operator in graph.operators if operator.op == "BatchNormalization"]
-    if all(norm.known(name, told[name]) for name in normalised):
+    if all(norm.known(name, signature_of[name]) for name in normalised):
         return
 
     def step_of(operator: Operator) -> Step:
         inputs = [shapes[name] for name in operator.inputs]
-        measure = _measuring(norm, operator.name, told[operator.name])
+        measure = _measuring(norm, operator.name, signature_of[operator.name])
         return make_step(operator, inputs, module.of[operator.name], measure)
 
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The subnets worth offering: the Pareto front of (cost, accuracy) as regressions see it (superserve, §4.2)."""
+"""The subnets to offer: the Pareto front of (cost, accuracy) as regressions see it (superserve, §4.2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cost = Callable[[Subnet], float]
 
 
 class SubnetRegression:
-    """A number per subnet, learnt from some: ridge regression on each dial's choice and on pairs of dials.
+    """A number per subnet, learnt from some: ridge regression on each dimension's choice and on pairs of dimensions.
 
     ``log``: learn its logarithm, for costs. The strength of the penalty is chosen by leave-one-out error.
     Raises ``InputError`` when there are fewer than three subnets, or a number that is not finite (or, with ``log``,
@@ -41,8 +41,8 @@ class SubnetRegression:
 
     def predict(self, subnets: Sequence[Subnet]) -> np.ndarray:
         """float64 [n]."""
-        told = self._model.predict(self._scaler.transform(_features(self._space, subnets)))
-        return np.exp(told) if self._log else told
+        predicted = self._model.predict(self._scaler.transform(_features(self._space, subnets)))
+        return np.exp(predicted) if self._log else predicted
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def search(
     """About ``n`` subnets of the Pareto front, even steps of log cost apart, the smallest and the largest among them.
 
     ``costs``: cost per subnet, all > 0, for instance predicted seconds. A large space is searched by drawing, then by
-    turning one dial of each subnet on the front, until that finds nothing better (at most ``ROUNDS`` times).
+    changing one dimension of each subnet on the front, until that finds nothing better (at most ``ROUNDS`` times).
     """
     rng = np.random.default_rng(seed)
     pool = {space.smallest, space.largest, *_some(space, rng, DRAWN)}
@@ -111,8 +111,8 @@ def _front(
 def _front_of(
     subnets: Sequence[Subnet], accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray]
 ) -> list[Found]:
-    told = zip(subnets, costs(subnets), accuracy.predict(subnets), strict=True)
-    return [Found(subnet, float(cost), float(right)) for subnet, cost, right in told]
+    predicted = zip(subnets, costs(subnets), accuracy.predict(subnets), strict=True)
+    return [Found(subnet, float(cost), float(right)) for subnet, cost, right in predicted]
 
 
 def _thinned(found: Sequence[Found], n: int) -> list[Found]:
@@ -136,15 +136,15 @@ def _some(space: Space, rng: np.random.Generator, n: int) -> list[Subnet]:
 def _neighbours(space: Space, subnet: Subnet) -> list[Subnet]:
     return [
         (*subnet[:i], choice, *subnet[i + 1 :])
-        for i, dial in enumerate(space.dials)
-        for choice in dial.choices
+        for i, dimension in enumerate(space.dimensions)
+        for choice in dimension.choices
         if choice != subnet[i]
     ]
 
 
 def _features(space: Space, subnets: Sequence[Subnet]) -> np.ndarray:
-    """Each dial from 0 to 1, its square, its logarithm, and products of pairs."""
+    """Each dimension from 0 to 1, its square, its logarithm, and products of pairs."""
     values = np.array(subnets, dtype=np.float64)
-    shares = values / np.array([dial.choices[-1] for dial in space.dials])
+    shares = values / np.array([dimension.choices[-1] for dimension in space.dimensions])
     first, second = np.triu_indices(shares.shape[1], k=1)
     return np.hstack([shares, shares**2, np.log(shares), shares[:, first] * shares[:, second]])

@@ -17,7 +17,7 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.tables import FULL, OperatingPoint
 
-# One chosen value per dial of the space, in its order.
+# One chosen value per dimension of the space, in its order.
 Subnet = tuple[float, ...]
 LANES = 8
 
@@ -32,7 +32,7 @@ class LayerSelect:
 
 
 @dataclass(frozen=True)
-class Dial:
+class Dimension:
     """One choice of a subnet, ascending in ``choices``; the last is the whole network.
 
     ``name``: ``depth`` (blocks kept), ``expand``, ``heads`` or ``width`` (shares of channels, units or heads).
@@ -52,17 +52,17 @@ class Dial:
 
 @dataclass(frozen=True)
 class Space:
-    """A network and its dials. ``graph`` is the whole network; subnets are tuples of one value per dial.
+    """A network and its dimensions. ``graph`` is the whole network; subnets are tuples of one value per dimension.
 
     Raises ``InputError`` when there is nothing to choose.
     """
 
     graph: OperatorGraph
-    dials: tuple[Dial, ...]
+    dimensions: tuple[Dimension, ...]
     _narrowed: dict[Subnet, OperatorGraph] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.dials:
+        if not self.dimensions:
             raise InputError(
                 "this network has nothing to choose: no residual block and no layer that could be narrower"
             )
@@ -70,42 +70,41 @@ class Space:
     @property
     def size(self) -> int:
         """How many subnets there are."""
-        return math.prod(len(dial.choices) for dial in self.dials)
+        return math.prod(len(dimension.choices) for dimension in self.dimensions)
 
     @property
     def largest(self) -> Subnet:
-        return tuple(dial.choices[-1] for dial in self.dials)
+        return tuple(dimension.choices[-1] for dimension in self.dimensions)
 
     @property
     def smallest(self) -> Subnet:
-        return tuple(dial.choices[0] for dial in self.dials)
+        return tuple(dimension.choices[0] for dimension in self.dimensions)
 
     def draw(self, rng: np.random.Generator) -> Subnet:
-        """A random subnet; every choice of a dial is as likely."""
-        return tuple(dial.choices[rng.integers(len(dial.choices))] for dial in self.dials)
+        """A random subnet; every choice of a dimension is as likely."""
+        return tuple(dimension.choices[rng.integers(len(dimension.choices))] for dimension in self.dimensions)
 
     def all(self) -> Iterator[Subnet]:
         """Every subnet; look at ``size`` first."""
-        return product(*(dial.choices for dial in self.dials))
+        return product(*(dimension.choices for dimension in self.dimensions))
 
     def require(self, subnet: Sequence[float]) -> Subnet:
-        """``subnet`` as it is named here. Raises ``InputError``, naming the dial, when it is none of the space."""
-        if len(subnet) != len(self.dials):
-            raise InputError(f"a subnet of this network has {len(self.dials)} values, not {len(subnet)}")
-        for dial, value in zip(self.dials, subnet, strict=True):
-            if value not in dial.choices:
-                raise InputError(
-                    f"{dial.name} cannot be {value:g}; it is one of {', '.join(f'{c:g}' for c in dial.choices)}"
-                )
+        """``subnet`` as it is named here. Raises ``InputError``, naming the dimension, when it is none of the space."""
+        if len(subnet) != len(self.dimensions):
+            raise InputError(f"a subnet of this network has {len(self.dimensions)} values, not {len(subnet)}")
+        for dimension, value in zip(self.dimensions, subnet, strict=True):
+            if value not in dimension.choices:
+                choices = ", ".join(f"{choice:g}" for choice in dimension.choices)
+                raise InputError(f"{dimension.name} cannot be {value:g}; it is one of {choices}")
         return tuple(subnet)
 
     def point(self, subnet: Subnet) -> OperatingPoint:
-        """The operating point of a subnet: per kind of dial the values of its stages; ``full`` for the largest."""
+        """The operating point of a subnet: per kind of dimension the values of its stages; ``full`` for the largest."""
         if subnet == self.largest:
             return FULL
         values: dict[str, list[float]] = {}
-        for dial, value in zip(self.dials, subnet, strict=True):
-            values.setdefault(dial.name, []).append(value)
+        for dimension, value in zip(self.dimensions, subnet, strict=True):
+            values.setdefault(dimension.name, []).append(value)
         return OperatingPoint.of({name: _setting(each) for name, each in values.items()})
 
     def subnet(self, point: OperatingPoint) -> Subnet:
@@ -116,7 +115,7 @@ class Space:
         try:
             for name, setting in point.settings:
                 values[name] = [float(part) for part in str(setting).split("-")]
-            subnet = tuple(values[dial.name].pop(0) for dial in self.dials)
+            subnet = tuple(values[dimension.name].pop(0) for dimension in self.dimensions)
             if any(values.values()):
                 raise ValueError
         except (KeyError, IndexError, ValueError):
@@ -141,8 +140,8 @@ class Space:
         sizes = self._sizes(subnet)
         instead: dict[str, str] = {}
         skipped: set[str] = set()
-        for dial, value in zip(self.dials, subnet, strict=True):
-            for block in dial.left_out(value):
+        for dimension, value in zip(self.dimensions, subnet, strict=True):
+            for block in dimension.left_out(value):
                 instead[block.exit] = block.entry
                 skipped.update(block.operators)
         builder = GraphBuilder(self.graph.kind)
@@ -157,15 +156,15 @@ class Space:
         return builder.graph()
 
     def _sizes(self, subnet: Subnet) -> dict[str, dict[str, int]]:
-        """Per layer that a dial sizes: the attribute that is changed, and what it becomes."""
+        """Per layer that a dimension sizes: the attribute that is changed, and what it becomes."""
         operators = self._operators
         return {
             name: {
                 SIZE_OF[operators[name].op]: share_of(operators[name].attributes[SIZE_OF[operators[name].op]], value)
             }
-            for dial, value in zip(self.dials, subnet, strict=True)
-            for name in dial.operators
-            if value != dial.choices[-1]
+            for dimension, value in zip(self.dimensions, subnet, strict=True)
+            for name in dimension.operators
+            if value != dimension.choices[-1]
         }
 
     @cached_property
@@ -176,41 +175,46 @@ class Space:
         """JSON form."""
         return {
             "graph": self.graph.document(),
-            "dials": [
+            "dimensions": [
                 {
-                    "name": dial.name,
-                    "choices": list(dial.choices),
-                    "operators": list(dial.operators),
-                    "blocks": [{"entry": b.entry, "exit": b.exit, "operators": list(b.operators)} for b in dial.blocks],
-                    "always": dial.always,
+                    "name": dimension.name,
+                    "choices": list(dimension.choices),
+                    "operators": list(dimension.operators),
+                    "blocks": [
+                        {"entry": b.entry, "exit": b.exit, "operators": list(b.operators)} for b in dimension.blocks
+                    ],
+                    "always": dimension.always,
                 }
-                for dial in self.dials
+                for dimension in self.dimensions
             ],
         }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Space:
         """Read the JSON form back. Raises ``KeyError`` or ``TypeError`` when it is none."""
-        dials = strict_json.convert(document["dials"], tuple[Dial, ...])
+        # Supernets written before this name call them dials.
+        own = document["dimensions"] if "dimensions" in document else document["dials"]
+        dimensions = strict_json.convert(own, tuple[Dimension, ...])
         graph = OperatorGraph.from_document(document["graph"])
-        _require_consistent(graph, dials)
-        return cls(graph, dials)
+        _require_consistent(graph, dimensions)
+        return cls(graph, dimensions)
 
 
-def _require_consistent(graph: OperatorGraph, dials: Sequence[Dial]) -> None:
-    """Raises ``InputError`` unless the dials' choices and blocks are of this network, each block after its entry."""
+def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -> None:
+    """Raises ``InputError`` unless choices and blocks are of this network, each block after its entry."""
     at = {operator.name: i for i, operator in enumerate(graph.operators)}
-    for dial in dials:
-        most = dial.always + len(dial.blocks) if dial.name == "depth" else 1
-        ascending = all(a < b for a, b in pairwise(dial.choices))
-        if not dial.choices or not ascending or not dial.always <= dial.choices[0] <= dial.choices[-1] <= most:
-            raise InputError(f"the choices of {dial.name[:40]!r} are not ascending, or beyond what there is")
-        sized = [graph.operators[at[name]] for name in dial.operators if name in at]
-        if len(sized) < len(dial.operators) or any(SIZE_OF.get(o.op) not in o.attributes for o in sized):
-            raise InputError(f"{dial.name[:40]!r} is no dial of this network")
-        for block in dial.blocks:
+    for dimension in dimensions:
+        most = dimension.always + len(dimension.blocks) if dimension.name == "depth" else 1
+        choices = dimension.choices
+        ascending = all(a < b for a, b in pairwise(choices))
+        if not choices or not ascending or not dimension.always <= choices[0] <= choices[-1] <= most:
+            raise InputError(f"the choices of {dimension.name[:40]!r} are not ascending, or beyond what there is")
+        sized = [graph.operators[at[name]] for name in dimension.operators if name in at]
+        if len(sized) < len(dimension.operators) or any(SIZE_OF.get(o.op) not in o.attributes for o in sized):
+            raise InputError(f"{dimension.name[:40]!r} is no dimension of this network")
+        for block in dimension.blocks:
             if not {block.entry, block.exit, *block.operators} <= at.keys() or at[block.entry] >= at[block.exit]:
-                raise InputError(f"a block of {dial.name!r} is no part of this network")
+                raise InputError(f"a block of {dimension.name!r} is no part of this network")
 
 
 # Narrowed graphs kept at a time: they are made again in a millisecond.

@@ -24,9 +24,9 @@ def signatures(graph: OperatorGraph) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     for operator in graph.operators:
-        told = f"{operator.name}\n{operator.structure}\n".encode()
-        told += b"".join(found[name] for name in operator.inputs)
-        found[operator.name] = hashlib.blake2b(told, digest_size=SIGNATURE_BYTES).digest()
+        content = f"{operator.name}\n{operator.structure}\n".encode()
+        content += b"".join(found[name] for name in operator.inputs)
+        found[operator.name] = hashlib.blake2b(content, digest_size=SIGNATURE_BYTES).digest()
     return found
 
 

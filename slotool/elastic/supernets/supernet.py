@@ -137,7 +137,7 @@ class Supernet(ElasticModel):
     @classmethod
     def load(cls, artifact: Artifact) -> Supernet:
         """Read it back. Raises ``ArtifactError`` when weights, statistics and space do not belong together."""
-        told = strict_json.convert(artifact.json(SUBNETS_FILE), _Subnets)
+        stored = strict_json.convert(artifact.json(SUBNETS_FILE), _Subnets)
         try:
             space = Space.from_document(artifact.json(SPACE_FILE))
             weights = artifact.weights(WEIGHTS_FILE)
@@ -146,8 +146,8 @@ class Supernet(ElasticModel):
                 raise InputError("the network described has more weights than there are")
             module = GraphModule(space.graph, layers=LAYERS)
             _assign(module, weights)
-            norm = SubnetNorm.from_state(artifact.weights(STATISTICS_FILE), told.statistics)
-            scores = {entry.values: entry.scores for entry in told.subnets}
+            norm = SubnetNorm.from_state(artifact.weights(STATISTICS_FILE), stored.statistics)
+            scores = {entry.values: entry.scores for entry in stored.subnets}
             return cls(artifact.name, space, module, norm, list(scores), scores)
         except ArtifactError:
             raise
@@ -189,7 +189,7 @@ def extract(space: Space, module: GraphModule, norm: SubnetNorm, subnet: Subnet)
     from slotool.elastic.supernets.statistics import signatures
 
     graph = space.narrowed(subnet)
-    told = signatures(graph)
+    signature_of = signatures(graph)
     alone = GraphModule(graph, layers=LAYERS)
     for operator in graph.operators[1:]:
         layer, whole = alone.of[operator.name], dict(module.of[operator.name].named_parameters())
@@ -198,7 +198,7 @@ def extract(space: Space, module: GraphModule, norm: SubnetNorm, subnet: Subnet)
                 parameter.copy_(_prefix(whole[name], parameter.shape))
         if operator.op == "BatchNormalization":
             inner: Any = getattr(layer, "layer", layer)
-            mean, variance = norm.of(operator.name, told[operator.name])
+            mean, variance = norm.of(operator.name, signature_of[operator.name])
             inner.running_mean.copy_(mean)
             inner.running_var.copy_(variance)
     return alone.eval()

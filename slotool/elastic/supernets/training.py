@@ -24,7 +24,7 @@ from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 
 SANDWICH, PROGRESSIVE = "sandwich", "progressive"
-# Which dials open one after another as a network shrinks; until then they stand at the largest.
+# Which dimensions open one after another as a network shrinks; until then they stand at the largest.
 SHRINKING = (("depth",), ("expand", "heads"), ("width",))
 WARM_UP = 0.2
 # Small sets need many passes, large ones few.
@@ -107,10 +107,10 @@ def accuracy(answers: Callable[[Tensor], Tensor], split: Split) -> float:
 
 
 def opened(space: Space, training: Training, epoch: int) -> set[str]:
-    """The names of the dials that vary in this epoch: all, or as far as a progressive training has come."""
+    """The names of the dimensions that vary in this epoch: all, or as far as a progressive training has come."""
     if training.rule == SANDWICH:
-        return {dial.name for dial in space.dials}
-    phases = [names for names in SHRINKING if {dial.name for dial in space.dials} & set(names)]
+        return {dimension.name for dimension in space.dimensions}
+    phases = [names for names in SHRINKING if {dimension.name for dimension in space.dimensions} & set(names)]
     # The first of equal phases trains the whole network alone.
     reached = epoch * (len(phases) + 1) // training.epochs
     return {name for names in phases[:reached] for name in names}
@@ -150,12 +150,13 @@ def _learn(space: Space, module: GraphModule, x: Tensor, y: Tensor, subnets: Seq
 
 
 def _sandwich(space: Space, names: set[str], drawn: int, rng: np.random.Generator) -> Iterator[Subnet]:
-    """The smallest subnet and some random ones, of those dials alone; nothing when none varies."""
+    """The smallest subnet and some random ones, of those dimensions alone; nothing when none varies."""
     if not names:
         return
     for subnet in (space.smallest, *(space.draw(rng) for _ in range(drawn))):
         yield tuple(
-            value if dial.name in names else dial.choices[-1] for dial, value in zip(space.dials, subnet, strict=True)
+            value if dimension.name in names else dimension.choices[-1]
+            for dimension, value in zip(space.dimensions, subnet, strict=True)
         )
 
 
@@ -177,8 +178,13 @@ class _Checkpoint:
 
     def __init__(self, folder: Path, space: Space, data: Dataset, training: Training):
         self._file = folder / "state.safetensors"
-        told = {"graph": space.graph.id, "dials": space.document()["dials"], "data": data.name, **asdict(training)}
-        self._told = json.dumps(told, sort_keys=True)
+        identity = {
+            "graph": space.graph.id,
+            "dimensions": space.document()["dimensions"],
+            "data": data.name,
+            **asdict(training),
+        }
+        self._told = json.dumps(identity, sort_keys=True)
 
     def write(self, epoch: int, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
         from safetensors.torch import save
@@ -199,8 +205,8 @@ class _Checkpoint:
         moments: dict[str, dict[str, Any]] = {name: {} for name in named}
         try:
             with safe_open(self._file, framework="pt") as file:
-                told = file.metadata() or {}
-                if told.get("training") != self._told:
+                identity = file.metadata() or {}
+                if identity.get("training") != self._told:
                     raise InputError(f"{self._file.parent}: left by another training; remove it or train elsewhere")
                 for key in file.keys():  # noqa: SIM118
                     kind, _, name = key.partition("/")
@@ -214,4 +220,4 @@ class _Checkpoint:
             if moments[name]:
                 on = {k: v if k == "step" else v.to(parameter.device) for k, v in moments[name].items()}
                 optimiser.state[parameter] = on
-        return int(told["epoch"])
+        return int(identity["epoch"])

@@ -1,11 +1,11 @@
-"""Find the dials of a network that was written without any: its residual blocks and the channels that may be fewer."""
+"""Find the dimensions of a network written without any: its residual blocks and the channels that may be fewer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slotool.elastic.supernets.space import SIZE_OF, Dial, LayerSelect, Space
+from slotool.elastic.supernets.space import SIZE_OF, Dimension, LayerSelect, Space
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.graph import Operator
@@ -41,26 +41,26 @@ def wrap(
     if drop < 0:
         raise InputError(f"{drop} blocks cannot be left out")
     groups, stages = _Groups(graph), _stages(graph)
-    dials: list[Dial] = []
+    dimensions: list[Dimension] = []
     inside_any: set[int] = set()
     for stage in stages:
         free = tuple(block.select for block in stage if block.skippable)[-drop:] if drop else ()
         kept = len(stage) - len(free) or 1
         free = free[len(free) - (len(stage) - kept) :]
         if free:
-            dials.append(Dial("depth", tuple(range(kept, len(stage) + 1)), (), free, kept))
+            dimensions.append(Dimension("depth", tuple(range(kept, len(stage) + 1)), (), free, kept))
         inside = groups.inside(stage)
         inside_any |= inside
-        dials += _sized("expand", expand, groups.layers(inside))
-        dials += _sized(
+        dimensions += _sized("expand", expand, groups.layers(inside))
+        dimensions += _sized(
             "heads", heads, [n for block in stage for n in block.select.operators if groups.is_attention(n)]
         )
-    dials += _sized("width", width, groups.layers(groups.free - inside_any))
-    return Space(graph, tuple(dials))
+    dimensions += _sized("width", width, groups.layers(groups.free - inside_any))
+    return Space(graph, tuple(dimensions))
 
 
-def _sized(name: str, shares: Sequence[float], operators: Sequence[str]) -> list[Dial]:
-    return [Dial(name, tuple(shares), tuple(operators))] if operators and len(shares) > 1 else []
+def _sized(name: str, shares: Sequence[float], operators: Sequence[str]) -> list[Dimension]:
+    return [Dimension(name, tuple(shares), tuple(operators))] if operators and len(shares) > 1 else []
 
 
 @dataclass(frozen=True)

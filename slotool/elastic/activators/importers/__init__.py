@@ -1,7 +1,7 @@
 """Trained networks of other libraries as chains of dense and convolutional layers: ``MLP``.
 
 ``from_torch``, ``from_keras`` and ``from_onnx`` accept dropout, flattening, batch normalisation and a final softmax in
-the chain; they drop them or fold them into the layers beside them. Each importer loads its library when it is called.
+the chain; they drop them or fold them into neighbouring layers. Each importer loads its library when it is called.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def from_keras(model: keras.Model) -> MLP:
 
 
 def from_onnx(path: str | Path) -> MLP:
-    """The network of an ONNX file with one input; weights in separate files beside it are read too.
+    """The network of an ONNX file with one input; weights in separate files next to it are read too.
 
     Raises ``InputError`` naming the node that breaks the chain, ``GraphError`` for a file that is no ONNX model and
     ``RunError`` when the package onnx is not installed.

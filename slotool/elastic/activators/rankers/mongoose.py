@@ -19,7 +19,7 @@ ROUNDS, INPUTS_PER_ROUND, NODES_PER_ROUND, MARGIN, LEARNING_RATE = 60, 256, 512,
 class Mongoose(Ranker):
     """Bit i of a key is p·x > threshold for a projection p; thresholds are those of the mean input.
 
-    The rival of slo-aware-neural-networks, Fig. 4. Projections begin as SimHash's and are learnt from triplets (an
+    The baseline of slo-aware-neural-networks, Fig. 4. Projections begin as SimHash's and are learnt from triplets (an
     input, the node that answers it most among those drawn, another of them), so that inputs and the weights of the
     nodes they wake get the same key. Lists add up what such training ever computes: nodes whose own weights have the
     input's key in some table, and a few at random. ``projections``: int8 [tables, bits, inputs], each in steps of its
