@@ -231,6 +231,7 @@ def _facts(graph: OperatorGraph) -> dict[str, Any]:
         "counted_flops": graph.counted_flops,
         "flops_mismatch": graph.flops_mismatch,
         "examples_interact": graph.examples_interact,
+        "uncosted": list(graph.uncosted),
         "element_type": graph.element_type,
         "compiled": graph.compiled,
     }
@@ -261,5 +262,7 @@ def _warn_of_unknown(output: Output, graphs: list[OperatorGraph]) -> None:
                 f"{named}the examples of a batch interact, or the code loops over them: the FLOPs are not those of one "
                 "example, and what is predicted from them holds for no other batch"
             )
+        if graph.uncosted:
+            output.warn(f"{named}nothing tells what {', '.join(graph.uncosted)} costs: what is predicted leaves it out")
         if not graph.plain:
             output.warn(f"{named}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")

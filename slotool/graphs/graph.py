@@ -19,7 +19,17 @@ from slotool.graphs.operators import BYTES_PER_VALUE, OPERATORS, Effect, Shape, 
 # What a graph is of unless it says otherwise.
 FLOAT32 = "float32"
 _ELEMENT_TYPE = re.compile(r"[a-z][a-z0-9_]*(\+[a-z][a-z0-9_]*)*", re.ASCII)
-_GRAPH_KEYS = ("kind", "name", "element_type", "compiled", "counted_flops", "examples_interact", "id", "operators")
+_GRAPH_KEYS = (
+    "kind",
+    "name",
+    "element_type",
+    "compiled",
+    "counted_flops",
+    "examples_interact",
+    "uncosted",
+    "id",
+    "operators",
+)
 _OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
 MATRIX_OPERATORS = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -140,6 +150,7 @@ class OperatorGraph:
     ``counted_flops``: the FLOPs of its matrix products and convolutions for one example as the framework's own counter
     has them, None where there is none; a referee, no part of the id. ``examples_interact``: whether the examples of a
     batch meet in a product, or its FLOPs grow faster than the batch, so that FLOPs for one example mean little.
+    ``uncosted``: calls whose cost nothing here tells, such as a matrix decomposition, work on weights alone included.
     """
 
     operators: tuple[Operator, ...]
@@ -149,6 +160,7 @@ class OperatorGraph:
     compiled: bool = False
     counted_flops: int | None = field(default=None, compare=False)
     examples_interact: bool = field(default=False, compare=False)
+    uncosted: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def id(self) -> str:
@@ -252,6 +264,8 @@ class OperatorGraph:
             facts["counted_flops"] = self.counted_flops
         if self.examples_interact:
             facts["examples_interact"] = True
+        if self.uncosted:
+            facts["uncosted"] = list(self.uncosted)
         return facts
 
     @property
@@ -364,11 +378,15 @@ def _stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
     interact = document.get("examples_interact", False)
     if not isinstance(interact, bool):
         raise GraphError("the graph's examples_interact is neither true nor false")
+    uncosted = document.get("uncosted", [])
+    if not isinstance(uncosted, list) or not all(isinstance(name, str) for name in uncosted):
+        raise GraphError("the graph's uncosted is no list of names")
     return {
         "element_type": element_type,
         "compiled": compiled,
         "counted_flops": counted,
         "examples_interact": interact,
+        "uncosted": tuple(uncosted),
     }
 
 

@@ -34,7 +34,7 @@ class Distance:
     ``unseen``: share of its cost, or of the values its operators put out if that is more, in operator types never
     seen, which are ``unseen_types``. ``unlike``: share of its cost that the training network most like it spends on
     other types. ``uncounted``: share of its FLOPs that its operators do not account for; ``overcounted``:
-    what they count beyond these. ``examples_interact``: as its graph says. ``form``: element type, and
+    what they count beyond these. ``examples_interact``, ``uncosted``: as its graph says. ``form``: element type, and
     whether compiled, where no training network was so. ``operators_beyond``: log of how many times larger its operators
     are than the largest of their type, mean by cost. ``totals_beyond``: the same of the whole network, of the worst of
     ``TOTALS``, named in ``total``; ``below``: smaller than any of them.
@@ -52,6 +52,7 @@ class Distance:
     uncounted: float = 0.0
     overcounted: float = 0.0
     examples_interact: bool = False
+    uncosted: tuple[str, ...] = ()
     form: str = ""
 
     @property
@@ -72,6 +73,8 @@ class Distance:
             )
         if self.examples_interact:
             reasons.append("the examples of a batch interact, so its FLOPs are not those of one example")
+        if self.uncosted:
+            reasons.append(f"nothing tells what {_listed(self.uncosted)} costs")
         if self.unseen > MAX_UNSEEN:
             reasons.append(
                 f"{self.unseen_operators} of {self.operators} operators, {self.unseen:.0%} of the predicted cost, "
@@ -93,6 +96,8 @@ class Distance:
             parts.append(f"{1 + self.overcounted:.3g} times the FLOPs of the framework's own counter")
         if self.examples_interact:
             parts.append("the examples of a batch interact")
+        if self.uncosted:
+            parts.append(f"calls of unknown cost ({_listed(self.uncosted)})")
         if self.unseen_types:
             parts.append(f"{self.unseen:.0%} of its cost in types never measured ({_listed(self.unseen_types)})")
         if self.unlike > WORTH_A_WORD:
@@ -115,6 +120,7 @@ class Distance:
             "uncounted_flops_share": self.uncounted,
             "overcounted_flops_share": self.overcounted,
             "examples_interact": self.examples_interact,
+            "uncosted": list(self.uncosted),
             "unlike_share": self.unlike,
             "operator_size_factor": math.exp(self.operators_beyond),
             "total_size_factor": math.exp(self.totals_beyond),
@@ -193,6 +199,7 @@ class Domain:
             uncounted=graph.uncounted_flops_share,
             overcounted=max(0.0, graph.flops_mismatch),
             examples_interact=graph.examples_interact,
+            uncosted=graph.uncosted,
             form="" if graph.form in self.forms else graph.form,
         )
 

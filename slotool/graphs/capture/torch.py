@@ -70,6 +70,7 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
         element_type=forms.element_type,
         compiled=compiled,
         counted_flops=None if count is None else count.per_example,
+        uncosted=tuple(sorted(forms.uncosted)),
         examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
     )
 

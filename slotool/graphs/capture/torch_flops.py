@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from slotool.graphs.operators import Shape
 
+# Of operators that torch itself brings.
+COSTED_NAMESPACES = ("aten", "prim", "prims", "higher_order", "quantized", "_quantized", "quantized_decomposed")
+_UNCOSTED = re.compile(
+    r"_?(linalg_|fft_|fft_[cr]2|stft|istft|cdist|pdist|matrix_exp|matrix_power|cholesky|svd|qr\b|geqrf|orgqr|ormqr"
+    r"|inverse|pinverse|det\b|logdet|slogdet|lu_|lstsq|triangular_solve|eig|symeig|lobpcg|embedding_bag_backward)"
+)
+_COSTED = re.compile(r"_?linalg_(vector_norm|cross|vecdot|diagonal|matmul|multi_dot)")
 # FLOPs of two batches that differ from their sizes by less are proportional to them.
 PROPORTIONAL = 1e-3
 
@@ -47,6 +55,15 @@ def _counted(target: Any, args: Any, kwargs: Any) -> int:
         # What depends on values has no FLOPs that follow from shapes; the module's own count still sees it.
         return 0
     return int(counter.get_total_flops())
+
+
+def is_uncosted(node: Any) -> bool:
+    """Whether a call's cost follows neither from the bytes it moves nor from FLOPs that torch counts: decompositions,
+    Fourier transforms, distances, and operators registered by others."""
+    namespace, name = getattr(node.target, "namespace", "aten"), str(getattr(node.target, "__name__", ""))
+    if namespace not in COSTED_NAMESPACES:
+        return True
+    return _UNCOSTED.match(name) is not None and _COSTED.match(name) is None
 
 
 def inner_calls(node: Any) -> list[Any]:

@@ -82,6 +82,8 @@ class Forms:
         self._products: set[str] = set()
         # Whether a product was met whose output has not one share of the batch for each example.
         self.batch_lost = False
+        # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
+        self.uncosted: set[str] = set()
         self._quantised = any(map(_is_quantised, module.modules()))
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from slotool.graphs.capture.aten import ACTIVATIONS, LAST_CALLS, SAME, AtenCall, Layout, Translated, translate
 from slotool.graphs.capture.batch_axis import Share, share_of
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.torch_flops import CallFlops, inner_calls
+from slotool.graphs.capture.torch_flops import CallFlops, inner_calls, is_uncosted
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.graph import MATRIX_OPERATORS
 from slotool.graphs.operators import Shape
@@ -51,6 +51,7 @@ class Walk:
         weights = sum(self.constants.get(value, 0) for value in node.all_input_nodes)
         shape = shape_of(node)
         name = _name(node)
+        self._forms.uncosted |= {_name(called) for called in (node, *inner_calls(node)) if is_uncosted(called)}
         share = None if shape is None else share_of(shape, self._batch)
         if not data or shape is None or (share is None and name in FILLED):
             # A constant made of constants, or an assertion, or a size: nothing that takes time or has an output.

@@ -1,0 +1,67 @@
+"""Calls that no FLOP counter has a formula for, and that bytes say nothing of, take the interval away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture import capture_torch
+from slotool.predictors.domain import Domain
+
+
+class Calls(nn.Module):
+    """A linear layer, and what a function makes of its weights and its output."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]):
+        super().__init__()
+        self.linear, self._function = nn.Linear(16, 16), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._function(self.linear.weight, self.linear(x))
+
+
+@torch.library.custom_op("slotool_tests::slow", mutates_args=())
+def slow(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+@slow.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+UNCOSTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "matrix_exp": lambda w, y: y @ torch.linalg.matrix_exp(w),
+    "linalg_svdvals": lambda w, y: y + torch.linalg.svdvals(w),
+    "linalg_inv": lambda w, y: y.reshape(-1, 4, 4).matmul(torch.linalg.inv(y.reshape(-1, 4, 4))).flatten(1),
+    "fft_rfft": lambda w, y: torch.fft.rfft(y).abs(),
+    "cdist": lambda w, y: torch.cdist(y, w),
+    "slow": lambda w, y: slow(y),
+}
+COSTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "norm": lambda w, y: torch.nn.functional.normalize(y),
+    "detach": lambda w, y: y.detach(),
+    "softmax": lambda w, y: y.softmax(1),
+    "sort": lambda w, y: y.sort(1).values,
+    "products of weights": lambda w, y: y @ (w @ w),
+}
+
+
+@pytest.mark.parametrize("name", UNCOSTED)
+def test_a_call_of_unknown_cost_is_named_and_takes_the_interval_away(name: str) -> None:
+    graph = capture_torch(Calls(UNCOSTED[name]), (16,))
+    assert any(name in call for call in graph.uncosted), graph.uncosted
+    assert OperatorGraph.from_document(graph.document()).uncosted == graph.uncosted
+    (distance,) = Domain.of([graph]).distances([graph])
+    assert f"nothing tells what {graph.uncosted[0]} costs" in str(distance.too_far())
+
+
+@pytest.mark.parametrize("name", COSTED)
+def test_ordinary_calls_have_a_cost(name: str) -> None:
+    graph = capture_torch(Calls(COSTED[name]), (16,))
+    assert graph.uncosted == ()
+    assert Domain.of([graph]).distances([graph])[0].too_far() is None
