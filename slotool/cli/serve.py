@@ -37,7 +37,7 @@ def serve(
         Path | None, typer.Option("--rules", help="Tolerance-tier rules, for the model that has their versions.")
     ] = None,
     latency: Annotated[
-        Path | None, typer.Option("--latency", help="Latency table, to choose points by deadline and refuse early.")
+        Path | None, typer.Option("--latency", help="Latency table, to choose points by deadline and reject early.")
     ] = None,
     outcomes: Annotated[
         list[Path] | None, typer.Option("--outcomes", help="Outcome table of a model, to choose points by accuracy.")
@@ -88,7 +88,7 @@ def serve(
     threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads per model call.")] = 1,
     max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most examples in one request.")] = 1_024,
     max_queue: Annotated[
-        int, typer.Option("--max-queue", min=1, help="Waiting requests before refusing more.")
+        int, typer.Option("--max-queue", min=1, help="Waiting requests before rejecting more.")
     ] = 1_000,
     default_deadline_ms: Annotated[
         float,

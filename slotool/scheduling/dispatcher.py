@@ -20,7 +20,7 @@ from slotool.scheduling.query import Query
 class RequestOutcome(StrEnum):
     """What became of a query.
 
-    ``IN_TIME``, ``LATE``: answered. ``EXPIRED``: its deadline came while it waited. ``REFUSED``: the policy had no way
+    ``IN_TIME``, ``LATE``: answered. ``EXPIRED``: its deadline came while it waited. ``REJECTED``: the policy had no way
     to meet it. ``SHED``: it gave way to more important ones, as not everybody could be in time. ``GONE``: withdrawn.
     ``FAILED``: the policy broke on it.
     """
@@ -28,7 +28,7 @@ class RequestOutcome(StrEnum):
     IN_TIME = "in time"
     LATE = "late"
     EXPIRED = "expired"
-    REFUSED = "refused"
+    REJECTED = "rejected"
     SHED = "shed"
     GONE = "gone"
     FAILED = "failed"
@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A query that will not be served, and why: ``EXPIRED``, ``REFUSED``, ``SHED`` or ``FAILED``."""
+    """A query that will not be served, and why: ``EXPIRED``, ``REJECTED``, ``SHED`` or ``FAILED``."""
 
     query: Query
     outcome: RequestOutcome
@@ -172,7 +172,7 @@ class Dispatcher:
         self.queue.free_us = self.workers.free_us
         while worker is not None and self.queue:
             dropped += self._shed(now_us)
-            outcome = RequestOutcome.REFUSED
+            outcome = RequestOutcome.REJECTED
             try:
                 decision = self.policy.decide(now_us, self.queue)
             except Exception as error:

@@ -18,7 +18,7 @@ from slotool.tables import OperatingPoint
 
 
 class FirstApplicable(Policy):
-    """Asks ``policies`` in turn; a refusal counts as something to say."""
+    """Asks ``policies`` in turn; a rejection counts as something to say."""
 
     def __init__(self, policies: Sequence[Policy]):
         self._policies = tuple(policies)

@@ -9,7 +9,7 @@ from slotool.tables import OperatingPoint
 
 
 class FixedPoint(Policy):
-    """Always ``point`` (default: the last and greatest of the space); refuses a deadline it is known to miss.
+    """Always ``point`` (default: the last and greatest of the space); rejects a deadline it is known to miss.
 
     Raises ``InputError`` when the space does not hold the point.
     """

@@ -29,7 +29,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class CannotMeet:
-    """What the most urgent query asks for cannot be had; refuse it before any work is spent on it."""
+    """What the most urgent query asks for cannot be had; reject it before any work is spent on it."""
 
     reason: str
 

@@ -4,8 +4,8 @@ from slotool.serving.app import create_app
 from slotool.serving.engines import InlineEngine
 from slotool.serving.frontend import Limits
 from slotool.serving.metrics import Metrics
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.router import Answer, Router
 from slotool.serving.served import ServedModel
 
-__all__ = ["Answer", "InlineEngine", "Limits", "Metrics", "Refusal", "Router", "ServedModel", "create_app"]
+__all__ = ["Answer", "InlineEngine", "Limits", "Metrics", "Rejection", "Router", "ServedModel", "create_app"]

@@ -8,11 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from slotool.serving import refusals
-from slotool.serving.refusals import Refusal
+from slotool.serving import rejections
+from slotool.serving.rejections import Rejection
 
-# Where a request's scope tells why it is not to be served, when that was known too late to refuse it unread.
-REFUSAL = "refusal"
+# Where a request's scope tells why it is not to be served, when that was known too late to reject it unread.
+REJECTION = "rejection"
 # The loop is overloaded when it has been idle for less than this share of the time.
 MIN_IDLE_SHARE = 0.1
 # Then so many requests may be in progress that the last of them waits for this share of the time that requests have.
@@ -50,11 +50,11 @@ class IdleTrackingSelector(selectors.DefaultSelector):
 class Admission:
     """Rejects requests before they are parsed while the event loop is overloaded.
 
-    A policy decides what waits for a worker. But reading a request only to refuse it costs the loop half of what an
+    A policy decides what waits for a worker. But reading a request only to reject it costs the loop half of what an
     answer costs, and at twice its capacity nothing else would get done. So while the loop is hardly ever idle, no more
     requests are in progress than it has lately answered in half of the time that requests have; that many is the
     ``limit``. In progress are requests that were read to their end and are not answered yet: neither a half-sent
-    request nor a refused one counts.
+    request nor a rejected one counts.
 
     The load is measured by the clock, whoever asks: ``limit`` is at most ``INTERVAL_S`` old when it decides, and after
     ``STALE_S`` in which nobody asked, or in which the loop was idle, everybody is admitted again.
@@ -69,7 +69,7 @@ class Admission:
         self._counts_per_s: deque[float] = deque(maxlen=INTERVALS)
         self.in_progress = 0
         self.limit = math.inf
-        self._refusal: Refusal | None = None
+        self._rejection: Rejection | None = None
         self.listen_to(idle_s)
 
     def listen_to(self, idle_s: Callable[[], float]) -> None:
@@ -82,25 +82,25 @@ class Admission:
         self.in_progress += 1
 
     def end(self, timeout_us: float, *, answered: bool) -> None:
-        """It has been answered or refused; it had so long."""
+        """It has been answered or rejected; it had so long."""
         self.in_progress -= 1
         self._answered += answered
         self._patience_us += (min(timeout_us, MAX_PATIENCE_US) - self._patience_us) / REMEMBERED
 
-    def refusal(self) -> Refusal | None:
+    def rejection(self) -> Rejection | None:
         """Why one more request is not admitted; None when it is."""
         now_s = self._clock_s()
         if now_s - self._began_s >= INTERVAL_S:
             self._end_interval(now_s)
         if self.in_progress < self.limit:
             return None
-        if self._refusal is None:
-            # One for all of an interval: to make one costs more than to refuse with it.
-            self._refusal = refusals.overloaded(self.in_progress, self._spacing_us, self._patience_us)
-        return self._refusal
+        if self._rejection is None:
+            # One for all of an interval: to make one costs more than to reject with it.
+            self._rejection = rejections.overloaded(self.in_progress, self._spacing_us, self._patience_us)
+        return self._rejection
 
     def _begin_interval(self, now_s: float) -> None:
-        self._refusal = None
+        self._rejection = None
         self._began_s, self._idle_before_s = now_s, self._idle_s()
         self._answered = 0
 

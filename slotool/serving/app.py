@@ -1,4 +1,4 @@
-"""The application: front ends over one router, and one place where a refusal becomes a response."""
+"""The application: front ends over one router, and one place where a rejection becomes a response."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, Steering
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.router import Router
 
@@ -57,8 +57,8 @@ def create_app(
             *live.routes,
             *pages.routes,
         ],
-        exception_handlers={Refusal: pages.refused, HTTPException: pages.not_served, Exception: pages.broken},
-        middleware=[Middleware(BearerGuard, token=token, refused=pages.unauthorized)] if token else [],
+        exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
+        middleware=[Middleware(BearerGuard, token=token, rejected=pages.unauthorized)] if token else [],
         lifespan=lifespan,
     )
     # A redirect would send a POST again, as a GET.
@@ -98,13 +98,13 @@ class _Pages:
         front = self._front
         return json_response(openapi.document(front.models, front.limits, has_token=front.token is not None))
 
-    async def refused(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refusal)
+    async def rejected(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Rejection)
         named = request.path_params.get("model") or request.headers.get("model")
-        return self._front.refused(error, named).response()
+        return self._front.rejected(error, named).response()
 
-    def unauthorized(self, refusal: Refusal) -> Response:
-        return self._front.unauthorized(refusal).response()
+    def unauthorized(self, rejection: Rejection) -> Response:
+        return self._front.unauthorized(rejection).response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

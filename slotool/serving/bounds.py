@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slotool.serving import refusals
-from slotool.serving.refusals import Refusal, bad_request
+from slotool.serving import rejections
+from slotool.serving.rejections import Rejection, bad_request
 
 # Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
 OVERHEAD_BYTES = 64 * 2**10
@@ -53,7 +53,8 @@ def inflated_bytes(compressed_bytes: int, max_bytes: int, anyway_bytes: int = IN
 
 
 def require_countable(text: bytes, input_shape: Sequence[int], max_batch: int) -> None:
-    """Raises ``Refusal`` (400) for JSON with more parts than a request for such tensors can have, before it is parsed.
+    """Raises ``Rejection`` (400) for JSON with more parts than a request for such tensors can have, before it is
+    parsed.
 
     ``text``: the JSON part of a request.
     """
@@ -73,18 +74,18 @@ def require_countable(text: bytes, input_shape: Sequence[int], max_batch: int) -
 
 
 def require_few(count: int, most: int, what: str) -> None:
-    """Raises ``Refusal`` (400) when there are more than ``most``."""
+    """Raises ``Rejection`` (400) when there are more than ``most``."""
     if count > most:
         raise bad_request(f"{what}: there are {count}, at most {most} are read")
 
 
 def require_id(request_id: str) -> str:
-    """The id itself. Raises ``Refusal`` (400) when it is too long to be sent back."""
+    """The id itself. Raises ``Rejection`` (400) when it is too long to be sent back."""
     if len(request_id) > MAX_ID_CHARACTERS:
         raise bad_request(f"id: it has {len(request_id)} characters, at most {MAX_ID_CHARACTERS} are sent back")
     return request_id
 
 
-def too_large(max_bytes: int) -> Refusal:
+def too_large(max_bytes: int) -> Rejection:
     """413, naming the limit."""
-    return refusals.too_large(f"the body is longer than {max_bytes} bytes, the most that a request here can need")
+    return rejections.too_large(f"the body is longer than {max_bytes} bytes, the most that a request here can need")

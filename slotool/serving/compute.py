@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.serving import bounds, demands, refusals
+from slotool.serving import bounds, demands, rejections
 from slotool.serving.frontend import FrontEnd, explanation, has_left
 from slotool.serving.payloads import parse_example, takes_long
 from slotool.serving.reply import Reply
@@ -39,7 +39,7 @@ class Compute:
     ) -> Reply:
         """One example in (``parse_example``), one label out, with the operating point and why it was chosen.
 
-        ``headers``: names in lower case. Raises ``Refusal``.
+        ``headers``: names in lower case. Raises ``Rejection``.
         """
         served = self.model(headers.get("model"))
         demanded = demands.from_headers(headers)
@@ -57,10 +57,12 @@ class Compute:
         return Reply.of_json({**document, **explanation(answer)})
 
     def model(self, name: str | None) -> ServedModel:
-        """The model that a ``Model`` header names, or the only one. Raises ``Refusal`` (404, 400)."""
+        """The model that a ``Model`` header names, or the only one. Raises ``Rejection`` (404, 400)."""
         models = self._front.models
         if name is not None:
             return self._front.model(name)
         if len(models) > 1:
-            raise refusals.bad_request(f"several models are served: name one of {', '.join(models)} in a Model header")
+            raise rejections.bad_request(
+                f"several models are served: name one of {', '.join(models)} in a Model header"
+            )
         return next(iter(models.values()))

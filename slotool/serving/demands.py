@@ -10,7 +10,7 @@ from typing import Any
 
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.scheduling.query import RESPONSE_TIME
-from slotool.serving.refusals import bad_request, shown
+from slotool.serving.rejections import bad_request, shown
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 LONGEST_TIMEOUT_US = 1e12
@@ -34,7 +34,7 @@ NOTHING = Demands()
 def from_parameters(parameters: Mapping[str, Any]) -> Demands:
     """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
 
-    Parameters of other names are none of our business. Raises ``Refusal`` (400) for a value that cannot be meant.
+    Parameters of other names are none of our business. Raises ``Rejection`` (400) for a value that cannot be meant.
     """
     return _demands("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
 
@@ -42,7 +42,7 @@ def from_parameters(parameters: Mapping[str, Any]) -> Demands:
 def from_headers(headers: Mapping[str, str]) -> Demands:
     """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy`` and ``Priority``.
 
-    ``headers``: names in lower case. Raises ``Refusal`` (400) for a value that cannot be meant.
+    ``headers``: names in lower case. Raises ``Rejection`` (400) for a value that cannot be meant.
     """
     return _demands("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
 

@@ -15,7 +15,7 @@ from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.ruleset import RuleSet
-from slotool.serving import refusals
+from slotool.serving import rejections
 from slotool.serving.router import Answer
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
@@ -50,7 +50,7 @@ class Feedback:
         self._numbers = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MOST_LABELLED)
         self._unseen: list[tuple[np.ndarray, np.ndarray]] = []
-        self._answered = self._refused = self._labelled = 0
+        self._answered = self._rejected = self._labelled = 0
         self._watcher: Watcher | None = None
         self.alarms: list[Watched] = []
 
@@ -63,23 +63,23 @@ class Feedback:
             _, forgotten = self._waiting.popitem(last=False)
             self._numbers -= forgotten.x.size
 
-    def refused(self) -> None:
+    def rejected(self) -> None:
         """A request ended without an answer."""
-        self._refused += 1
+        self._rejected += 1
 
     def label(self, served: ServedModel, request: str, labels: np.ndarray) -> None:
         """Take the true classes (int64 [n]) of the examples of a request.
 
-        Raises ``Refusal``: 404 for a request that is not remembered, or was labelled already; 400 for another number
+        Raises ``Rejection``: 404 for a request that is not remembered, or was labelled already; 400 for another number
         of labels than it had examples, or a class there is not.
         """
         remembered = self._waiting.get(request)
         if remembered is None:
-            raise refusals.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
+            raise rejections.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
         if labels.shape != remembered.labels.shape:
-            raise refusals.bad_request(f"{len(labels)} labels for a request of {len(remembered.labels)} examples")
+            raise rejections.bad_request(f"{len(labels)} labels for a request of {len(remembered.labels)} examples")
         if not ((labels >= 0) & (labels < served.model.classes)).all():
-            raise refusals.bad_request(f"labels are classes from 0 to {served.model.classes - 1}")
+            raise rejections.bad_request(f"labels are classes from 0 to {served.model.classes - 1}")
         del self._waiting[request]
         self._numbers -= remembered.x.size
         self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.labels)
@@ -96,7 +96,7 @@ class Feedback:
         """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
         the ``alarms``: tiers whose certificate their labels refute."""
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
-        asked = self._answered + self._refused
+        asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0
         return {
             "labelled": self._labelled,

@@ -1,4 +1,4 @@
-"""What every HTTP front end needs: bodies read within limits, requests counted, refusals told as JSON."""
+"""What every HTTP front end needs: bodies read within limits, requests counted, rejections told as JSON."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from slotool.serving import bounds, refusals
-from slotool.serving.admission import REFUSAL, Admission
+from slotool.serving import bounds, rejections
+from slotool.serving.admission import REJECTION, Admission
 from slotool.serving.demands import Demands
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
 from slotool.serving.live import Live
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.router import Answer, Router
 from slotool.serving.served import ServedModel
@@ -35,7 +35,7 @@ class Limits:
     """``body_bytes``: longest body read, also once decompressed; ``batch``: most examples in a request;
     ``body_s``: seconds a client may take to send its body; ``unfinished_bytes``: of all bodies that are not whole yet;
     ``head_bytes``, ``head_s``: longest head, its first line and headers, and seconds for it; ``connections``: open over
-    HTTP before more are refused."""
+    HTTP before more are rejected."""
 
     body_bytes: int = 16 * 2**20
     batch: int = 1_024
@@ -83,12 +83,12 @@ class FrontEnd:
         return self.router.models
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
-        """Raises ``Refusal`` (404) for a model or version that is not served."""
+        """Raises ``Rejection`` (404) for a model or version that is not served."""
         served = self.router.model(name)
         if served is None:
-            raise refusals.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
+            raise rejections.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
         if version not in (None, VERSION):
-            raise refusals.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
+            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
         return served
 
     def state(self) -> dict[str, str]:
@@ -97,16 +97,16 @@ class FrontEnd:
         return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
 
     def end(self) -> None:
-        """Refuse everybody who is not answered yet, or has sent only half of a body."""
+        """Reject everybody who is not answered yet, or has sent only half of a body."""
         self.router.end()
-        self.intake.close(refusals.stopping())
+        self.intake.close(rejections.stopping())
 
     async def infer(
         self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
     ) -> Answer:
-        """Have the router answer, and count it. Raises ``Refusal``."""
+        """Have the router answer, and count it. Raises ``Rejection``."""
         if demands.tolerance is not None and served.rules is None:
-            raise refusals.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+            raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if self.dials.tolerance is not None:
             demands = _with_default(demands, self.dials.tolerance, served)
         read_us = self.router.now_us() - arrival_us
@@ -115,9 +115,9 @@ class FrontEnd:
         try:
             answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
             answered = True
-        except Refusal:
-            self.statistics[served.name].refused(self.router.now_us() - arrival_us)
-            self.feedback[served.name].refused()
+        except Rejection:
+            self.statistics[served.name].rejected(self.router.now_us() - arrival_us)
+            self.feedback[served.name].rejected()
             raise
         finally:
             self.admission.end(demands.timeout_us, answered=answered)
@@ -139,20 +139,20 @@ class FrontEnd:
         self.router.metrics.dropped(model if model in self.models else "", cause, count)
         self.live.dropped(cause, count)
 
-    def refused(self, refusal: Refusal, model: str | None) -> Reply:
-        """Count a refusal and tell it. ``model``: what the request names; None where the only one is meant."""
+    def rejected(self, rejection: Rejection, model: str | None) -> Reply:
+        """Count a rejection and tell it. ``model``: what the request names; None where the only one is meant."""
         only = next(iter(self.models)) if len(self.models) == 1 else ""
-        self.dropped(only if model is None else model, refusal.cause)
-        return Reply.refusing(refusal)
+        self.dropped(only if model is None else model, rejection.cause)
+        return Reply.rejecting(rejection)
 
-    def unauthorized(self, refusal: Refusal) -> Reply:
+    def unauthorized(self, rejection: Rejection) -> Reply:
         """The same for a request without the token, of which nothing else has been looked at."""
-        self.dropped("", refusal.cause)
-        return Reply.refusing(refusal, {"www-authenticate": "Bearer"})
+        self.dropped("", rejection.cause)
+        return Reply.rejecting(rejection, {"www-authenticate": "Bearer"})
 
     def require_admission(self) -> None:
-        """Raises ``Refusal`` (503) while the event loop is overloaded."""
-        turned_away = self.admission.refusal()
+        """Raises ``Rejection`` (503) while the event loop is overloaded."""
+        turned_away = self.admission.rejection()
         if turned_away is not None:
             raise turned_away
 
@@ -165,9 +165,9 @@ class FrontEnd:
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 
     async def example_body(self, request: Request, most_bytes: int, inflated_anyway_bytes: int) -> bytes:
-        """The body of a request for an inference, as ``body`` reads it. Raises ``Refusal`` also when the event loop is
-        overloaded, before or after the body was read."""
-        turned_away = request.scope.get("state", {}).get(REFUSAL)
+        """The body of a request for an inference, as ``body`` reads it. Raises ``Rejection`` also when the event loop
+        is overloaded, before or after the body was read."""
+        turned_away = request.scope.get("state", {}).get(REJECTION)
         if turned_away is not None:
             raise turned_away
         body = await self.body(request, most_bytes, inflated_anyway_bytes)
@@ -180,7 +180,7 @@ class FrontEnd:
         """The whole body, decompressed, of at most ``most_bytes`` in either form. ``inflated_anyway_bytes``: what a
         compressed one may become however short it is.
 
-        Raises ``Refusal``: 413 too long, 408 too slow, 415 or 400 undecodable.
+        Raises ``Rejection``: 413 too long, 408 too slow, 415 or 400 undecodable.
         """
         length = request.headers.get("content-length")
         if length is not None and length.isdigit() and int(length[:18]) > most_bytes:
@@ -201,7 +201,7 @@ class FrontEnd:
                 if message is None:
                     message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise refusals.client_gone()
+                    raise rejections.client_gone()
                 received += _within(message.get("body", b""), body.size, most_bytes)
                 body.grow(len(received) - body.size)
                 if not message.get("more_body"):
@@ -220,22 +220,22 @@ def decompressed(
 ) -> bytes:
     """``body`` inflated, no further than a bound that ``most_bytes`` and its own length give.
 
-    Raises ``Refusal``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
+    Raises ``Rejection``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
     """
     if encoding not in _WINDOW_BITS:
-        raise Refusal(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
+        raise Rejection(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
     bound = bounds.inflated_bytes(len(body), most_bytes, inflated_anyway_bytes)
     inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         # One byte more than is allowed, so that data of exactly the bound comes to its end.
         plain = inflate.decompress(body, bound + 1)
     except zlib.error:
-        raise refusals.bad_request(f"the body is not {encoding} data") from None
+        raise rejections.bad_request(f"the body is not {encoding} data") from None
     if len(plain) > bound:
         sentence = f"the decompressed body is longer than {bound} bytes, the most that one of {len(body)} may become"
-        raise refusals.too_large(f"{sentence}; send it uncompressed, or in smaller batches")
+        raise rejections.too_large(f"{sentence}; send it uncompressed, or in smaller batches")
     if not inflate.eof or inflate.unused_data:
-        raise refusals.bad_request(f"the {encoding} data is cut short, or something follows it")
+        raise rejections.bad_request(f"the {encoding} data is cut short, or something follows it")
     return plain
 
 

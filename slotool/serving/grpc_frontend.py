@@ -16,9 +16,9 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
-from slotool.serving import demands, grpc_messages, refusals, tensors
+from slotool.serving import demands, grpc_messages, rejections, tensors
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
 
@@ -73,7 +73,7 @@ class GrpcFrontEnd:
             # Streams that have ended count until they are freed; beyond 100 of these gRPC resets new ones unread.
             ("grpc.http2.max_deallocating_streams", 100 * MAX_STREAMS),
             # Of calls beyond a thousand that wait for their handler, gRPC itself cancels some, without a word.
-            # Let more wait than are open at once, so that each is taken and refused by our own limits.
+            # Let more wait than are open at once, so that each is taken and rejected by our own limits.
             ("grpc.server.max_pending_requests", 4 * limits.connections),
             ("grpc.server.max_pending_requests_hard_limit", 4 * limits.connections),
         ]
@@ -110,7 +110,8 @@ class GrpcFrontEnd:
         }
 
     def _method(self, handle: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> grpc.RpcMethodHandler:
-        """``handle`` behind what all methods share: bytes in and out, refusals as status codes, every drop counted."""
+        """``handle`` behind what all methods share: bytes in and out, rejections as status codes, every drop
+        counted."""
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
             model = ""
@@ -129,8 +130,8 @@ class GrpcFrontEnd:
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)
                 return response.SerializeToString()
-            except Refusal as error:
-                refusal = error
+            except Rejection as error:
+                rejection = error
             except asyncio.CancelledError:
                 # gRPC calls a handler off when the client leaves, and also when the client's deadline has come.
                 left_s = context.time_remaining()
@@ -138,11 +139,11 @@ class GrpcFrontEnd:
                 raise
             finally:
                 self._open_calls -= 1
-            self._front.dropped(model, refusal.cause)
-            told = [("cause", refusal.cause)]
-            if refusal.retry_after_s is not None:
-                told.append(("retry-after", str(refusal.retry_after_s)))
-            await context.abort(CODES[refusal.status], str(refusal), tuple(told))
+            self._front.dropped(model, rejection.cause)
+            told = [("cause", rejection.cause)]
+            if rejection.retry_after_s is not None:
+                told.append(("retry-after", str(rejection.retry_after_s)))
+            await context.abort(CODES[rejection.status], str(rejection), tuple(told))
             raise AssertionError("abort raises")
 
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and
@@ -150,21 +151,21 @@ class GrpcFrontEnd:
         return grpc.stream_unary_rpc_method_handler(serve)
 
     def _require_room(self) -> None:
-        """Raises ``Refusal`` (503) while as many calls are open, of all connections, as HTTP may have connections."""
+        """Raises ``Rejection`` (503) while as many calls are open, of all connections, as HTTP may have connections."""
         most = self._front.limits.connections
         if self._open_calls > most:
-            raise refusals.too_many_calls(most)
+            raise rejections.too_many_calls(most)
 
     async def _message(self, messages: AsyncIterator[bytes]) -> bytes:
-        """The request's only message. Raises ``Refusal``."""
+        """The request's only message. Raises ``Rejection``."""
         seconds = self._front.limits.body_s
         try:
             async with asyncio.timeout(seconds):
                 return await anext(messages)
         except TimeoutError:
-            raise refusals.too_slow(f"the message did not arrive within {seconds:g} s") from None
+            raise rejections.too_slow(f"the message did not arrive within {seconds:g} s") from None
         except StopAsyncIteration:
-            raise refusals.bad_request("the request has no message") from None
+            raise rejections.bad_request("the request has no message") from None
 
     def _named(self, request: Any) -> ServedModel:
         name = request.model_name if hasattr(request, "model_name") else request.name
@@ -185,7 +186,7 @@ class GrpcFrontEnd:
         """False and no error for a model that is not served, as Triton has it."""
         try:
             self._named(request)
-        except Refusal:
+        except Rejection:
             return v2.ModelReadyResponse(ready=False)
         return v2.ModelReadyResponse(ready=self._front.router.unready() is None)
 
@@ -233,5 +234,5 @@ def _nearer(asked: demands.Demands, left_s: float | None) -> demands.Demands:
     if left_s is None:
         return asked
     if left_s <= 0:
-        raise refusals.expired(0.0)
+        raise rejections.expired(0.0)
     return replace(asked, timeout_us=min(asked.timeout_us, left_s * 1e6))

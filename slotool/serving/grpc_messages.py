@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from slotool.serving import bounds, tensors
-from slotool.serving.refusals import bad_request
+from slotool.serving.rejections import bad_request
 from slotool.serving.tensors import INPUT, InferRequest
 
 _DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
@@ -34,7 +34,7 @@ def message_bytes(input_shape: Iterable[int], max_batch: int, max_bytes: int) ->
 
 
 def parse(raw: bytes, kind: type[Message]) -> Any:
-    """A message of that kind. Raises ``Refusal`` (400) when the bytes are not one, or one of thousands of fields."""
+    """A message of that kind. Raises ``Rejection`` (400) when the bytes are not one, or one of thousands of fields."""
     if len(raw) > bounds.UNCOUNTED_BYTES and kind is service_pb2.ModelInferRequest:
         _count_fields(raw, 0, len(raw), _NESTED, 0)
     try:
@@ -44,7 +44,7 @@ def parse(raw: bytes, kind: type[Message]) -> Any:
 
 
 def _count_fields(raw: bytes, at: int, end: int, nested: Mapping[int, Any], fields: int) -> int:
-    """``fields`` and how many more there are in raw[at:end]. Raises ``Refusal`` as soon as they are too many."""
+    """``fields`` and how many more there are in raw[at:end]. Raises ``Rejection`` as soon as they are too many."""
     while at < end:
         tag, at = _varint(raw, at)
         fields += 1
@@ -77,7 +77,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 def parse_infer(request: Any, input_shape: tuple[int, ...], *, max_batch: int) -> InferRequest:
     """Read a ``ModelInferRequest``; its tensor is in ``raw_input_contents`` or in ``fp32_contents``.
 
-    Raises ``Refusal`` (400) naming what is wrong.
+    Raises ``Rejection`` (400) naming what is wrong.
     """
     bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
     bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
@@ -138,7 +138,7 @@ def format_infer(
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values of a map of ``InferParameter``; one without a value is None, as if it were absent.
 
-    Raises ``Refusal`` (400) when there are too many.
+    Raises ``Rejection`` (400) when there are too many.
     """
     bounds.require_few(len(given), bounds.MAX_PARAMETERS, "parameters")
     chosen = ((name, parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in given.items())

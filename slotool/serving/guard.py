@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from slotool.errors import InputError
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
 SHORTEST_TOKEN = 16
@@ -29,13 +29,14 @@ class Token:
     secret: bytes
 
     def check(self, authorization: str | None) -> None:
-        """Raises ``Refusal`` (401) unless this is the header that shows the token. Takes equally long for any guess."""
+        """Raises ``Rejection`` (401) unless this is the header that shows the token. Takes equally long for any
+        guess."""
         if authorization is None:
-            raise Refusal(401, "unauthorized", "this server wants Authorization: Bearer TOKEN")
+            raise Rejection(401, "unauthorized", "this server wants Authorization: Bearer TOKEN")
         scheme, _, shown = authorization.partition(" ")
         right = hmac.compare_digest(shown.strip().encode(errors="replace"), self.secret)
         if scheme.lower() != "bearer" or not right:
-            raise Refusal(401, "unauthorized", "the token is not this server's")
+            raise Rejection(401, "unauthorized", "the token is not this server's")
 
     @classmethod
     def of(cls, text: str, source: str) -> Token:
@@ -64,12 +65,12 @@ def others_can_read(path: Path) -> bool:
 
 class BearerGuard:
     """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for the token,
-    wants the token. ``refused`` makes the response."""
+    wants the token. ``rejected`` makes the response."""
 
-    def __init__(self, app: ASGIApp, token: Token, refused: Callable[[Refusal], ASGIApp]):
+    def __init__(self, app: ASGIApp, token: Token, rejected: Callable[[Rejection], ASGIApp]):
         self._app = app
         self._token = token
-        self._refused = refused
+        self._rejected = rejected
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
@@ -77,8 +78,8 @@ class BearerGuard:
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
                 self._token.check(shown[0] if len(shown) == 1 else None)
-            except Refusal as refusal:
-                app = self._refused(refusal)
+            except Rejection as rejection:
+                app = self._rejected(rejection)
         await app(scope, receive, send)
 
 
@@ -100,7 +101,7 @@ def is_from_browser(request: Request) -> bool:
 
 
 def require_same_origin(request: Request, *, has_token: bool) -> None:
-    """Raises ``Refusal`` (403) when a page of another site may have sent this.
+    """Raises ``Rejection`` (403) when a page of another site may have sent this.
 
     A browser says where a page came from in ``Origin`` and ``Sec-Fetch-Site``. A page whose own name was made to point
     here (DNS rebinding) agrees in both; without a token only addresses and localhost are taken as this server's name.
@@ -110,7 +111,7 @@ def require_same_origin(request: Request, *, has_token: bool) -> None:
     site = request.headers.get("sec-fetch-site", "same-origin")
     foreign = site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != host)
     if foreign or not (has_token or _is_address(host)):
-        raise Refusal(403, "forbidden", "only this server's own page, or a client that is no browser, may change it")
+        raise Rejection(403, "forbidden", "only this server's own page, or a client that is no browser, may change it")
 
 
 def _is_address(host: str) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import JpegImagePlugin, PngImagePlugin
 
-from slotool.serving.refusals import Refusal, bad_request
+from slotool.serving.rejections import Rejection, bad_request
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 # Encoders cut pixels into pieces of 8 KiB or more; metadata comes in a few tens of chunks.
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 def decode(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
     """float32 [channels, height, width] in [0, 1], grey for one channel, RGB for three.
 
-    Raises ``Refusal`` (400) for a file that is damaged, animated, of another size or of more than 8 bits per channel.
+    Raises ``Rejection`` (400) for a file that is damaged, animated, of another size or of more than 8 bits per channel.
     """
     frame = _png(body) if body.startswith(PNG) else _jpeg(body)
     if (frame.width, frame.height) != (width, height):
@@ -127,5 +127,5 @@ def _jpeg(body: bytes) -> Frame:
     return Frame(*size, b"".join([*kept, b"\xff\xd9"]))
 
 
-def _damaged(why: str = "its data is damaged") -> Refusal:
+def _damaged(why: str = "its data is damaged") -> Rejection:
     return bad_request(f"the image cannot be decoded: {why}")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from slotool.serving import refusals
-from slotool.serving.refusals import Refusal
+from slotool.serving import rejections
+from slotool.serving.rejections import Rejection
 
 
 class Intake:
@@ -20,12 +20,12 @@ class Intake:
     def __init__(self, max_bytes: int, max_s: float):
         self._max_bytes, self._max_s = max_bytes, max_s
         self._bodies: set[Body] = set()
-        self._closed: Refusal | None = None
+        self._closed: Rejection | None = None
         self.held_bytes = 0
 
-    def begin(self, on_end: Callable[[Refusal], None]) -> Body:
+    def begin(self, on_end: Callable[[Rejection], None]) -> Body:
         """A body whose first bytes are here. ``on_end`` is called at most once, when it is given up for others or the
-        server ends: it may not read further bytes. Raises that ``Refusal`` (503) if the server ends already."""
+        server ends: it may not read further bytes. Raises that ``Rejection`` (503) if the server ends already."""
         if self._closed is not None:
             raise self._closed
         body = Body(self, on_end)
@@ -34,33 +34,33 @@ class Intake:
 
     @asynccontextmanager
     async def body(self) -> AsyncIterator[Body]:
-        """For the time in which a body is read: tell what is returned how it grows. Raises ``Refusal``: 408 when it
+        """For the time in which a body is read: tell what is returned how it grows. Raises ``Rejection``: 408 when it
         takes too long, 503 when it is given up for others or the server ends."""
         body = None
         try:
             async with asyncio.timeout(self._max_s) as limit:
-                body = self.begin(lambda refusal: _expire(limit))
+                body = self.begin(lambda rejection: _expire(limit))
                 yield body
         except TimeoutError:
-            refusal = body.refusal if body is not None else None
-            raise refusal or refusals.too_slow(f"the body did not arrive within {self._max_s:g} s") from None
+            rejection = body.rejection if body is not None else None
+            raise rejection or rejections.too_slow(f"the body did not arrive within {self._max_s:g} s") from None
         finally:
             if body is not None:
                 body.finish()
 
-    def close(self, refusal: Refusal) -> None:
-        """Read no further, from anybody; ``refusal`` says why."""
-        self._closed = refusal
+    def close(self, rejection: Rejection) -> None:
+        """Read no further, from anybody; ``rejection`` says why."""
+        self._closed = rejection
         for body in list(self._bodies):
-            body.end(refusal)
+            body.end(rejection)
 
     def grown(self, count: int) -> None:
         self.held_bytes += count
         if self.held_bytes > self._max_bytes:
-            held = sum(body.size for body in self._bodies if body.refusal is None)
+            held = sum(body.size for body in self._bodies if body.rejection is None)
             if held > self._max_bytes:
-                largest = max((body for body in self._bodies if body.refusal is None), key=lambda body: body.size)
-                largest.end(refusals.too_many_bytes(self._max_bytes))
+                largest = max((body for body in self._bodies if body.rejection is None), key=lambda body: body.size)
+                largest.end(rejections.too_many_bytes(self._max_bytes))
 
     def finished(self, body: Body) -> None:
         if body in self._bodies:
@@ -69,11 +69,11 @@ class Intake:
 
 
 class Body:
-    """One body on its way in; ``size``: bytes of it that are here; ``refusal``: why it is read no further."""
+    """One body on its way in; ``size``: bytes of it that are here; ``rejection``: why it is read no further."""
 
-    def __init__(self, intake: Intake, on_end: Callable[[Refusal], None]):
+    def __init__(self, intake: Intake, on_end: Callable[[Rejection], None]):
         self.size = 0
-        self.refusal: Refusal | None = None
+        self.rejection: Rejection | None = None
         self._intake, self._on_end = intake, on_end
 
     def grow(self, count: int) -> None:
@@ -81,11 +81,11 @@ class Body:
         self.size += count
         self._intake.grown(count)
 
-    def end(self, refusal: Refusal) -> None:
-        """Read no further: whoever reads it is told this refusal instead."""
-        if self.refusal is None:
-            self.refusal = refusal
-            self._on_end(refusal)
+    def end(self, rejection: Rejection) -> None:
+        """Read no further: whoever reads it is told this rejection instead."""
+        if self.rejection is None:
+            self.rejection = rejection
+            self._on_end(rejection)
 
     def finish(self) -> None:
         """It is whole, or nobody reads it any more."""

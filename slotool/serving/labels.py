@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.serving import bounds, refusals
+from slotool.serving import bounds, rejections
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
 from slotool.serving.tensors import json_object
@@ -41,8 +41,8 @@ def _asked(body: bytes) -> tuple[str, np.ndarray]:
     document = json_object(body)
     request, labels = document.get("request"), document.get("labels")
     if not isinstance(request, str):
-        raise refusals.bad_request("request: the text that came with the answer is expected")
+        raise rejections.bad_request("request: the text that came with the answer is expected")
     whole = isinstance(labels, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in labels)
     if not isinstance(labels, list) or not labels or not whole or not all(abs(n) < 2**31 for n in labels):
-        raise refusals.bad_request("labels: a list of classes is expected, one per example")
+        raise rejections.bad_request("labels: a list of classes is expected, one per example")
     return request, np.array(labels, dtype=np.int64)

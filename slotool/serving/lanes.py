@@ -12,9 +12,9 @@ import numpy as np
 
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
-from slotool.serving import refusals
+from slotool.serving import rejections
 from slotool.serving.ensemble import Scored
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -58,10 +58,10 @@ class Ticket:
     def unwanted(self) -> bool:
         return self.future.cancelled() or self.is_gone()
 
-    def refuse(self, refusal: Refusal) -> None:
+    def reject(self, rejection: Rejection) -> None:
         # A cancelled future has nobody behind it.
         if not self.future.done():
-            self.future.set_exception(refusal)
+            self.future.set_exception(rejection)
 
 
 class Lane:
@@ -70,38 +70,38 @@ class Lane:
     ``no_worker``: says why nobody could be served now, if that is so: the reason then for a deadline that passed.
     """
 
-    def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Refusal | None]):
+    def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Rejection | None]):
         self.served = served
         self._no_worker = no_worker
         self.switched_to: OperatingPoint | None = None
         self.state = Dispatcher(served.policy, workers)
         self.tickets: dict[str, Ticket] = {}
 
-    def refuse(self, drops: Sequence[Drop], now_us: float) -> None:
+    def reject(self, drops: Sequence[Drop], now_us: float) -> None:
         for drop in drops:
             ticket = self.tickets.pop(drop.query.id)
             no_worker = self._no_worker() if drop.outcome is RequestOutcome.EXPIRED else None
-            ticket.refuse(no_worker or refusal_of(drop, now_us, ticket.margin_us))
+            ticket.reject(no_worker or rejection_of(drop, now_us, ticket.margin_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
-        """Refuse a query without a deadline that has waited for too long; whether it still waited."""
+        """Reject a query without a deadline that has waited for too long; whether it still waited."""
         if not self.state.withdraw(query, RequestOutcome.EXPIRED):
             return False
-        refusal = self._no_worker() or refusals.waited_too_long(now_us - query.arrival_us)
-        self.tickets.pop(query.id).refuse(refusal)
+        rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
+        self.tickets.pop(query.id).reject(rejection)
         return True
 
-    def end(self, refusal: Refusal) -> None:
-        """Refuse everybody who waits, and everybody whose call has not ended."""
+    def end(self, rejection: Rejection) -> None:
+        """Reject everybody who waits, and everybody whose call has not ended."""
         for query in list(self.state.queue):
             self.state.withdraw(query)
-            self.tickets.pop(query.id).refuse(refusal)
+            self.tickets.pop(query.id).reject(rejection)
         for ticket in self.tickets.values():
-            ticket.refuse(refusal)
+            ticket.reject(rejection)
 
     def withdraw(self, query: Query) -> None:
         self.state.withdraw(query)
-        self.tickets.pop(query.id).refuse(refusals.client_gone())
+        self.tickets.pop(query.id).reject(rejections.client_gone())
 
 
 def urgency(lane: Lane) -> tuple[float, float, float]:
@@ -110,15 +110,15 @@ def urgency(lane: Lane) -> tuple[float, float, float]:
     return query.urgency
 
 
-def refusal_of(drop: Drop, now_us: float, margin_us: float) -> Refusal:
+def rejection_of(drop: Drop, now_us: float, margin_us: float) -> Rejection:
     if drop.outcome is RequestOutcome.EXPIRED:
         waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
-        return refusals.too_near(waited_us, left_us) if left_us > 0 else refusals.expired(waited_us)
+        return rejections.deadline_infeasible(waited_us, left_us) if left_us > 0 else rejections.expired(waited_us)
     if drop.outcome is RequestOutcome.FAILED:
-        return Refusal(500, "failed", drop.reason)
+        return Rejection(500, "failed", drop.reason)
     if drop.reason == ACCURACY_UNKNOWN:
-        return refusals.bad_request(f"{drop.reason}: ask without a minimum accuracy")
-    return refusals.shed(drop.reason) if drop.outcome is RequestOutcome.SHED else refusals.cannot_meet(drop.reason)
+        return rejections.bad_request(f"{drop.reason}: ask without a minimum accuracy")
+    return rejections.shed(drop.reason) if drop.outcome is RequestOutcome.SHED else rejections.cannot_meet(drop.reason)
 
 
 class DefaultDeadline:
@@ -145,7 +145,7 @@ class DefaultDeadline:
         return self._waiting[0][0] if self._waiting else math.inf
 
     def expire(self, now_us: float) -> None:
-        """Refuse those that have waited for too long. One that is at work is given the time of its call."""
+        """Reject those that have waited for too long. One that is at work is given the time of its call."""
         while self.next_us <= now_us:
             _, lane, name = self._waiting.popleft()
             lane.expire(lane.tickets[name].query, now_us)

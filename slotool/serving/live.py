@@ -91,7 +91,7 @@ class Live:
 
         Rates per second, shares in [0, 1], latencies in µs; null where nothing can be said. ``attainment``: share
         answered in time of all requests but those a client has itself to blame for. ``accuracy``: expected, of the
-        answers whose point's accuracy is known; ``effective``: the same where late and refused ones count as wrong.
+        answers whose point's accuracy is known; ``effective``: the same where late and rejected ones count as wrong.
         """
         return [second for second in self._closed if second["number"] > number]
 
@@ -108,16 +108,16 @@ class Live:
 
     def _figures(self, second: _Second, span_s: float, now_s: float) -> dict[str, Any]:
         answered = second.in_time + second.late
-        refused = sum(count for cause, count in second.drops.items() if cause not in CLIENTS_OWN)
+        rejected = sum(count for cause, count in second.drops.items() if cause not in CLIENTS_OWN)
         p50_us, p99_us = np.quantile(second.latencies_us, (0.5, 0.99)).tolist() if answered else (None, None)
         return {
             "number": self._number,
             "up_s": round(now_s - self._began_s, 3),
             "answered": answered / span_s,
-            "refused": refused / span_s,
-            "attainment": second.in_time / (answered + refused) if answered + refused else None,
+            "rejected": rejected / span_s,
+            "attainment": second.in_time / (answered + rejected) if answered + rejected else None,
             "accuracy": second.accuracy / second.known if second.known else None,
-            "effective": second.right / (answered + refused) if second.known and second.known == answered else None,
+            "effective": second.right / (answered + rejected) if second.known and second.known == answered else None,
             "p50_us": p50_us,
             "p99_us": p99_us,
             "waiting": self._waiting(),

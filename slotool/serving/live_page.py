@@ -18,7 +18,7 @@ from slotool.errors import InputError
 from slotool.serving import bounds, tensors
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import require_same_origin, wants_page
-from slotool.serving.refusals import bad_request
+from slotool.serving.rejections import bad_request
 
 TICK_S = 1.0
 # Nothing is fetched from elsewhere, whatever the page holds, and no other site may show it in a frame.

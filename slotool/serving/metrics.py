@@ -28,7 +28,7 @@ class Labelled(Protocol):
 class Metrics:
     """Requests by outcome, their latency, the mix of operating points, and drops by cause.
 
-    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Refusal``.
+    Outcomes: ``ok``, ``late`` (answered after the deadline), or the cause of a ``Rejection``.
     """
 
     def __init__(self) -> None:

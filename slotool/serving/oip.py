@@ -110,7 +110,7 @@ class OpenInference:
         arrival_us: float,
         is_gone: Callable[[], bool],
     ) -> Reply:
-        """What an inference request is answered with. ``headers``: names in lower case. Raises ``Refusal``."""
+        """What an inference request is answered with. ``headers``: names in lower case. Raises ``Rejection``."""
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)

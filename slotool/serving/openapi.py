@@ -13,7 +13,7 @@ from slotool.serving.served import ServedModel
 from slotool.serving.tensors import INPUT, OUTPUTS
 
 Document = dict[str, Any]
-_REFUSALS = {
+_REJECTIONS = {
     400: "The request cannot be understood",
     401: "The token is missing or wrong",
     403: "A page of another site may not do this",
@@ -241,10 +241,10 @@ def _explanation() -> Document:
     return _object(told, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
 
 
-def _operation(summary: str, content: Document | None, refusals: Sequence[int] = _LOOKING) -> Document:
+def _operation(summary: str, content: Document | None, rejections: Sequence[int] = _LOOKING) -> Document:
     answered: Document = {"description": "Answered"} | ({"content": content} if content is not None else {})
-    refused = {str(s): {"description": _REFUSALS[s], "content": _json(_ref("Error"))} for s in refusals}
-    return {"summary": summary, "responses": {"200": answered, **refused}}
+    rejected = {str(s): {"description": _REJECTIONS[s], "content": _json(_ref("Error"))} for s in rejections}
+    return {"summary": summary, "responses": {"200": answered, **rejected}}
 
 
 def _probe(operation: Document) -> Document:
@@ -256,8 +256,8 @@ def _flag(name: str) -> Document:
     return _object({name: {"type": "boolean"}}, [name])
 
 
-def _ready(summary: str, refusals: Sequence[int] = _LOOKING) -> Document:
-    operation = _operation(summary, _json(_flag("ready")), refusals)
+def _ready(summary: str, rejections: Sequence[int] = _LOOKING) -> Document:
+    operation = _operation(summary, _json(_flag("ready")), rejections)
     unready = _object({"ready": {"const": False}, "error": _TEXT}, ["ready", "error"])
     operation["responses"]["503"] = {"description": "Not ready", "content": _json(unready)}
     return operation

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool.serving import images
-from slotool.serving.refusals import bad_request
+from slotool.serving.rejections import bad_request
 
 _NPY = b"\x93NUMPY"
 _NPY_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -28,9 +28,9 @@ def takes_long(body: bytes, input_shape: Sequence[int]) -> bool:
 def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
     """float32 [1, *input_shape], finite, from a body that tells its kind by its first bytes.
 
-    ``.npy``: one floating array of that shape (axes of length 1 may differ), or uint8 pixels, which become [0, 1].
-    PNG and JPEG: as many pixels as the model takes, made grey or RGB as its channels want. Anything else must be
-    exactly one example of little-endian float32. Raises ``Refusal`` (400) naming what is wrong, whatever the bytes are.
+    ``.npy``: one floating array of that shape (axes of length 1 may differ), or uint8 pixels, which become [0, 1]. PNG
+    and JPEG: as many pixels as the model takes, made grey or RGB as its channels want. Anything else must be exactly
+    one example of little-endian float32. Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
     """
     shape = tuple(input_shape)
     if body.startswith(_NPY):

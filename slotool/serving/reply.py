@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -35,12 +35,12 @@ class Reply(NamedTuple):
         return cls(_ENCODER.encode(document).encode(), JSON, status, headers)
 
     @classmethod
-    def refusing(cls, refusal: Refusal, headers: Mapping[str, str] = _NONE) -> Reply:
-        """The refusal's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it, and when to try
+    def rejecting(cls, rejection: Rejection, headers: Mapping[str, str] = _NONE) -> Reply:
+        """The rejection's sentence as ``{"error": sentence}``, as the Open Inference Protocol has it, and when to try
         again, where that is known."""
-        if refusal.retry_after_s is not None:
-            headers = {"retry-after": str(refusal.retry_after_s), **headers}
-        return cls.of_json({"error": str(refusal)}, refusal.status, headers)
+        if rejection.retry_after_s is not None:
+            headers = {"retry-after": str(rejection.retry_after_s), **headers}
+        return cls.of_json({"error": str(rejection)}, rejection.status, headers)
 
     @classmethod
     def broken(cls, error: BaseException) -> Reply:

@@ -14,7 +14,7 @@ import numpy as np
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
-from slotool.serving import refusals
+from slotool.serving import rejections
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, InlineEngine, WorkerLost
 from slotool.serving.ensemble import Scored, plan_of
@@ -23,7 +23,7 @@ from slotool.serving.lanes import Answer, DefaultDeadline, Lane, Ticket, urgency
 from slotool.serving.margin import Margin
 from slotool.serving.metrics import Metrics
 from slotool.serving.pair import Outcome, Pair, Told
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -48,7 +48,7 @@ class Router:
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     what has arrived after each that is long, and after a millisecond of short ones, so that an urgent newcomer
     overtakes. A request whose worker is lost is given to another one while its deadline lasts. Deadlines are brought
-    forward by ``margin``, learnt from answers. ``max_queue``: requests waiting beyond this are refused on arrival.
+    forward by ``margin``, learnt from answers. ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: for so long those without a deadline wait for a worker (``inf``: for ever).
     ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
     from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
@@ -80,7 +80,7 @@ class Router:
         self._lanes = {name: Lane(served, self._workers, self._no_worker) for name, served in models.items()}
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
-        self._ended: Refusal | None = None
+        self._ended: Rejection | None = None
         self.is_draining = False
         self._numbered = 0
         self._scheduled = False
@@ -111,17 +111,17 @@ class Router:
         """Workers that are at a call."""
         return len(self._workers.running)
 
-    def unready(self) -> Refusal | None:
+    def unready(self) -> Rejection | None:
         """Why no request could be answered now; None while a worker is there that has every model warm."""
-        return refusals.stopping() if self.is_draining else self._no_worker()
+        return rejections.stopping() if self.is_draining else self._no_worker()
 
     def listen(self) -> None:
         """From now on notice, in the running event loop, workers that are lost while they are idle."""
         self.engine.listen()
 
     def end(self) -> None:
-        """Refuse everybody who is not answered yet, also those whose call has not ended, and all who come."""
-        self._ended = refusals.stopping()
+        """Reject everybody who is not answered yet, also those whose call has not ended, and all who come."""
+        self._ended = rejections.stopping()
         for lane in self._lanes.values():
             lane.end(self._ended)
 
@@ -145,7 +145,7 @@ class Router:
     ) -> Answer:
         """The answer for ``x`` (float32 [n, *input_shape]) of the model ``name``, when its turn has come.
 
-        ``is_gone`` tells, just before any work is done, whether the client has left. Raises ``Refusal``.
+        ``is_gone`` tells, just before any work is done, whether the client has left. Raises ``Rejection``.
         """
         lane = self._lanes[name]
         if self._ended is not None:
@@ -154,7 +154,7 @@ class Router:
             self._require_worker(demands.timeout_us)
         waiting = self.waiting()
         if waiting >= self._max_queue:
-            raise refusals.queue_full(waiting)
+            raise rejections.queue_full(waiting)
         self._numbered += 1
         margin_us = self.margin.of(demands.timeout_us, arrival_us)
         query = Query(
@@ -183,12 +183,14 @@ class Router:
         loop.call_soon(self.margin.saw, lag_us + ticket.overrun_us, now_us)
         return answer
 
-    def _no_worker(self) -> Refusal | None:
+    def _no_worker(self) -> Rejection | None:
         alive = self.alive()
-        return None if alive else refusals.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
+        return (
+            None if alive else rejections.no_worker(self.engine.workers, self.engine.workers, self.engine.ready_in_s())
+        )
 
     def _require_worker(self, timeout_us: float) -> None:
-        """Raises ``Refusal`` for a request whose deadline comes before a worker is expected to be there."""
+        """Raises ``Rejection`` for a request whose deadline comes before a worker is expected to be there."""
         no_worker = self._no_worker()
         if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
             raise no_worker
@@ -223,20 +225,20 @@ class Router:
             self._wake_if_needed(blocked_us=now_us - began_us)
         elif self.waiting():
             for lane in self._lanes.values():
-                lane.refuse(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
+                lane.reject(lane.state.turn(now_us)[1], now_us)  # those whose deadline has come
             self._set_alarm()
 
     def _turn(self, lane: Lane, now_us: float) -> None:
         while (query := lane.state.queue.peek()) is not None and lane.tickets[query.id].unwanted:
             lane.withdraw(query)
         batch, drops = lane.state.turn(now_us)
-        lane.refuse(drops, now_us)
+        lane.reject(drops, now_us)
         if batch is None:
             return
         tickets = [lane.tickets[query.id] for query in batch.queries]
         for ticket in tickets[1:]:
             if ticket.unwanted:
-                ticket.refuse(refusals.client_gone())
+                ticket.reject(rejections.client_gone())
         self._call(lane, batch, [ticket for ticket in tickets if not ticket.future.done()])
 
     def _note_switch(self, lane: Lane, point: OperatingPoint) -> None:
@@ -307,7 +309,7 @@ class Router:
             first = last
             if np.isnan(part.confidence).any():
                 overflow = "the model's scores overflow on this input: its values are too large"
-                ticket.refuse(refusals.bad_request(overflow))
+                ticket.reject(rejections.bad_request(overflow))
             elif not ticket.future.done():
                 ticket.overrun_us = took_us - planned_us if planned_us else 0.0
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + ticket.margin_us
@@ -321,7 +323,7 @@ class Router:
             if ticket.attempts >= MOST_ATTEMPTS:
                 lane.state.withdraw(query)
                 del lane.tickets[query.id]
-                ticket.refuse(refusals.failed(error))
+                ticket.reject(rejections.failed(error))
             elif self._default_deadline.has_passed(query, now_us):
                 lane.expire(query, now_us)
             else:
@@ -337,7 +339,7 @@ class Router:
                 lane.state.arrive(ticket.query, returning=True)
                 self.metrics.retried(lane.served.name)
             else:
-                ticket.refuse(refusals.failed(error))
+                ticket.reject(rejections.failed(error))
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
         """The engine's word on a worker that is not in a call, or is there again."""

@@ -33,7 +33,7 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket with an address, which refuses connections until a server listens on it. Port 0 takes any free one.
+    """A socket with an address, which rejects connections until a server listens on it. Port 0 takes any free one.
 
     Raises ``InputError`` for a host that is not an address of this machine, ``OSError`` for a port in use or one that
     needs more rights.
@@ -93,7 +93,7 @@ def serve_until_told(
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; whoever is not
-    answered by then is refused with a sentence.
+    answered by then is rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
     ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: told if the limit of open files is too low.
@@ -102,7 +102,7 @@ def serve_until_told(
     allowed = allow_connections(wanted)
     if allowed < wanted:
         warn(
-            f"the limit of open files allows {allowed} connections, not {wanted}: whoever comes beyond them is refused"
+            f"the limit of open files allows {allowed} connections, not {wanted}: whoever comes beyond them is rejected"
             f" with 503; raise it before the start, with: ulimit -n {2 * wanted}"
         )
     server = Server(

@@ -28,8 +28,8 @@ class _Total:
 class Statistics:
     """What happened to the requests of one model that reached the router: bad requests are not the model's.
 
-    Durations: ``success`` and ``fail`` from arrival to answer or refusal, ``read`` from arrival until the tensors were
-    read, ``queue`` from there to dispatch, ``compute`` in the model.
+    Durations: ``success`` and ``fail`` from arrival to answer or rejection, ``read`` from arrival until the tensors
+    were read, ``queue`` from there to dispatch, ``compute`` in the model.
     """
 
     success: _Total = field(default_factory=_Total)
@@ -52,8 +52,8 @@ class Statistics:
         self.executions += len(answer.scored.logits) / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
-    def refused(self, after_us: float) -> None:
-        """Count a request refused that long after it arrived."""
+    def rejected(self, after_us: float) -> None:
+        """Count a request rejected that long after it arrived."""
         self.fail.add(after_us)
 
     def document(self, model: str, version: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import orjson
 
 from slotool import strict_json
 from slotool.serving import bounds
-from slotool.serving.refusals import bad_request, shown
+from slotool.serving.rejections import bad_request, shown
 
 HEADER_LENGTH = "inference-header-content-length"
 INPUT = "input"
@@ -44,7 +44,7 @@ def parse_request(
     """Read an inference request for a model of this ``input_shape``.
 
     ``header_length``: text of the header ``Inference-Header-Content-Length``, None without one.
-    Raises ``Refusal`` (400) naming what is wrong, whatever the bytes are.
+    Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
     """
     head, raw = _split(body, header_length)
     read = _remembered if raw and len(head) <= _REMEMBERED_BYTES else _read
@@ -156,7 +156,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
 
 
 def json_object(head: bytes) -> dict[str, Any]:
-    """A JSON object, strictly. Raises ``Refusal`` (400) for anything else."""
+    """A JSON object, strictly. Raises ``Rejection`` (400) for anything else."""
     try:
         document = strict_json.decode(head)
     except strict_json.JsonError as error:
@@ -176,13 +176,13 @@ def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def require_finite(x: np.ndarray) -> None:
-    """Raises ``Refusal`` (400) when a value is not a number."""
+    """Raises ``Rejection`` (400) when a value is not a number."""
     if not np.isfinite(x).all():
         raise bad_request(f"input {INPUT}: it holds NaN or infinity")
 
 
 def only_input(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The one FP32 tensor of a request's ``inputs``. Raises ``Refusal`` (400)."""
+    """The one FP32 tensor of a request's ``inputs``. Raises ``Rejection`` (400)."""
     inputs = document.get("inputs")
     if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
         raise bad_request(f"inputs: a list of one tensor named {INPUT} is expected")
@@ -194,7 +194,7 @@ def only_input(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shape_of(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
-    """A tensor's shape, [batch, *input_shape]. Raises ``Refusal`` (400)."""
+    """A tensor's shape, [batch, *input_shape]. Raises ``Rejection`` (400)."""
     shape = tensor.get("shape")
     whole = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in shape)
     if not whole or not isinstance(shape, list) or tuple(shape[1:]) != input_shape or not shape or shape[0] < 1:
@@ -252,7 +252,7 @@ def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
 
 
 def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
-    """Names of the outputs asked for, with whether in binary form. Raises ``Refusal`` (400)."""
+    """Names of the outputs asked for, with whether in binary form. Raises ``Rejection`` (400)."""
     binary = parameters.get("binary_data_output", False)
     if not isinstance(binary, bool):
         raise bad_request("binary_data_output: true or false is expected")

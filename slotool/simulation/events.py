@@ -13,7 +13,7 @@ from slotool.scheduling.batching import BatchingPolicy
 from slotool.scheduling.batching.kernel import CHOOSE
 from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import RECENT
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, SimulationResult
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes, draw_us
 
@@ -187,7 +187,7 @@ def _run(  # noqa: PLR0912
             cell = choose(latency_us, accuracy, sizes, plan, now, queued_us[head:tail], lowest, 0,
                           arrival_us[max(0, arrived - RECENT) : arrived], free_us)  # fmt: skip
         if cell < 0:
-            status[queued[head]] = REFUSED
+            status[queued[head]] = REJECTED
             head += 1
             continue
         row = cell // columns

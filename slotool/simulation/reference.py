@@ -12,11 +12,11 @@ import numpy as np
 from slotool.scheduling import Batch, Dispatcher, Policy, Query, RequestOutcome
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.events import ROUNDING_US
-from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REFUSED, SHED, WAITING, SimulationResult
+from slotool.simulation.result import EXPIRED, IN_TIME, LATE, REJECTED, SHED, WAITING, SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
 
-_STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REFUSED: REFUSED, RequestOutcome.SHED: SHED}
+_STATUS = {RequestOutcome.EXPIRED: EXPIRED, RequestOutcome.REJECTED: REJECTED, RequestOutcome.SHED: SHED}
 
 
 def simulate_plainly(

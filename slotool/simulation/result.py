@@ -10,7 +10,7 @@ import numpy as np
 from slotool.scheduling.batching import ControlGrid
 from slotool.simulation.scenario import Scenario
 
-WAITING, IN_TIME, LATE, EXPIRED, REFUSED, SHED = 0, 1, 2, 3, 4, 5
+WAITING, IN_TIME, LATE, EXPIRED, REJECTED, SHED = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class SimulationResult:
     """Per query: int8 ``status``; float64 ``started_us``, ``done_us`` (NaN when never served), ``row`` (int16) of the
     grid and ``batch`` (int16), how many were served together (-1 and 0 when never).
 
-    ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REFUSED``: the policy had no way to meet
+    ``EXPIRED``: the deadline came while it waited, or no worker was left. ``REJECTED``: the policy had no way to meet
     it. ``SHED``: it gave way to more important ones. All three are drops. ``busy_us``: worker time spent, ``calls``:
     on how many calls.
     """
@@ -50,7 +50,7 @@ class SimulationResult:
             "accuracy": self.utility / in_time if in_time else float("nan"),
             "effective_accuracy": self.utility / count,
             **tally,
-            "drops": tally["expired"] + tally["refused"] + tally["shed"],
+            "drops": tally["expired"] + tally["rejected"] + tally["shed"],
             "mean_batch": float((self.status != 0)[self.batch > 0].sum() / self.calls) if self.calls else 0.0,
             "utilisation": self.busy_us / self._alive_us(),
             "calls": self.calls,
@@ -68,4 +68,4 @@ class SimulationResult:
         return float(np.minimum(deaths, ended_us).sum())
 
 
-_NAMES = {"late": LATE, "expired": EXPIRED, "refused": REFUSED, "shed": SHED}
+_NAMES = {"late": LATE, "expired": EXPIRED, "rejected": REJECTED, "shed": SHED}

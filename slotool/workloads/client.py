@@ -151,7 +151,7 @@ class LocalRun(LoadRun):
             if reply.status == 0:
                 raise RunError(f"no server answers at {self.target.address} ({reply.error})")
             if reply.status in _MISUNDERSTOOD:
-                raise InputError(f"{channel.where} refuses the request ({reply.status}): {reply.error}")
+                raise InputError(f"{channel.where} rejects the request ({reply.status}): {reply.error}")
 
     async def _send(self, channel: Channel, number: int, intended_s: float) -> None:
         row: dict[str, Any] = {

@@ -97,7 +97,7 @@ class Endpoint(ABC):
     def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
         """Read a 2xx response; ``headers``: names in lower case. Raises ``ValueError`` saying what is wrong with it."""
 
-    def refusal(self, body: bytes) -> str:
+    def rejection(self, body: bytes) -> str:
         """The reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
         try:
             document = strict_json.decode(body)

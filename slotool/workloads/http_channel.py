@@ -48,7 +48,7 @@ class HttpChannel(Channel):
         else:
             connection.close()
         if not 200 <= response.status < 300:
-            return Reply(response.status, response.at_s, error=self._endpoint.refusal(response.body))
+            return Reply(response.status, response.at_s, error=self._endpoint.rejection(response.body))
         try:
             return Reply(response.status, response.at_s, self._endpoint.answer(response.headers, response.body))
         except ValueError as error:

@@ -11,8 +11,8 @@ from live_server import ThreeLinear, served
 from uvicorn import Config
 from wire import Answer, Wire, answers
 
-from slotool.serving import Limits, Router, create_app, refusals
-from slotool.serving.admission import REFUSAL
+from slotool.serving import Limits, Router, create_app, rejections
+from slotool.serving.admission import REJECTION
 from slotool.serving.guard import Token
 from slotool.serving.server import Server
 
@@ -54,7 +54,7 @@ class Case:
         object.__setattr__(self, "sent", "\r\n".join(lines).encode() + body)
 
 
-OVERLOADED = refusals.overloaded(8, 1e4, 1e5)
+OVERLOADED = rejections.overloaded(8, 1e4, 1e5)
 WRONG = ("Authorization: Bearer nobody-knows-this",)
 EXPECT = ("Expect: 100-continue",)
 CASES = {
@@ -107,7 +107,7 @@ class Servers:
         token = Token.of(TOKEN, "here") if kind == GUARDED else None
         app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), token=token)
         if kind == FULL:
-            app.state.front.admission.refusal = lambda: OVERLOADED
+            app.state.front.admission.rejection = lambda: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config
         own.load()
         plain = Config(app, log_level="critical", lifespan="off", ws="none", date_header=False, server_header=False)
@@ -120,7 +120,7 @@ class Servers:
 
     def plain(self, kind: str, protocol: Any) -> Wire:
         # What slotool's protocol would tell the application about the load.
-        state = {REFUSAL: OVERLOADED} if kind == FULL else {}
+        state = {REJECTION: OVERLOADED} if kind == FULL else {}
         return Wire(protocol, self._apps[kind][1], state)
 
 

@@ -36,7 +36,7 @@ def ask(connection: socket.socket, request: bytes = HEAD + X.tobytes()) -> bytes
 
 
 def overload(live: LiveServer, until_s: float) -> list[bytes]:
-    """Thirty clients that ask again as soon as they are answered or refused. The answers."""
+    """Thirty clients that ask again as soon as they are answered or rejected. The answers."""
     said: list[bytes] = []
 
     def client() -> None:

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as v2
 
 from slotool.serving import Limits, Router, create_app
 from slotool.serving.frontend import decompressed
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 BODIES = hostile_bodies()
 # The promise is 20 ms. Here other processes share the cores, so that only what is far beyond it fails; the figures are
@@ -122,9 +122,9 @@ def test_inflating_ends_at_what_the_input_can_need(monkeypatch: pytest.MonkeyPat
     make = zlib.decompressobj
     monkeypatch.setattr("slotool.serving.frontend.zlib.decompressobj", Counting)
     bomb = BODIES["zipped empty lists for flat"].body
-    with pytest.raises(Refusal, match="the decompressed body is longer than 262144 bytes") as refused:
+    with pytest.raises(Rejection, match="the decompressed body is longer than 262144 bytes") as rejected:
         decompressed(bomb, "gzip", 2**24)
-    assert refused.value.status == 413
+    assert rejected.value.status == 413
     assert inflated == [256 * 2**10 + 1]
 
 
@@ -261,6 +261,6 @@ def test_thousands_of_fields_are_not_parsed(live: LiveServer, where: tuple[int, 
 def test_a_compressed_message_is_bounded_by_what_it_becomes(live: LiveServer) -> None:
     with grpc.insecure_channel(live.grpc_address) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        with pytest.raises(grpc.RpcError) as refused:
+        with pytest.raises(grpc.RpcError) as rejected:
             call(bytes(40 * 2**20), timeout=60, compression=grpc.Compression.Gzip)
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert rejected.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

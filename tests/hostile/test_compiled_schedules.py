@@ -1,4 +1,4 @@
-"""What reaches the compiled policies and the compiled event loop: figures of every wrong kind are refused."""
+"""What reaches the compiled policies and the compiled event loop: figures of every wrong kind are rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from slotool.errors import InputError
 from slotool.scheduling.batching import POLICIES, ControlGrid, make_policy
-from slotool.scheduling.batching.kernel import REFUSE
+from slotool.scheduling.batching.kernel import REJECT
 from slotool.scheduling.space import ControlSpace
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
@@ -30,13 +30,13 @@ def grid(latency_us: dict[int, float] | None = None) -> ControlGrid:
 
 
 @pytest.mark.parametrize("us", [np.nan, np.inf, -1.0, 0.0, 1e300, 1e14])
-def test_latencies_that_no_call_takes_are_refused(us: float) -> None:
+def test_latencies_that_no_call_takes_are_rejected(us: float) -> None:
     with pytest.raises(InputError, match="not a positive, finite time"):
         grid({1: 100.0, 4: us})
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**15, 2**62])
-def test_batch_sizes_that_cannot_be_are_refused(size: int) -> None:
+def test_batch_sizes_that_cannot_be_are_rejected(size: int) -> None:
     with pytest.raises(InputError, match="a batch has 1 to 32,767 examples"):
         grid({size: 100.0, 4: 100.0})
 
@@ -57,12 +57,12 @@ def test_batch_sizes_that_cannot_be_are_refused(size: int) -> None:
         ([[1.0]], [0, 1]),
     ],
 )
-def test_service_times_that_point_elsewhere_are_refused(values: Any, starts: Any) -> None:
+def test_service_times_that_point_elsewhere_are_rejected(values: Any, starts: Any) -> None:
     with pytest.raises(InputError, match="service times"):
         ServiceTimes(np.array(values), np.array(starts, dtype=np.int64))
 
 
-def test_service_times_of_another_grid_are_refused() -> None:
+def test_service_times_of_another_grid_are_rejected() -> None:
     from slotool.scheduling.batching import MaxAccuracy
     from slotool.simulation import simulate
 
@@ -85,7 +85,7 @@ def test_service_times_of_another_grid_are_refused() -> None:
         {"arrival_us": [[0.0], [1.0]]},
     ],
 )
-def test_scenarios_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
+def test_scenarios_that_cannot_be_are_rejected(changed: dict[str, Any]) -> None:
     good = {"arrival_us": [0.0, 1.0], "deadline_us": [8.0, 9.0], "death_us": [np.inf]}
     with pytest.raises((InputError, ValueError)):
         Scenario(**{name: np.array(value) for name, value in {**good, **changed}.items()})
@@ -93,7 +93,7 @@ def test_scenarios_that_cannot_be_are_refused(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_choices_asked_for_directly_with_what_does_not_fit_are_refused(name: str) -> None:
+def test_choices_asked_for_directly_with_what_does_not_fit_are_rejected(name: str) -> None:
     policy = make_policy(name, grid(), 1_000.0)
     own = policy.grid
     good: dict[str, Any] = {
@@ -117,13 +117,13 @@ def test_choices_asked_for_directly_with_what_does_not_fit_are_refused(name: str
     if len(policy.plan):
         wrong.append({"plan": np.zeros(0)})
     for changed in wrong:
-        assert choose(*{**good, **changed}.values()) == REFUSE, changed
+        assert choose(*{**good, **changed}.values()) == REJECT, changed
     rng = np.random.default_rng(0)
     for at in range(min(len(policy.plan), 200)):
         for value in (-1.0, 0.0, 1e6, 1e18, np.inf, -np.inf, np.nan, float(rng.integers(100))):
             plan = policy.plan.copy()
             plan[at] = value
-            assert REFUSE <= choose(*{**good, "plan": plan}.values()) < cells, (at, value)
+            assert REJECT <= choose(*{**good, "plan": plan}.values()) < cells, (at, value)
 
 
 @pytest.mark.skipif(not os.environ.get("SLOTOOL_HOSTILE_SECONDS"), reason="minutes of compiling: see make hostile")

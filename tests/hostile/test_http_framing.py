@@ -166,7 +166,7 @@ def test_an_upgrade_that_is_not_supported_is_ignored(servers: Servers, upgrade: 
     asyncio.run(ask())
 
 
-def test_a_connect_is_refused_and_ends_the_connection(servers: Servers) -> None:
+def test_a_connect_is_rejected_and_ends_the_connection(servers: Servers) -> None:
     async def ask() -> None:
         sent = b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n" + SMUGGLED
         (answer,) = await talk(servers.own(PLAIN), [sent], ("CONNECT",), wait=True)
@@ -218,7 +218,7 @@ def test_a_packet_of_thousands_of_requests_is_read_little_by_little(
     ],
 )
 @pytest.mark.parametrize("ask", ["POST /compute", "GET /v2"])
-def test_heads_that_rfc_9112_refuses_are_refused_and_end_the_connection(
+def test_heads_that_rfc_9112_rejects_are_rejected_and_end_the_connection(
     servers: Servers, ask: str, line: str, headers: tuple[str, ...], status: int
 ) -> None:
     """Where llhttp and uvicorn let them pass. And no 100 goes to an HTTP/1.0 client."""

@@ -124,7 +124,7 @@ def test_a_body_that_does_not_come_ends_with_408_and_a_sentence(hasty: LiveServe
         assert b"200 OK" in connection.recv(10_000)
 
 
-def test_who_is_refused_learns_it_however_little_of_the_body_comes() -> None:
+def test_who_is_rejected_learns_it_however_little_of_the_body_comes() -> None:
     token = Token.of(TOKEN, "here")
     limits = Limits(body_s=0.3)
     with live_server([served(ThreeLinear())], limits, token=token) as live, connected(live) as connection:
@@ -155,7 +155,7 @@ def test_chunks_that_are_all_framing_are_read_no_further(flood: str) -> None:
     assert b"connection: close\r\n" in answer
 
 
-def test_a_short_refused_request_keeps_its_connection_and_a_long_one_does_not(hasty: LiveServer) -> None:
+def test_a_short_rejected_request_keeps_its_connection_and_a_long_one_does_not(hasty: LiveServer) -> None:
     line = "POST /v2/models/none/infer HTTP/1.1"
     with connected(hasty) as connection:
         for _ in range(3):
@@ -193,7 +193,7 @@ def test_connections_are_kept_as_the_version_and_the_header_say(
         assert b"HTTP/1.1 200 OK" in connection.recv(10_000)
 
 
-def test_the_word_to_go_on_is_said_before_the_body_and_not_to_who_is_refused(hasty: LiveServer) -> None:
+def test_the_word_to_go_on_is_said_before_the_body_and_not_to_who_is_rejected(hasty: LiveServer) -> None:
     with connected(hasty) as connection:
         connection.sendall(request(b"", "Expect: 100-continue", length=len(BODY)))
         assert connection.recv(10_000) == b"HTTP/1.1 100 Continue\r\n\r\n"

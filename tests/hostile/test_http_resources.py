@@ -40,7 +40,7 @@ with bind("127.0.0.1", 0) as listener:
 RESETTING = {
     "an inference": b"POST /compute HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 24\r\n\r\n" + BODY,
     "a page": b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "an early refusal": b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc",
+    "an early rejection": b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc",
 }
 
 
@@ -122,14 +122,14 @@ def test_a_drain_that_ends_with_half_sent_requests_leaves_no_word_on_stderr() ->
 
 def test_who_comes_beyond_the_open_files_is_told_so_and_the_operator_at_the_start() -> None:
     with server_process(files=64) as (port, process), ExitStack() as stack:
-        kept, refused = 0, b""
-        while not refused and kept < 64:
+        kept, rejected = 0, b""
+        while not rejected and kept < 64:
             connection = stack.enter_context(connected(port))
             connection.sendall(RESETTING["an inference"].replace(b"Connection: close\r\n", b""))
             answer = connection.recv(10_000)
-            kept, refused = (kept + 1, b"") if b"200 OK" in answer else (kept, answer)
-        assert refused.startswith(b"HTTP/1.1 503 ")
-        assert f"{kept} connections are open already".encode() in refused
+            kept, rejected = (kept + 1, b"") if b"200 OK" in answer else (kept, answer)
+        assert rejected.startswith(b"HTTP/1.1 503 ")
+        assert f"{kept} connections are open already".encode() in rejected
         # Far more than there are files: these wait, and asyncio tries to accept them once a second.
         for _ in range(60):
             stack.enter_context(connected(port))

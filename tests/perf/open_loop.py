@@ -27,14 +27,14 @@ _NUMBER = re.compile(r"[\d.,]*\d")
 
 @dataclass
 class Sent:
-    """What became of requests: ``answered`` by whether in time, ``refused`` by sentence without its numbers."""
+    """What became of requests: ``answered`` by whether in time, ``rejected`` by sentence without its numbers."""
 
     seconds: float = 0.0
     sent: int = 0
     in_time: int = 0
     late: int = 0
     unanswered: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
     send_delays_s: list[float] = field(default_factory=list)
 
     @property
@@ -122,7 +122,7 @@ class OpenLoop:
             due_s = self._due_s.pop(number)
             self._idle.append(connection)
             if data[9:12] != b"200":
-                sent.refused[data[end:].decode()] += 1
+                sent.rejected[data[end:].decode()] += 1
             elif time.perf_counter() - due_s <= self._deadline_s:
                 sent.in_time += 1
             else:
@@ -137,9 +137,9 @@ class OpenLoop:
         connection.close()
 
 
-def by_cause(refused: Counter[str]) -> Counter[str]:
+def by_cause(rejected: Counter[str]) -> Counter[str]:
     """Sentences without their numbers."""
     causes: Counter[str] = Counter()
-    for sentence, count in refused.items():
+    for sentence, count in rejected.items():
         causes[_NUMBER.sub("N", sentence)[:110]] += count
     return causes

@@ -1,5 +1,5 @@
 """A server at two, three and five times the rate it can serve: goodput beside the best there is, memory, and why each
-request was refused.
+request was rejected.
 
 ``python -m tests.perf overload`` keeps the server with its worker on one core and the client on another, so that
 neither takes from the other. The baseline is the same server at the rate where its goodput is best. Beside what the
@@ -97,7 +97,7 @@ def _overload(client: OpenLoop, url: str, best: float, times: int, asked: float,
         rates.append(sent.rate_per_s)
         delays_s += sent.send_delays_s
         causes.update({"answered in time": sent.in_time, "answered too late": sent.late, "lost": sent.unanswered})
-        causes.update(by_cause(sent.refused))
+        causes.update(by_cause(sent.rejected))
     goodput, own, rate = float(np.mean(goodputs)), float(np.mean(by_server)), float(np.mean(rates))
     late_ms = 1e3 * np.quantile(delays_s, (0.5, 0.99))
     print(f"{times} x: {times * best:.0f}/s offered, {rate:.0f}/s really sent for {seconds:.0f} s, each late by "

@@ -1,4 +1,4 @@
-"""The control grid: what it repairs and says, and what it refuses."""
+"""The control grid: what it repairs and says, and what it rejects."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_a_point_that_another_beats_is_left_out() -> None:
         ({}, {A: 0.8, B: 1.2}, "is 1.2, which is not within 0 and 1"),
     ],
 )
-def test_what_cannot_be_repaired_safely_is_refused(
+def test_what_cannot_be_repaired_safely_is_rejected(
     changes: dict[tuple[OperatingPoint, int], float | None], accuracy: dict[OperatingPoint, float], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         grid(changes, accuracy)
 
 
-def test_a_deadline_that_nothing_meets_is_refused() -> None:
+def test_a_deadline_that_nothing_meets_is_rejected() -> None:
     ControlGrid(three_versions()).require_deadline(100.0)
     for impossible in (99.0, 0.0, -5.0, math.nan):
         with pytest.raises(InputError, match="shorter than the fastest point takes"):

@@ -134,10 +134,10 @@ def test_a_minimum_accuracy_rules_points_out(make: type[BatchingPolicy]) -> None
         chosen = cell(make(three_versions()), 1e5, min_accuracy=least)
         assert chosen is not None
         assert chosen[0] in allowed
-    refused = decide(make(three_versions()), 1e5, min_accuracy=0.99)
-    assert refused == CannotMeet("accuracy 0.99 is out of reach; the most to expect is 0.98")
-    refused = decide(FixedBatching(three_versions(), SMALL), 1e5, min_accuracy=0.91)
-    assert refused == CannotMeet("accuracy 0.91 is out of reach; the most to expect is 0.9")
+    rejected = decide(make(three_versions()), 1e5, min_accuracy=0.99)
+    assert rejected == CannotMeet("accuracy 0.99 is out of reach; the most to expect is 0.98")
+    rejected = decide(FixedBatching(three_versions(), SMALL), 1e5, min_accuracy=0.91)
+    assert rejected == CannotMeet("accuracy 0.91 is out of reach; the most to expect is 0.9")
 
 
 def test_fixed_batching_stays_at_its_point() -> None:
@@ -216,8 +216,8 @@ def test_the_most_urgent_is_given_up_where_somebody_is_lost_in_any_case() -> Non
     policy = ValueIteration(three_versions(), 3_000.0)
     slacks = [150.0, *np.linspace(2_000.0, 3_000.0, 59)]
     queue = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks)))
-    refused = policy.decide(NOW_US, queue)
-    assert refused == CannotMeet("not all 60 who wait can be in time, and this one has the least left")
+    rejected = policy.decide(NOW_US, queue)
+    assert rejected == CannotMeet("not all 60 who wait can be in time, and this one has the least left")
     few = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks[:20])))
     assert isinstance(policy.decide(NOW_US, few), Decision)
 

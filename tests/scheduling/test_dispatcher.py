@@ -68,7 +68,7 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
     assert sum(state.outcomes.values()) + len(state.queue) + under_way == len(known)
     assert all(
         state.outcomes[outcome] == seen[outcome]
-        for outcome in (RequestOutcome.EXPIRED, RequestOutcome.REFUSED, RequestOutcome.SHED)
+        for outcome in (RequestOutcome.EXPIRED, RequestOutcome.REJECTED, RequestOutcome.SHED)
     )
     waiting = list(state.queue)
     assert state.queue.deadlines_us.tolist() == [q.deadline_us for q in waiting for _ in range(q.examples)]
@@ -169,7 +169,7 @@ def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:
     assert state.turn(101.0) == (None, []), "nothing is decided while nobody is idle"
     state.finished(0, 2_000.0)
     none, dropped = state.turn(2_000.0)
-    assert dropped[0].outcome == RequestOutcome.REFUSED
+    assert dropped[0].outcome == RequestOutcome.REJECTED
     assert "out of reach" in dropped[0].reason
 
 

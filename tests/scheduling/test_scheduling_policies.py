@@ -72,11 +72,11 @@ class TestByDemand(PolicyConformance):
     make = staticmethod(lambda space: by_demand(space, rules()))
 
 
-def test_fixed_takes_the_last_point_or_the_one_named_and_refuses_a_known_miss() -> None:
+def test_fixed_takes_the_last_point_or_the_one_named_and_rejects_a_known_miss() -> None:
     assert point(FixedPoint(three_versions())) == LARGE
     assert point(FixedPoint(three_versions(), SMALL), slack_us=100.0) == SMALL
-    refused = decide(FixedPoint(three_versions()), slack_us=1_999.0)
-    assert refused == CannotMeet("the deadline would be missed: 2000 µs are needed and 1999 µs are left")
+    rejected = decide(FixedPoint(three_versions()), slack_us=1_999.0)
+    assert rejected == CannotMeet("the deadline would be missed: 2000 µs are needed and 1999 µs are left")
     with pytest.raises(InputError, match=r"no operating point k=0\.5"):
         FixedPoint(three_versions(), OperatingPoint.of(k=0.5))
 
@@ -90,10 +90,10 @@ def test_aclo_believes_the_input_more_than_the_average_and_says_what_is_out_of_r
     policy = AccuracyConstrained(three_versions())
     hard = {SMALL: 0.2, MEDIUM: 0.3, LARGE: 0.9}
     assert point(policy, min_accuracy=0.85, expected_accuracy=hard) == LARGE
-    refused = decide(policy, min_accuracy=0.95, expected_accuracy=hard)
-    assert isinstance(refused, CannotMeet)
-    assert "0.95 is out of reach" in refused.reason
-    assert "0.9" in refused.reason
+    rejected = decide(policy, min_accuracy=0.95, expected_accuracy=hard)
+    assert isinstance(rejected, CannotMeet)
+    assert "0.95 is out of reach" in rejected.reason
+    assert "0.9" in rejected.reason
     assert decide(policy) is None
     unknown = decide(AccuracyConstrained(ControlSpace([SMALL, LARGE])), min_accuracy=0.5)
     assert isinstance(unknown, CannotMeet)

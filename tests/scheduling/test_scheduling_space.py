@@ -68,7 +68,7 @@ def test_an_ensemble_takes_its_worst_case() -> None:
     assert space.latency_us(OperatingPoint.of(policy="osfa", version="huge")) is None
 
 
-def test_what_is_unknown_fits_and_what_is_foreign_is_refused() -> None:
+def test_what_is_unknown_fits_and_what_is_foreign_is_rejected() -> None:
     space = ControlSpace([SMALL, LARGE], {(SMALL, 1): 10.0})
     assert space.fits(LARGE, 1, 1.0)
     assert not space.fits(LARGE, 1, 0.0)

@@ -18,7 +18,7 @@ from slotool.errors import InputError, RunError
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.serving import Answer, Refusal, Router, ServedModel
+from slotool.serving import Answer, Rejection, Router, ServedModel
 from slotool.serving.demands import Demands
 from slotool.serving.engines import LocalEngine, local
 
@@ -48,8 +48,8 @@ def router(engine: LocalEngine) -> Router:
     return Router({"family": family()}, engine)
 
 
-def ask(router: Router, count: int, demands: Demands) -> list[Answer | Refusal]:
-    async def all_of_them() -> list[Answer | Refusal]:
+def ask(router: Router, count: int, demands: Demands) -> list[Answer | Rejection]:
+    async def all_of_them() -> list[Answer | Rejection]:
         now_us = router.now_us()
         asked = [router.answer("family", X[i : i + 1], demands, now_us, HERE) for i in range(count)]
         return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
@@ -95,7 +95,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
 def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_is_busy(
     router: Router, engine: LocalEngine
 ) -> None:
-    async def ask_stopped() -> list[Answer | Refusal]:
+    async def ask_stopped() -> list[Answer | Rejection]:
         for worker in range(2):
             os.kill(engine.pid(worker), signal.SIGSTOP)
         try:
@@ -115,7 +115,7 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
     first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 300))
     assert isinstance(first, Answer)
     assert isinstance(second, Answer)
-    assert isinstance(late, Refusal)
+    assert isinstance(late, Rejection)
     assert late.cause == "expired"
 
 

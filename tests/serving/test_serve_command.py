@@ -101,7 +101,7 @@ def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> Non
             while httpx.get(f"{ready['url']}/v2/health/live", trust_env=False).status_code != 200:
                 pass
             process.send_signal(signal.SIGTERM)
-            refused_within(ready["port"])
+            rejected_within(ready["port"])
             half_sent.sendall(body[100:])
             assert half_sent.recv(10_000).startswith(b"HTTP/1.1 200 OK")
         assert process.wait(WAIT_S) == 0
@@ -171,7 +171,7 @@ def test_a_grpc_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> Non
     assert f"127.0.0.1:{port}: the address is in use" in finished.stderr
 
 
-def refused_within(port: int) -> None:
+def rejected_within(port: int) -> None:
     """Return once the server takes no new connections."""
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
-from slotool.serving import Limits, refusals
+from slotool.serving import Limits, rejections
 from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -39,7 +39,7 @@ def test_only_a_loop_that_is_hardly_ever_idle_admits_fewer(idle: float, timeout_
         now_s += INTERVAL_S / len(answers) * 1.001
         admission.begin()
         admission.end(timeout_us, answered=answered)
-    assert admission.refusal() is None
+    assert admission.rejection() is None
     if idle >= MIN_IDLE_SHARE + 1e-9:
         assert admission.limit == math.inf
         return
@@ -50,11 +50,11 @@ def test_only_a_loop_that_is_hardly_ever_idle_admits_fewer(idle: float, timeout_
         assert admission.limit <= max(MIN_LIMIT, most) + 1
         assert admission.limit >= max(MIN_LIMIT, int(0.99 * least))
         admission.in_progress = int(admission.limit) - 1
-        assert admission.refusal() is None
+        assert admission.rejection() is None
         admission.begin()
-        refusal = admission.refusal()
-        assert refusal is not None
-        assert refusal.status == 503
+        rejection = admission.rejection()
+        assert rejection is not None
+        assert rejection.status == 503
 
 
 # What may happen: for so long the loop is idle for such a share; so many requests are then admitted, if they
@@ -71,22 +71,22 @@ def test_after_a_second_of_idleness_everybody_is_admitted_whatever_came_before(
     for length_s, idle, begun, ended in schedule:
         now_s, idle_s = now_s + length_s, idle_s + idle * length_s
         for _ in range(begun):
-            if admission.refusal() is None:
+            if admission.rejection() is None:
                 admission.begin()
         for _ in range(min(ended, admission.in_progress)):
             admission.end(timeout_us, answered=True)
     # Those that are left wait for a worker that hangs, and so for nothing the loop could do.
     if asked:
-        admission.refusal()
+        admission.rejection()
     now_s, idle_s = now_s + 1.0, idle_s + 1.0
-    assert admission.refusal() is None
+    assert admission.rejection() is None
 
 
 @pytest.fixture(scope="module")
 def full() -> Iterator[LiveServer]:
     """A server that is always overloaded."""
     with live_server([served(ThreeLinear())]) as live:
-        live.admission.refusal = lambda: refusals.overloaded(8, 1e4, 1e5)  # type: ignore[method-assign]
+        live.admission.rejection = lambda: rejections.overloaded(8, 1e4, 1e5)  # type: ignore[method-assign]
         yield live
 
 
@@ -105,7 +105,7 @@ def ask(connection: socket.socket, *parts: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("head", [HEAD, COMPUTE])
-def test_a_whole_request_is_refused_unread_and_its_connection_kept(full: LiveServer, head: str) -> None:
+def test_a_whole_request_is_rejected_unread_and_its_connection_kept(full: LiveServer, head: str) -> None:
     model = "three" if head is HEAD else ""
     calls = len(full.models["three"].calls)
     before = full.count("slotool_drops_total", model=model, cause="overloaded")
@@ -130,7 +130,7 @@ def test_a_whole_request_is_refused_unread_and_its_connection_kept(full: LiveSer
     ],
     ids=["in two parts", "in chunks", "closing", "two at once"],
 )
-def test_requests_that_cannot_be_told_from_one_look_are_refused_all_the_same(
+def test_requests_that_cannot_be_told_from_one_look_are_rejected_all_the_same(
     full: LiveServer, parts: tuple[bytes, ...]
 ) -> None:
     with connected(full) as connection:
@@ -139,7 +139,7 @@ def test_requests_that_cannot_be_told_from_one_look_are_refused_all_the_same(
         assert b"requests are in progress" in answer
 
 
-def test_grpc_is_refused_too_and_everything_else_is_answered(full: LiveServer) -> None:
+def test_grpc_is_rejected_too_and_everything_else_is_answered(full: LiveServer) -> None:
     client = tritonclient.grpc.InferenceServerClient(full.grpc_address)
     tensor = tritonclient.grpc.InferInput("input", [1, 1, 2, 3], "FP32")
     tensor.set_data_from_numpy(X)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.serving.demands import Demands, from_headers, from_parameters
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 
 def test_parameters_and_headers_say_the_same() -> None:
@@ -50,28 +50,28 @@ def test_nothing_asked_for_and_a_timeout_of_zero_mean_no_deadline() -> None:
         ("priority", 2**40),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises(Refusal, match=f"parameter {name}") as caught:
+def test_a_value_that_cannot_be_meant_is_rejected_by_name(name: str, value: Any) -> None:
+    with pytest.raises(Rejection, match=f"parameter {name}") as caught:
         from_parameters({name: value})
     assert caught.value.status == 400
 
 
-def test_infinity_is_refused_in_plain_words() -> None:
-    with pytest.raises(Refusal, match="parameter tolerance: inf is not a finite number from 0"):
+def test_infinity_is_rejected_in_plain_words() -> None:
+    with pytest.raises(Rejection, match="parameter tolerance: inf is not a finite number from 0"):
         from_parameters({"tolerance": math.inf})
 
 
-def test_tolerance_and_minimum_accuracy_together_are_refused() -> None:
-    with pytest.raises(Refusal, match="contradict"):
+def test_tolerance_and_minimum_accuracy_together_are_rejected() -> None:
+    with pytest.raises(Rejection, match="contradict"):
         from_headers({"tolerance": "0.1", "min-accuracy": "0.9"})
 
 
 @given(st.sampled_from(["deadline-ms", "tolerance", "objective", "min-accuracy", "priority"]), st.text(max_size=30))
-def test_no_header_text_does_more_than_be_refused(name: str, text: str) -> None:
+def test_no_header_text_does_more_than_be_rejected(name: str, text: str) -> None:
     try:
         demands = from_headers({name: text})
-    except Refusal as refusal:
-        if refusal.status != 400:
+    except Rejection as rejection:
+        if rejection.status != 400:
             raise
     else:
         assert demands.timeout_us >= 0

@@ -62,7 +62,7 @@ def test_a_certificate_is_refuted_when_the_tier_errs_more_than_it_may(live: Live
 REBOUND = {"Host": "evil.example", "Origin": "http://evil.example"}
 
 
-def test_labels_from_a_page_of_another_site_are_refused(live: LiveServer) -> None:
+def test_labels_from_a_page_of_another_site_are_rejected(live: LiveServer) -> None:
     url, content = f"{live.url}/v2/models/three/feedback", {"request": compute(live, 0)["request"], "labels": [1]}
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, REBOUND):
         response = httpx.post(url, json=content, headers=headers, trust_env=False)
@@ -76,7 +76,7 @@ def test_a_program_may_send_labels_to_the_server_by_any_name(live: LiveServer) -
     assert httpx.post(url, json=content, headers={"Host": "model-server:8000"}, trust_env=False).status_code == 200
 
 
-def test_labels_that_cannot_be_are_refused_with_a_sentence(live: LiveServer) -> None:
+def test_labels_that_cannot_be_are_rejected_with_a_sentence(live: LiveServer) -> None:
     request = compute(live, 0)["request"]
     for status, asked in (
         (404, ("999", 1)),

@@ -20,10 +20,10 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from slotool.scheduling import by_demand
-from slotool.serving import Limits, refusals
+from slotool.serving import Limits, rejections
 from slotool.serving.grpc_frontend import CODES
 from slotool.serving.live import CLIENTS_OWN
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 LARGE = POINTS[2]
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)
@@ -188,7 +188,7 @@ def test_bad_requests_are_told_why_and_do_no_harm(stub: Any, what: str) -> None:
     assert len(stub.ModelInfer(request()).raw_output_contents) == 3
 
 
-def test_bytes_that_are_no_message_or_too_long_are_refused(live: LiveServer) -> None:
+def test_bytes_that_are_no_message_or_too_long_are_rejected(live: LiveServer) -> None:
     with grpc.insecure_channel(live.grpc_address) as channel:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         for raw, code in ((b"\xff" * 9, grpc.StatusCode.INVALID_ARGUMENT),
@@ -291,16 +291,16 @@ def test_a_burst_beyond_what_grpc_lets_wait_is_answered_or_told_why() -> None:
         infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         raw = request(model="three").SerializeToString()
         calls = [infer.future(raw, timeout=120) for _ in range(asked)]
-        refused = [error for error in (call.exception() for call in calls) if error is not None]
-        for error in refused:
+        rejected = [error for error in (call.exception() for call in calls) if error is not None]
+        for error in rejected:
             assert error.code() == grpc.StatusCode.UNAVAILABLE, error
             assert "cause" in dict(error.trailing_metadata())
         drops = live.router.metrics.registry.collect()
         counted = sum(s.value for m in drops for s in m.samples if s.name == "slotool_drops_total")
-        assert counted == len(refused)
+        assert counted == len(rejected)
 
 
-def test_calls_beyond_the_limit_are_refused_over_all_connections() -> None:
+def test_calls_beyond_the_limit_are_rejected_over_all_connections() -> None:
     with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
         options = [("grpc.use_local_subchannel_pool", 1)]
         channels = [grpc.insecure_channel(live.grpc_address, options) for _ in range(2)]
@@ -338,15 +338,15 @@ def wait_until(reached: Any) -> None:
         time.sleep(0.01)
 
 
-def test_the_documents_table_of_refusals_is_true() -> None:
+def test_the_documents_table_of_rejections_is_true() -> None:
     text = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
     rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
-    made = [refusals.bad_request(""), refusals.not_found(""), refusals.too_slow(""), refusals.too_large(""),
-            refusals.expired(0), refusals.cannot_meet(""), refusals.shed(""), refusals.queue_full(1),
-            refusals.overloaded(1, 1.0, 1.0), refusals.too_many_connections(1),
-                refusals.no_worker(1, 1, 1.0), refusals.stopping(), refusals.too_many_bytes(1),
-            refusals.client_gone(), refusals.failed(ValueError()), Refusal(401, "unauthorized", ""),
-            Refusal(403, "forbidden", "")]  # fmt: skip
+    made = [rejections.bad_request(""), rejections.not_found(""), rejections.too_slow(""), rejections.too_large(""),
+            rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),
+            rejections.overloaded(1, 1.0, 1.0), rejections.too_many_connections(1),
+            rejections.no_worker(1, 1, 1.0), rejections.stopping(), rejections.too_many_bytes(1),
+            rejections.client_gone(), rejections.failed(ValueError()), Rejection(401, "unauthorized", ""),
+            Rejection(403, "forbidden", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
     assert servers_own == {cause for cause, *_ in rows[-10:]}

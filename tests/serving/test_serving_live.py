@@ -72,10 +72,10 @@ def test_a_second_holds_what_ended_in_it() -> None:
     now_s[0] = 2.0
     live.tick()
     (second,) = live.since(-1)
-    assert (second["answered"], second["refused"], second["waiting"], second["event"]) == (2.0, 1.5, 7, "policy b")
+    assert (second["answered"], second["rejected"], second["waiting"], second["event"]) == (2.0, 1.5, 7, "policy b")
     assert second["attainment"] == pytest.approx(3 / 7), "what clients did wrong themselves does not count"
     assert second["accuracy"] == pytest.approx((3 * 0.8 + 0.9) / 4)
-    assert second["effective"] == pytest.approx(3 * 0.8 / 7), "late and refused ones are wrong"
+    assert second["effective"] == pytest.approx(3 * 0.8 / 7), "late and rejected ones are wrong"
     assert second["p50_us"] == pytest.approx(250.0)
     assert second["points"] == {"small": 1.5, "large": 0.5}
     assert second["drops"] == {"expired": 0.5, "queue-full": 1.0, "bad-request": 0.5, "client-gone": 0.5}
@@ -232,7 +232,7 @@ def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, dials: Any,
     assert compute(live)["operating_point"] == LARGE.key
 
 
-def test_a_tolerance_that_no_rules_follow_is_refused() -> None:
+def test_a_tolerance_that_no_rules_follow_is_rejected() -> None:
     with live_server([served(ThreeLinear(), by_demand(space(), None))], steering=ByName) as live:
         response = turn(live, {"tolerance": 0.1})
         assert response.status_code == 400

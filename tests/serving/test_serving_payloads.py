@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from slotool.serving.payloads import parse_example
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 
 SHAPE = (1, 8, 8)
 PIXELS = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
@@ -92,27 +92,27 @@ BAD = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_body_is_refused_with_a_sentence(what: str) -> None:
+def test_a_bad_body_is_rejected_with_a_sentence(what: str) -> None:
     body, sentence = BAD[what]
-    with pytest.raises(Refusal, match=sentence) as caught:
+    with pytest.raises(Rejection, match=sentence) as caught:
         parse_example(body, SHAPE)
     assert caught.value.status == 400
 
 
 def test_a_model_without_images_says_so() -> None:
-    with pytest.raises(Refusal, match="not images"):
+    with pytest.raises(Rejection, match="not images"):
         parse_example(image(PIXELS), (64,))
 
 
 @given(st.sampled_from([npy(PIXELS), image(PIXELS), image(PIXELS, "JPEG")]), st.data())
-def test_no_altered_file_does_more_than_be_refused(body: bytes, data: st.DataObject) -> None:
+def test_no_altered_file_does_more_than_be_rejected(body: bytes, data: st.DataObject) -> None:
     altered = bytearray(body)
     for _ in range(data.draw(st.integers(1, 4))):
         altered[data.draw(st.integers(8, len(body) - 1))] = data.draw(st.integers(0, 255))
     try:
         example = parse_example(bytes(altered), SHAPE)
-    except Refusal as refusal:
-        if refusal.status != 400:
+    except Rejection as rejection:
+        if rejection.status != 400:
             raise
     else:
         assert example.shape == (1, *SHAPE)

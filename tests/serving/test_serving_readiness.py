@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import Refusal, Router, ServedModel
+from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.demands import Demands
 from slotool.serving.engines import Engine, LocalEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
@@ -67,8 +67,8 @@ def ask(router: Router, timeout_us: float = np.inf) -> asyncio.Task[object]:
     return asyncio.get_running_loop().create_task(asked)
 
 
-async def refusal(asked: asyncio.Task[object]) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+async def rejection(asked: asyncio.Task[object]) -> Rejection:
+    with pytest.raises(Rejection) as caught:
         await asyncio.wait_for(asked, 30)
     return caught.value
 
@@ -80,11 +80,11 @@ def test_who_has_no_deadline_waits_for_a_worker_no_longer_than_the_default() -> 
         at_work = ask(router)
         await asyncio.sleep(0)
         began_s = time.monotonic()
-        told = await refusal(ask(router))
+        told = await rejection(ask(router))
         assert time.monotonic() - began_s > 0.1
         assert (told.status, told.cause) == (504, "expired")
         assert "the request has no deadline and waited for 0.2 s" in str(told)
-        own = await refusal(ask(router, 0.1e6))
+        own = await rejection(ask(router, 0.1e6))
         assert "the deadline passed" in str(own)
         # Whoever was at work by then is answered.
         engine.answer()
@@ -94,7 +94,7 @@ def test_who_has_no_deadline_waits_for_a_worker_no_longer_than_the_default() -> 
         await asyncio.sleep(0.25)
         assert not again.done()
         engine.calls.pop(0)(WorkerLost("gone"))
-        assert "no worker is ready" in str(await refusal(again))
+        assert "no worker is ready" in str(await rejection(again))
         # As many as there were, nothing is kept of them.
         assert router.waiting() == 0
 
@@ -128,7 +128,7 @@ def test_a_pool_without_workers_says_so_and_takes_whoever_can_wait() -> None:
         assert (told.status, told.cause, told.retry_after_s) == (503, "no-worker", 8)
         # Its deadline comes before a worker is expected: it need not wait for it to pass.
         began_s = time.monotonic()
-        assert (await refusal(ask(router, 5e6))).cause == "no-worker"
+        assert (await rejection(ask(router, 5e6))).cause == "no-worker"
         assert time.monotonic() - began_s < 4
         patient = ask(router)
         await asyncio.sleep(0.05)
@@ -150,7 +150,7 @@ def test_what_expires_while_no_worker_is_there_is_told_that() -> None:
         await asyncio.sleep(0.05)
         engine.calls.pop(0)(WorkerLost("gone"))
         for asked in (at_work, waiting):
-            told = await refusal(asked)
+            told = await rejection(asked)
             assert (told.status, told.cause) == (503, "no-worker")
 
     asyncio.run(lost())
@@ -168,7 +168,7 @@ def test_who_is_not_answered_by_the_drains_end_is_told_so() -> None:
         assert unready.cause == "stopping"
         router.end()
         for asked in (at_work, waiting, ask(router)):
-            told = await refusal(asked)
+            told = await rejection(asked)
             assert (told.status, told.cause) == (503, "stopping")
         # The call that nobody waits for any more may still end.
         engine.answer()
@@ -177,12 +177,12 @@ def test_who_is_not_answered_by_the_drains_end_is_told_so() -> None:
 
 
 def test_a_minimum_of_an_accuracy_that_nobody_knows_is_the_clients_mistake() -> None:
-    async def asked() -> Refusal:
+    async def asked() -> Rejection:
         policy = by_demand(ControlSpace(ThreeLinear.points))
         router = Router({"three": ServedModel("three", ThreeLinear(), policy)}, Puppet())
         x = np.zeros((1, 1, 2, 3), np.float32)
         answer = router.answer("three", x, Demands(min_accuracy=0.5), router.now_us(), HERE)
-        return await refusal(asyncio.get_running_loop().create_task(answer))
+        return await rejection(asyncio.get_running_loop().create_task(answer))
 
     told = asyncio.run(asked())
     assert (told.status, told.cause) == (400, "bad-request")
@@ -272,10 +272,10 @@ def test_a_server_whose_only_worker_is_lost_is_not_ready_until_it_is_replaced(
         assert client.get_model_repository_index().models[0].state == "UNAVAILABLE"
         assert get(live, "/v2/health/live").json() == {"live": True}
         assert live.count("slotool_workers") == 0
-        refused = compute(live, 20)
-        assert refused.status_code == 503
-        assert "no worker is ready: 1 of 1 is being restarted" in refused.json()["error"]
-        assert int(refused.headers["retry-after"]) >= 1
+        rejected = compute(live, 20)
+        assert rejected.status_code == 503
+        assert "no worker is ready: 1 of 1 is being restarted" in rejected.json()["error"]
+        assert int(rejected.headers["retry-after"]) >= 1
         until(lambda: get(live, "/v2/health/ready").status_code == 200)
         assert client.is_server_ready()
         assert compute(live).status_code == 200

@@ -1,4 +1,4 @@
-"""The router on the inline engine: order, batches, refusals before any work, ensembles as the replay has them."""
+"""The router on the inline engine: order, batches, rejections before any work, ensembles as the replay has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.model_switching import ModelSwitching
-from slotool.serving import Answer, Refusal, Router, ServedModel
+from slotool.serving import Answer, Rejection, Router, ServedModel
 from slotool.serving.demands import Demands
 from slotool.serving.events import Events
 from slotool.serving.margin import EVERY
@@ -44,10 +44,10 @@ def router_of(model: ThreeLinear, policy: Policy | None = None, **options: Any) 
     return router
 
 
-def together(router: Router, *asked: tuple[np.ndarray, Demands]) -> list[Answer | Refusal]:
-    """All answers (or refusals) to requests that arrive in one turn of the loop."""
+def together(router: Router, *asked: tuple[np.ndarray, Demands]) -> list[Answer | Rejection]:
+    """All answers (or rejections) to requests that arrive in one turn of the loop."""
 
-    async def ask() -> list[Answer | Refusal]:
+    async def ask() -> list[Answer | Rejection]:
         now_us = router.now_us()
         waiting = (router.answer("three", x, demands, now_us, HERE) for x, demands in asked)
         return await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[return-value]
@@ -55,12 +55,12 @@ def together(router: Router, *asked: tuple[np.ndarray, Demands]) -> list[Answer 
     return asyncio.run(ask())
 
 
-def refused(result: Answer | Refusal) -> Refusal:
-    assert isinstance(result, Refusal), result
+def rejected(result: Answer | Rejection) -> Rejection:
+    assert isinstance(result, Rejection), result
     return result
 
 
-def answered(result: Answer | Refusal) -> Answer:
+def answered(result: Answer | Rejection) -> Answer:
     assert isinstance(result, Answer), result
     return result
 
@@ -93,22 +93,22 @@ def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
     clock = itertools.chain([0.0, 100.0, 200.0], itertools.repeat(250.0))
     router = router_of(three, clock_us=lambda: next(clock))
     late, in_time = together(router, (batch(1), Demands(100.0)), (batch(2), Demands(500.0)))
-    assert refused(late).status == 504
+    assert rejected(late).status == 504
     assert "100 µs" in str(late)
     assert answered(in_time).slack_us == 300.0
     assert (answered(in_time).queue_us, answered(in_time).compute_us) == (100.0, 100.0)
     assert [n for _, n in three.calls] == [2]
 
 
-def test_what_cannot_be_met_is_refused_before_any_work(three: ThreeLinear) -> None:
+def test_what_cannot_be_met_is_rejected_before_any_work(three: ThreeLinear) -> None:
     result = together(router_of(three, LatencyConstrained(space(1e6, 2e6, 3e6))), (batch(1), Demands(9e5)))[0]
-    assert (refused(result).status, refused(result).cause) == (503, "cannot-meet")
+    assert (rejected(result).status, rejected(result).cause) == (503, "cannot-meet")
     assert "1000000 µs are needed" in str(result)
     assert three.calls == []
 
 
 def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinear) -> None:
-    """The plan says 2 ms where it is 4: those who have 3.9 ms are soon refused before any work, while
+    """The plan says 2 ms where it is 4: those who have 3.9 ms are soon rejected before any work, while
     what an answer says of its slack is of its own deadline."""
     plain = three.forward
 
@@ -119,7 +119,7 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
     router = router_of(three, LatencyConstrained(space(2e3, 2e3, 2e3)))
     three.forward = forward  # type: ignore[method-assign]
 
-    async def ask() -> tuple[list[Answer | Refusal], Answer]:
+    async def ask() -> tuple[list[Answer | Rejection], Answer]:
         results = []
         for _ in range(2 * EVERY):
             work = router.answer("three", batch(1), Demands(3.9e3), router.now_us(), HERE)
@@ -128,7 +128,7 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
 
     results, patient = asyncio.run(ask())
     assert all(answered(result).slack_us < 0 for result in results[: EVERY - 1])
-    assert refused(results[-1]).cause == "cannot-meet"
+    assert rejected(results[-1]).cause == "cannot-meet"
     assert patient.slack_us == pytest.approx(1e6 - patient.queue_us - patient.compute_us, abs=1.0)
 
 
@@ -138,27 +138,27 @@ def test_a_deadline_too_near_for_what_answers_lately_take_is_not_said_to_have_pa
     router = router_of(three)
     monkeypatch.setattr(router.margin, "of", lambda timeout_us, now_us: 0.5e6)
     for ago_us, said in ((0.1e6, r"4\d{5} µs are left after 1\d{5} µs"), (0.6e6, r"passed after 6\d{5} µs")):
-        with pytest.raises(Refusal, match=said):
+        with pytest.raises(Rejection, match=said):
             asyncio.run(router.answer("three", batch(1), Demands(0.55e6), router.now_us() - ago_us, HERE))
     assert three.calls == []
 
 
-def test_a_policy_with_nothing_to_say_is_a_refusal(three: ThreeLinear) -> None:
+def test_a_policy_with_nothing_to_say_is_a_rejection(three: ThreeLinear) -> None:
     result = together(router_of(three, LatencyConstrained(space(1.0))), (batch(1), Demands()))[0]
-    assert "no policy" in str(refused(result))
+    assert "no policy" in str(rejected(result))
 
 
 def test_a_client_that_is_gone_costs_no_work(three: ThreeLinear) -> None:
     router = router_of(three)
-    with pytest.raises(Refusal, match="closed the connection"):
+    with pytest.raises(Rejection, match="closed the connection"):
         asyncio.run(router.answer("three", batch(1), Demands(), router.now_us(), lambda: True))
     assert three.calls == []
 
 
-def test_more_than_the_queue_holds_are_refused_on_arrival(three: ThreeLinear) -> None:
+def test_more_than_the_queue_holds_are_rejected_on_arrival(three: ThreeLinear) -> None:
     results = together(router_of(three, max_queue=3), *[(batch(1), Demands())] * 5)
     assert [isinstance(result, Answer) for result in results] == [True] * 3 + [False] * 2
-    assert {refused(result).cause for result in results[3:]} == {"queue-full"}
+    assert {rejected(result).cause for result in results[3:]} == {"queue-full"}
 
 
 def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLinear) -> None:
@@ -175,7 +175,7 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
     router = router_of(three, Broken())
     three.weights[SMALL] = np.zeros((5, 4), dtype=np.float32)
     results = together(router, *[(batch(n), Demands()) for n in (1, 2, 3)])
-    assert [refused(result).status for result in results[:2]] == [500, 500]
+    assert [rejected(result).status for result in results[:2]] == [500, 500]
     assert "a broken policy" in str(results[0])
     assert len(answered(results[2]).labels) == 3
 
@@ -183,7 +183,7 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
 def test_scores_that_overflow_are_the_inputs_fault() -> None:
     model = ThreeLinear(scale=1e30)
     result = together(router_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), Demands()))[0]
-    assert (refused(result).status, "too large" in str(result)) == (400, True)
+    assert (rejected(result).status, "too large" in str(result)) == (400, True)
 
 
 def outcomes(model: ThreeLinear, x: np.ndarray, y: np.ndarray) -> OutcomeTable:
@@ -241,7 +241,7 @@ def test_warming_runs_every_point_and_finds_what_cannot_run(three: ThreeLinear) 
         router_of(three)
 
 
-def test_rules_of_other_versions_are_refused(three: ThreeLinear) -> None:
+def test_rules_of_other_versions_are_rejected(three: ThreeLinear) -> None:
     foreign = OperatingPoint.of(policy="osfa", version="huge")
 
     class Foreign(LatencyConstrained):
@@ -294,7 +294,7 @@ def test_a_batch_that_fails_is_taken_apart(three: ThreeLinear) -> None:
     three.forward = forward  # type: ignore[method-assign]
     sevens = np.full((1, 1, 2, 3), 7.0, dtype=np.float32)
     results = together(router, *[(x, Demands(1e9)) for x in (batch(1), sevens, batch(1))])
-    assert "sevens" in str(refused(results[1]))
+    assert "sevens" in str(rejected(results[1]))
     assert [answered(results[i]).batch for i in (0, 2)] == [1, 1]
 
 

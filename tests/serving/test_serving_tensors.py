@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.tensors import format_response, parse_request
 
 SHAPE = (2, 3)
@@ -157,43 +157,43 @@ BAD_JSON = {
 
 
 @pytest.mark.parametrize("what", BAD_JSON)
-def test_bad_json_is_refused_with_a_sentence(what: str) -> None:
+def test_bad_json_is_rejected_with_a_sentence(what: str) -> None:
     body, sentence = BAD_JSON[what]
-    with pytest.raises(Refusal, match=sentence) as caught:
+    with pytest.raises(Rejection, match=sentence) as caught:
         parse_request(body, None, SHAPE, max_batch=8)
     assert caught.value.status == 400
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("length", ["", "-1", "1_0", "+5", "１", "9" * 20, "1e3", "100000"])
-def test_a_bad_header_length_is_refused(length: str) -> None:
-    with pytest.raises(Refusal, match="Inference-Header-Content-Length"):
+def test_a_bad_header_length_is_rejected(length: str) -> None:
+    with pytest.raises(Rejection, match="Inference-Header-Content-Length"):
         parse_request(binary_body(X)[0], length, SHAPE, max_batch=8)
 
 
 @pytest.mark.parametrize("size", [23, 25, -24, "24", True, None, 24.0])
-def test_a_binary_size_that_is_not_the_shapes_is_refused(size: object) -> None:
+def test_a_binary_size_that_is_not_the_shapes_is_rejected(size: object) -> None:
     head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": size})]}).encode()
-    with pytest.raises(Refusal, match="binary_data_size"):
+    with pytest.raises(Rejection, match="binary_data_size"):
         parse_request(head + X.tobytes(), str(len(head)), SHAPE, max_batch=8)
 
 
 @pytest.mark.parametrize("extra", [b"", b"\0" * 25])
-def test_more_or_fewer_bytes_than_promised_are_refused(extra: bytes) -> None:
+def test_more_or_fewer_bytes_than_promised_are_rejected(extra: bytes) -> None:
     head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": X.nbytes})]}).encode()
-    with pytest.raises(Refusal, match="bytes follow the JSON"):
+    with pytest.raises(Rejection, match="bytes follow the JSON"):
         parse_request(head + extra, str(len(head)), SHAPE, max_batch=8)
 
 
-def test_nan_in_binary_is_refused() -> None:
+def test_nan_in_binary_is_rejected() -> None:
     body, length = binary_body(np.full_like(X, np.nan))
-    with pytest.raises(Refusal, match="NaN or infinity"):
+    with pytest.raises(Rejection, match="NaN or infinity"):
         parse_request(body, length, SHAPE, max_batch=8)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))
-def test_no_bytes_whatsoever_do_more_than_be_refused(body: bytes, header_length: str | None) -> None:
-    with pytest.raises(Refusal):
+def test_no_bytes_whatsoever_do_more_than_be_rejected(body: bytes, header_length: str | None) -> None:
+    with pytest.raises(Rejection):
         parse_request(body, header_length, SHAPE, max_batch=8)
 
 
@@ -205,11 +205,11 @@ json_values = st.recursive(
 
 
 @given(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), json_values)
-def test_no_json_value_in_a_tensor_does_more_than_be_refused(member: str, value: Any) -> None:
+def test_no_json_value_in_a_tensor_does_more_than_be_rejected(member: str, value: Any) -> None:
     try:
         request = parse_request(one(**{member: value}), None, SHAPE, max_batch=8)
-    except Refusal as refusal:
-        if refusal.status != 400:
+    except Rejection as rejection:
+        if rejection.status != 400:
             raise
     else:
         assert request.x.shape == (1, *SHAPE)

@@ -56,7 +56,7 @@ def test_four_plots_have_a_curve_per_policy(tmp_path: Path) -> None:
     assert (tmp_path / "rate.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_queries_and_no_bins_are_refused() -> None:
+def test_no_queries_and_no_bins_are_rejected() -> None:
     for run, bins in ((outcome(), 0), (simulate(ValueIteration(GRID), Scenario.of(np.empty(0), 0.003)), 5)):
         with pytest.raises(InputError, match="need bins and queries"):
             dynamics(run, bins)

@@ -113,7 +113,7 @@ def test_calls_may_be_planned_at_another_quantile(tmp_path: Path, capsys: pytest
         (ROWS.replace("4,0.002", "4,0.0002"), 20.0, "no noise explains that"),
     ],
 )
-def test_bad_profiles_are_refused(tmp_path: Path, rows: str, deadline_ms: float, sentence: str) -> None:
+def test_bad_profiles_are_rejected(tmp_path: Path, rows: str, deadline_ms: float, sentence: str) -> None:
     profile, arrivals = files(tmp_path, rows)
     with pytest.raises((InputError, TableError), match=sentence):
         simulate.simulate(profile, arrivals, deadline_ms)

@@ -18,7 +18,7 @@ from slotool.scheduling.batching import (
     ValueIteration,
 )
 from slotool.simulation import Scenario, ServiceTimes, simulate, simulate_plainly
-from slotool.simulation.result import EXPIRED, IN_TIME, REFUSED, SHED
+from slotool.simulation.result import EXPIRED, IN_TIME, REJECTED, SHED
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
@@ -97,7 +97,7 @@ def test_a_dying_worker_gives_its_batch_back() -> None:
     outcome = simulate(FixedBatching(GRID), scenario)
     assert outcome.status.tolist() == [IN_TIME]
     assert outcome.started_us[0] == pytest.approx(1.001e6)
-    assert simulate(FixedBatching(GRID), Scenario.of(np.array([1.0]), 0.0025, 2, (1.001,))).status[0] == REFUSED
+    assert simulate(FixedBatching(GRID), Scenario.of(np.array([1.0]), 0.0025, 2, (1.001,))).status[0] == REJECTED
     assert simulate(FixedBatching(GRID), Scenario.of(np.array([1.0]), 0.004, 1, (1.001,))).status[0] == EXPIRED
 
 
@@ -138,7 +138,7 @@ def test_under_overload_the_important_are_served_and_the_others_give_way() -> No
         ({"death_s": (-1.0,)}, "at a positive time"),
     ],
 )
-def test_impossible_scenarios_are_refused(change: dict[str, object], sentence: str) -> None:
+def test_impossible_scenarios_are_rejected(change: dict[str, object], sentence: str) -> None:
     arguments = {"times_s": np.array([0.5, 1.0]), "deadline_s": 0.1} | change
     if "1 values" in sentence:
         arguments = {"times_s": np.array([0.5, 1.0]), "deadline_s": np.array([-1.0, 1.0])}
@@ -146,11 +146,11 @@ def test_impossible_scenarios_are_refused(change: dict[str, object], sentence: s
         Scenario.of(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_deadline_below_the_fastest_point_is_refused() -> None:
+def test_a_deadline_below_the_fastest_point_is_rejected() -> None:
     with pytest.raises(InputError, match=r"one query, 0\.1 ms"):
         simulate(SlackFit(GRID), Scenario.of(np.array([1.0]), 0.00005))
 
 
-def test_a_cell_without_samples_is_refused() -> None:
+def test_a_cell_without_samples_is_rejected() -> None:
     with pytest.raises(InputError, match="no latency sample of version=small at batch size 1"):
         ServiceTimes.sampled(GRID, {})

@@ -67,7 +67,7 @@ class Server:
         document = json.loads(body[:split])
         self.seen.append({"model": request.match_info["model"], **document})
         if status != 200:
-            return web.json_response({"error": f"refused with {status}"}, status=status)
+            return web.json_response({"error": f"rejected with {status}"}, status=status)
         tensor = document["inputs"][0]
         assert tensor["name"] == "input"
         assert tensor["datatype"] == "FP32"
@@ -100,7 +100,7 @@ class Server:
         x = np.load(io.BytesIO(await request.read()), allow_pickle=False)
         self.seen.append(dict(request.headers))
         if status != 200:
-            return web.json_response({"error": f"refused with {status}"}, status=status)
+            return web.json_response({"error": f"rejected with {status}"}, status=status)
         return web.json_response(
             {"label": nearest_mean(x), "confidence": 0.5, "operating_point": "version=small", "compute_us": 90}
         )

@@ -114,7 +114,7 @@ def test_what_is_no_response_is_told_and_its_connection_given_up(said: bytes, cl
     assert connections == 2
 
 
-def test_refusals_are_told_in_the_servers_words() -> None:
+def test_rejections_are_told_in_the_servers_words() -> None:
     body = b'{"error": "no"}'
     (reply,), _, _ = asked([b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)])
     assert (reply.status, reply.error) == (503, "no")

@@ -133,12 +133,12 @@ def test_a_server_that_dies_midway_is_still_reported(slotool: Any, server: Any, 
     assert {s["status"] for s in run.document["statuses"]} == {0, 200}
 
 
-def test_refusals_are_counted_by_status_with_their_reason(slotool: Any, server: Any, tmp_path: Path) -> None:
+def test_rejections_are_counted_by_status_with_their_reason(slotool: Any, server: Any, tmp_path: Path) -> None:
     server.status = lambda number: 503 if number % 2 else 200
     out = tmp_path / "r.parquet"
     run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 60, "--duration", 0.5)
     assert run.exit_code == 0, run.stderr
-    assert "refused with 503" in run.stdout
+    assert "rejected with 503" in run.stdout
     log = RequestLog.load(out)
     assert set(log.rows["status"]) == {200, 503}
     assert not log.answered[log.rows["status"] == 503].any()
@@ -201,12 +201,12 @@ def test_bad_input_is_one_sentence(
     assert not out.exists()
 
 
-def test_requests_nobody_understands_are_refused_before_the_run(slotool: Any, server: Any, tmp_path: Path) -> None:
+def test_requests_nobody_understands_are_rejected_before_the_run(slotool: Any, server: Any, tmp_path: Path) -> None:
     server.status = lambda number: 404
     out = tmp_path / "r.parquet"
     run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--model", "nobody")
     assert run.exit_code == 2
-    assert "refuses the request (404): refused with 404" in run.stderr
+    assert "rejects the request (404): rejected with 404" in run.stderr
     assert not out.exists()
     assert len(server.seen) == 1
 
@@ -365,7 +365,7 @@ def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_refusals_keep_their_reason_over_both_protocols(
+def test_rejections_keep_their_reason_over_both_protocols(
     slotool: Any, served: dict[str, Any], tmp_path: Path, protocol: str
 ) -> None:
     out = tmp_path / "r.parquet"
@@ -379,7 +379,7 @@ def test_refusals_keep_their_reason_over_both_protocols(
     stranger = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--force", "--data", "digits",
                        "--model", "nobody")  # fmt: skip
     assert stranger.exit_code == 2
-    assert "refuses the request (404): no model is called 'nobody'" in stranger.stderr
+    assert "rejects the request (404): no model is called 'nobody'" in stranger.stderr
 
 
 def test_ctrl_c_keeps_what_all_processes_finished(slotool: Any, server: Any, tmp_path: Path) -> None:

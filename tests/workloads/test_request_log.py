@@ -32,7 +32,7 @@ def row(intended_s: float, sent_s: float, done_s: float, **more: Any) -> dict[st
 
 @pytest.fixture
 def log() -> RequestLog:
-    """Right and in time; right but late from its intended instant, though in time from its sending; wrong; refused;
+    """Right and in time; right but late from its intended instant, though in time from its sending; wrong; rejected;
     a server that answered without a class.
     """
     return RequestLog.of(
@@ -137,6 +137,6 @@ def test_a_row_that_cannot_be_is_named(change: dict[str, Any], sentence: str) ->
         RequestLog.of([{**row(1.0, 1.0, 1.1), **change}])
 
 
-def test_an_empty_log_is_refused() -> None:
+def test_an_empty_log_is_rejected() -> None:
     with pytest.raises(TableError, match="no request was sent"):
         RequestLog.of([])

@@ -99,7 +99,7 @@ def test_the_public_traces_are_read() -> None:
         ("a,b\n1,2\n", "what is this a trace of"),
     ],
 )
-def test_bad_traces_are_refused_by_row(tmp_path: Path, text: str, sentence: str) -> None:
+def test_bad_traces_are_rejected_by_row(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(TableError, match=sentence) as caught:
@@ -119,7 +119,7 @@ def test_arrivals_go_to_a_file_and_back(tmp_path: Path) -> None:
             ArrivalTable.of([{"arrival_s": time} for time in wrong])
 
 
-def test_impossible_processes_are_refused() -> None:
+def test_impossible_processes_are_rejected() -> None:
     for make, sentence in (
         (lambda: Bursty(0, 1, 1), "a base rate of 0/s"),
         (lambda: Bursty(1, 1, -1), "variation of -1"),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
@@ -19,14 +19,14 @@ def choose_fixed(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     if len(plan) < 1:
-        return REFUSE
+        return REJECT
     row = int(plan[0])
     if not lowest <= row < len(accuracy):
-        return REFUSE
+        return REJECT
     column = widest(latency_us, row, narrowest, deadlines_us[0] - now_us)
-    return row * len(sizes) + column if column >= 0 else REFUSE
+    return row * len(sizes) + column if column >= 0 else REJECT
 
 
 @chooser
@@ -35,9 +35,9 @@ def choose_cheapest(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     column = widest(latency_us, lowest, narrowest, deadlines_us[0] - now_us)
-    return lowest * len(sizes) + column if column >= 0 else REFUSE
+    return lowest * len(sizes) + column if column >= 0 else REJECT
 
 
 class FixedBatching(BatchingPolicy):

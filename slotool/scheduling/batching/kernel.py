@@ -9,10 +9,10 @@ from numba import types
 
 from slotool.compilation import njit
 
-REFUSE = -1
+REJECT = -1
 
 # latency_us [P, B], accuracy [P], sizes [B], plan; now_us, deadlines_us [waiting], lowest, narrowest,
-# arrived_us [recent], free_us [workers] -> cell, row * B + column, or REFUSE.
+# arrived_us [recent], free_us [workers] -> cell, row * B + column, or REJECT.
 _ARGUMENTS = (
     types.float64[:, ::1],
     types.float64[::1],
@@ -37,8 +37,8 @@ def chooser(function: Callable[..., Any]) -> Any:
     It is asked with at least one example waiting, the first of which has time left. ``plan`` holds what the policy
     prepared beforehand; ``lowest`` is the first row that is accurate enough for the most urgent query, ``narrowest``
     the first column whose size holds its examples. It answers with a cell of these rows and columns that meets the
-    first deadline, or ``REFUSE``. Anybody may call it: it begins with ``fits`` and reads of ``plan`` only what is
-    there; what does not fit together is refused, since code called through a pointer cannot raise.
+    first deadline, or ``REJECT``. Anybody may call it: it begins with ``fits`` and reads of ``plan`` only what is
+    there; what does not fit together is rejected, since code called through a pointer cannot raise.
     """
     return njit(CHOOSE, cache=True)(function)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from slotool.scheduling.batching.kernel import REFUSE, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 
 
@@ -14,12 +14,12 @@ def choose_max_accuracy(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     for row in range(latency_us.shape[0] - 1, lowest - 1, -1):
         column = widest(latency_us, row, narrowest, deadlines_us[0] - now_us)
         if column >= 0:
             return row * len(sizes) + column
-    return REFUSE
+    return REJECT
 
 
 class MaxAccuracy(BatchingPolicy):

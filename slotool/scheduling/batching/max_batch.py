@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 
 
@@ -14,11 +14,11 @@ def choose_max_batch(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     slack_us = deadlines_us[0] - now_us
     column = widest(latency_us, lowest, narrowest, slack_us)
     if column < 0:
-        return REFUSE
+        return REJECT
     for row in range(latency_us.shape[0] - 1, lowest, -1):
         if latency_us[row, column] <= slack_us + ROUNDING_US:
             return row * len(sizes) + column

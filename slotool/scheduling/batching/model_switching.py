@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
@@ -26,11 +26,11 @@ def choose_by_rate(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     if len(plan) <= len(accuracy):
-        return REFUSE
+        return REJECT
     if not plan[0] > 0:
-        return REFUSE
+        return REJECT
     recent = len(arrived_us) - np.searchsorted(arrived_us, now_us - plan[0], side="right")
     span_us = plan[0]
     if recent == len(arrived_us) and recent > 1:
@@ -44,7 +44,7 @@ def choose_by_rate(
     while row > 0 and plan[1 + row] < rate_per_s:
         row -= 1
     column = widest(latency_us, max(row, lowest), narrowest, deadlines_us[0] - now_us)
-    return max(row, lowest) * len(sizes) + column if column >= 0 else REFUSE
+    return max(row, lowest) * len(sizes) + column if column >= 0 else REJECT
 
 
 class ModelSwitching(BatchingPolicy):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE
+from slotool.scheduling.batching.kernel import REJECT
 from slotool.scheduling.batching.shedding import to_shed
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
@@ -21,10 +21,10 @@ class BatchingPolicy(Policy):
     """A policy that chooses a cell of the control grid by a compiled function.
 
     ``choose``: the function (``kernel.chooser``), ``plan``: float64, what it prepared; a simulator may call the two
-    directly, and what does not belong together is refused. ``switches``: as in ``Decision``. ``Decision.batch_size`` is
-    the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy than
-    the point has. A minimum accuracy is held against the profiled mean.
-    Raises ``InputError`` when the space is no ``ControlGrid``.
+    directly, and what does not belong together is rejected. ``switches``: as in ``Decision``. ``Decision.batch_size``
+    is the most examples to take together: fewer when fewer wait, or when the next in the queue asks for more accuracy
+    than the point has. A minimum accuracy is held against the profiled mean. Raises ``InputError`` when the space is no
+    ``ControlGrid``.
     """
 
     name: ClassVar[str]
@@ -71,14 +71,14 @@ class BatchingPolicy(Policy):
             queue.arrived_us,
             queue.free_us,
         )
-        if cell == REFUSE:
-            return CannotMeet(self._why_refused(query.examples, slack_us, grid.latency_us[lowest, narrowest], queue))
+        if cell == REJECT:
+            return CannotMeet(self._why_rejected(query.examples, slack_us, grid.latency_us[lowest, narrowest], queue))
         row, column = divmod(cell, len(grid.sizes))
         took_us = grid.latency_us[row, column]
         reason = f"{self.name}: up to {grid.sizes[column]} take {took_us:.0f} µs of {slack_us:.0f} µs of slack"
         return Decision(grid.points[row], int(grid.sizes[column]), reason, switches=self.switches)
 
-    def _why_refused(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
+    def _why_rejected(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):
             return f"not all {len(queue.deadlines_us)} who wait can be in time, and this one has the least left"
         return self.grid.space.too_slow(self.points, examples, slack_us)

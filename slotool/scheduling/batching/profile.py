@@ -35,7 +35,7 @@ def read_profile(
 
     Accuracies come from ``outcomes``, or from a column ``accuracy`` of the latency table, so that one CSV of point,
     batch size, samples and accuracy is enough. ``conditions`` narrow the rows, e.g. ``threads=1``; rows with
-    co-runners are left out. Raises ``InputError``, also for what ``ControlGrid`` refuses.
+    co-runners are left out. Raises ``InputError``, also for what ``ControlGrid`` rejects.
     """
     known = latency.where(status="ok", co_runners="", **conditions)
     subjects = sorted(set(known.rows["subject"]))

@@ -8,7 +8,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits
+from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 
@@ -22,13 +22,13 @@ def choose_slack_fit(
     narrowest: int, arrived_us: Any, free_us: Any,
 ) -> int:  # fmt: skip
     if not fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest):
-        return REFUSE
+        return REJECT
     if len(plan) <= _STARTS:
-        return REFUSE
+        return REJECT
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
     count = int(plan[_COUNT])
     if not 0 < count < len(plan) - _STARTS:
-        return REFUSE
+        return REJECT
     # The bucket whose upper edge is the last within the slack; none but the first may hold what does not fit.
     bucket = count - 1
     if plan[_WIDTH] > 0:
@@ -39,12 +39,12 @@ def choose_slack_fit(
         for at in range(max(first, 0), min(last, len(plan) - cells)):
             cell = int(plan[cells + at])
             if not 0 <= cell < latency_us.size:
-                return REFUSE
+                return REJECT
             row, column = cell // len(sizes), cell % len(sizes)
             if row >= lowest and column >= narrowest and latency_us[row, column] <= slack_us:
                 return cell
         bucket -= 1
-    return REFUSE
+    return REJECT
 
 
 class SlackFit(BatchingPolicy):

@@ -9,7 +9,7 @@ import numpy as np
 from slotool.compilation import njit
 from slotool.errors import InputError
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.scheduling.batching.kernel import REFUSE, ROUNDING_US, chooser, fits, widest
+from slotool.scheduling.batching.kernel import REJECT, ROUNDING_US, chooser, fits, widest
 from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.batching.values import DISPERSIONS, LOADS, WORKER_COUNTS, ValueTables, may_take, value_tables
 from slotool.scheduling.space import ControlSpace
@@ -183,7 +183,7 @@ def choose_by_value(
 ) -> int:  # fmt: skip
     fit = fits(latency_us.shape, len(accuracy), len(sizes), len(deadlines_us), lowest, narrowest)
     if not fit or not _plan_is_complete(plan, sizes):
-        return REFUSE
+        return REJECT
     columns, waiting = latency_us.shape[1], len(deadlines_us)
     slack_us = deadlines_us[0] - now_us + ROUNDING_US
     workers = _working(free_us)
@@ -194,7 +194,7 @@ def choose_by_value(
     at, low, high, share = _tables_of(plan, levels * columns, rate * plan[_UNIT], spread, workers)
     queues = plan[at : at + count]
     average = plan[low] * (1.0 - share) + plan[high] * share
-    best, cell = -np.inf, REFUSE
+    best, cell = -np.inf, REJECT
     for column in range(narrowest, columns):
         if latency_us[lowest, column] > slack_us:
             break
@@ -229,9 +229,9 @@ def choose_by_value(
     # Not every query can be in time. If one is lost in any case, drop the most urgent: the batches behind it stay full.
     # Else serve as many as possible of the first.
     if _deadline_infeasible(latency_us, sizes, fastest, now_us, deadlines_us, workers):
-        return REFUSE
+        return REJECT
     column = widest(latency_us, lowest, narrowest, slack_us)
-    return lowest * columns + column if column >= 0 else REFUSE
+    return lowest * columns + column if column >= 0 else REJECT
 
 
 class ValueIteration(BatchingPolicy):

@@ -10,7 +10,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.server import ServerState
 
-from slotool.serving import refusals
+from slotool.serving import rejections
 from slotool.serving.http.exchange import LOG, Exchange
 from slotool.serving.http.fast_path import Begun, FastPath, Head
 from slotool.serving.http.transport import CoalescingTransport
@@ -71,7 +71,7 @@ class AnsweringProtocol(asyncio.Protocol):
         self._exchange = exchange
         if exchange.head is not None and exchange.reply is None:
             # Others may have come while its body did.
-            exchange.reply = self._fast_path.rejection(exchange.head)
+            exchange.reply = self._fast_path.early_rejection(exchange.head)
         if exchange.reply is not None:
             self._reply(exchange.reply)
         elif exchange.head is not None:
@@ -100,7 +100,7 @@ class AnsweringProtocol(asyncio.Protocol):
         if task.cancelled():
             self._stops = True
             if self._exchange is not None and self._exchange.head is not None:
-                self._reply(self._fast_path.refused(self._exchange.head, refusals.stopping()))
+                self._reply(self._fast_path.rejected(self._exchange.head, rejections.stopping()))
         elif (error := task.exception()) is not None:
             self._broken(error)
         else:

@@ -63,7 +63,7 @@ class Exchange:
             self.body.finish()
             self.body = None
 
-    def refuse(self, reply: Reply) -> None:
+    def reject(self, reply: Reply) -> None:
         """Answer so, and discard the body."""
         self.reply = reply
         self.received = b""

@@ -10,10 +10,10 @@ from typing import Any
 from slotool.serving import bounds
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.rejection import Rejections
+from slotool.serving.http.bulk_rejection import BulkRejector
 from slotool.serving.http.requests import Request
 from slotool.serving.oip import OpenInference
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
 
@@ -35,11 +35,11 @@ class Head:
 
 
 class FastPath:
-    """Answers complete inference requests as the application's routes do. ``rejections``: while it must not."""
+    """Answers complete inference requests as the application's routes do. ``bulk_rejector``: while it must not."""
 
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
-        self.rejections = Rejections(front)
+        self.bulk_rejector = BulkRejector(front)
 
     def head_of(self, request: Request) -> Head | None:
         """What is asked for, if the request can be answered here.
@@ -67,17 +67,17 @@ class FastPath:
             model.decode() if model else "", version.decode() if version else None, headers, self._front.router.now_us()
         )
 
-    def rejection(self, head: Head) -> Reply | None:
+    def early_rejection(self, head: Head) -> Reply | None:
         """What a request is answered with before its body is looked at; None when it is to be read. It is counted."""
         front = self._front
-        refusal = front.admission.refusal()
-        if refusal is not None:
-            front.dropped(head.model, refusal.cause)
-            return Reply.refusing(refusal)
+        rejection = front.admission.rejection()
+        if rejection is not None:
+            front.dropped(head.model, rejection.cause)
+            return Reply.rejecting(rejection)
         if front.token is not None:
             try:
                 front.token.check(head.headers.get("authorization"))
-            except Refusal as unauthorized:
+            except Rejection as unauthorized:
                 return front.unauthorized(unauthorized)
         return None
 
@@ -88,27 +88,27 @@ class FastPath:
             return None
         try:
             served = self._model(head)
-        except Refusal as refusal:
-            return self.refused(head, refusal)
+        except Rejection as rejection:
+            return self.rejected(head, rejection)
         most_bytes = front.tensor_bytes(served) if head.model else front.example_bytes(served)
-        return self.refused(head, bounds.too_large(most_bytes)) if body_bytes > most_bytes else None
+        return self.rejected(head, bounds.too_large(most_bytes)) if body_bytes > most_bytes else None
 
-    def refused(self, head: Head, refusal: Refusal) -> Reply:
-        """Count a refusal of such a request, and tell it."""
-        return self._front.refused(refusal, head.model or head.headers.get("model"))
+    def rejected(self, head: Head, rejection: Rejection) -> Reply:
+        """Count a rejection of such a request, and tell it."""
+        return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
     async def answer(self, head: Head, body: bytes, is_gone: Callable[[], bool]) -> Reply:
-        """Refusals are answers too; they are counted."""
+        """Rejections are answers too; they are counted."""
         try:
             if not head.model:
                 return await self._compute.answer(head.headers, body, head.arrival_us, is_gone)
             served = self._model(head)
             return await self._inference.answer(served, head.headers, body, head.arrival_us, is_gone)
-        except Refusal as refusal:
-            return self.refused(head, refusal)
+        except Rejection as rejection:
+            return self.rejected(head, rejection)
 
     def _model(self, head: Head) -> ServedModel:
-        """Raises ``Refusal`` (404, or 400 where none of several is named)."""
+        """Raises ``Rejection`` (404, or 400 where none of several is named)."""
         if head.model:
             return self._front.model(head.model, head.version)
         return self._compute.model(head.headers.get("model"))

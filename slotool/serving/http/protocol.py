@@ -11,8 +11,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr
 from uvicorn.server import ServerState
 
-from slotool.serving import refusals
-from slotool.serving.admission import REFUSAL
+from slotool.serving import rejections
+from slotool.serving.admission import REJECTION
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.answering import AnsweringProtocol
 from slotool.serving.http.deadline import Deadline
@@ -20,11 +20,11 @@ from slotool.serving.http.exchange import Exchange, scope_of
 from slotool.serving.http.fast_path import FastPath
 from slotool.serving.http.requests import Request, RequestReader
 from slotool.serving.http.transport import CoalescingTransport, Lingering
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 
-# A request that is not for the fast path, or is refused, is answered once it is complete if its body is no longer. A
-# longer body is read by the application itself; a refusal of it goes out at once, and the connection closes.
+# A request that is not for the fast path, or is rejected, is answered once it is complete if its body is no longer. A
+# longer body is read by the application itself; a rejection of it goes out at once, and the connection closes.
 MAX_AWAITED_BYTES = HIGH_WATER_LIMIT
 # So much is parsed at once: a packet of 256 KiB may hold 14,000 requests, and others want the event loop, too.
 MAX_FED_BYTES = 8_192
@@ -61,7 +61,7 @@ class HttpProtocol(AnsweringProtocol):
     ) -> None:
         super().__init__(config, server_state, _loop or asyncio.get_running_loop(), fast_path)
         self._app_state, self._front, self._limits = app_state, front, front.limits
-        self._rejections = fast_path.rejections
+        self._bulk_rejector = fast_path.bulk_rejector
         self._keep_alive_s = keep_alive_s
         self._max_connections = front.limits.connections if max_connections is None else max_connections
         self._reader = RequestReader(self)
@@ -85,7 +85,7 @@ class HttpProtocol(AnsweringProtocol):
         connections: set[Any] = self._server_state.connections
         connections.add(self)
         if len(connections) > self._max_connections:
-            self._refuse(refusals.too_many_connections(self._max_connections))
+            self._reject(rejections.too_many_connections(self._max_connections))
         self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -160,34 +160,34 @@ class HttpProtocol(AnsweringProtocol):
     # Reading.
 
     def _new_exchange(self, request: Request) -> Exchange | None:
-        """None when the connection is refused altogether."""
+        """None when the connection is rejected altogether."""
         # A head that is as long as that was not fed in one small packet.
         if self._fed_bytes > self._limits.head_bytes and request.head_bytes > self._limits.head_bytes:
-            self._refuse(self._head_too_large())
+            self._reject(self._head_too_large())
             return None
         if request.method == "CONNECT":
-            self._refuse(Refusal(405, "bad-request", "CONNECT is not served here: this is no proxy"))
+            self._reject(Rejection(405, "bad-request", "CONNECT is not served here: this is no proxy"))
             return None
         head = self._fast_path.head_of(request)
         if head is not None:
             return Exchange(request, head=head)
         if (fault := _fault(request)) is not None:
-            self._refuse(fault)
+            self._reject(fault)
             return None
         try:
             scope = scope_of(request, self._addresses, self._app_state)
         except ValueError:
-            self._refuse(refusals.bad_request("the request's target is no path"))
+            self._reject(rejections.bad_request("the request's target is no path"))
             return None
-        if (refusal := self._front.admission.refusal()) is not None:
-            scope["state"][REFUSAL] = refusal
+        if (rejection := self._front.admission.rejection()) is not None:
+            scope["state"][REJECTION] = rejection
         return Exchange(request, scope=scope)
 
     def _rejects(self, data: bytes) -> bool:
         """Whether the event loop is overloaded, and ``data`` was answered without being read."""
         if self._incoming is not None or self._stops or self._flow.write_paused or not self._reader.is_between_requests:
             return False
-        answer = self._rejections.of(data)
+        answer = self._bulk_rejector.of(data)
         if answer is None:
             return False
         self._transport.write(answer)
@@ -224,25 +224,25 @@ class HttpProtocol(AnsweringProtocol):
         if self._lingers or self._transport.is_closing():
             return
         if not is_http:
-            self._refuse(refusals.bad_request("this is not an HTTP/1.1 request"))
+            self._reject(rejections.bad_request("this is not an HTTP/1.1 request"))
         elif self._reader.in_head and self._reader.head_bytes > self._limits.head_bytes:
-            self._refuse(self._head_too_large())
+            self._reject(self._head_too_large())
         elif self._incoming is not None:
             self._weigh(self._incoming)
         self._advance()
 
     def _weigh(self, exchange: Exchange) -> None:
-        """What becomes of a request whose body is still arriving: read on, refuse it, or begin to answer it already."""
+        """What becomes of a request whose body is still arriving: read on, reject it, or begin to answer it already."""
         request = exchange.request
         if self._reader.framing_bytes > MAX_FRAMING_BYTES + 8 * request.body_bytes:
-            self._refuse(refusals.too_large("the body's chunks are all framing"))
+            self._reject(rejections.too_large("the body's chunks are all framing"))
             return
         expected = max(request.content_length or 0, request.body_bytes)
         if exchange.reply is None and exchange.head is not None:
-            reply = None if exchange.body is not None else self._fast_path.rejection(exchange.head)
+            reply = None if exchange.body is not None else self._fast_path.early_rejection(exchange.head)
             reply = reply or self._fast_path.too_large(exchange.head, expected)
             if reply is not None:
-                exchange.refuse(reply)
+                exchange.reject(reply)
         if exchange.reply is None and exchange.cycle is None and exchange.body is None:
             self._take_in(exchange)
         may_wait = exchange.head is not None and exchange.reply is None
@@ -252,19 +252,19 @@ class HttpProtocol(AnsweringProtocol):
     def _take_in(self, exchange: Exchange) -> None:
         """Have the memory counted that an unfinished body holds."""
         try:
-            exchange.body = self._front.intake.begin(lambda refusal: self._give_up(exchange, refusal))
-        except Refusal as refusal:
-            self._give_up(exchange, refusal)
+            exchange.body = self._front.intake.begin(lambda rejection: self._give_up(exchange, rejection))
+        except Rejection as rejection:
+            self._give_up(exchange, rejection)
         else:
             exchange.body.grow(exchange.request.body_bytes)
 
-    def _give_up(self, exchange: Exchange, refusal: Refusal) -> None:
-        """Refuse a request before its body is complete."""
+    def _give_up(self, exchange: Exchange, rejection: Rejection) -> None:
+        """Reject a request before its body is complete."""
         if exchange.head is None:
-            self._refuse(refusal)
+            self._reject(rejection)
         else:
             if exchange.reply is None:
-                exchange.refuse(self._fast_path.refused(exchange.head, refusal))
+                exchange.reject(self._fast_path.rejected(exchange.head, rejection))
             if not exchange.is_queued:
                 self._enqueue(exchange)
         self._loop.call_soon(self._advance)
@@ -278,13 +278,13 @@ class HttpProtocol(AnsweringProtocol):
 
     # Ending.
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _reject(self, rejection: Rejection) -> None:
         """Answer so when everything before it is answered, and read no further; the connection closes."""
-        self._front.dropped("", refusal.cause)
+        self._front.dropped("", rejection.cause)
         self._reader.stop()
         incoming = self._drop_incoming()
         # A request without an end, after whose answer the connection cannot go on.
-        last = Exchange(Request(), reply=Reply.refusing(refusal))
+        last = Exchange(Request(), reply=Reply.rejecting(rejection))
         if incoming is not None and incoming.cycle is not None:
             incoming.cycle.disconnect()
             if incoming.cycle.response_started:
@@ -338,24 +338,24 @@ class HttpProtocol(AnsweringProtocol):
         elif self._flow.write_paused:
             self._transport.abort()
         elif incoming is not None:
-            self._give_up(incoming, refusals.too_slow(f"the body did not arrive within {limits.body_s:g} s"))
+            self._give_up(incoming, rejections.too_slow(f"the body did not arrive within {limits.body_s:g} s"))
         elif self._reader.in_head:
-            self._refuse(refusals.too_slow(f"the request's head did not arrive within {limits.head_s:g} s"))
+            self._reject(rejections.too_slow(f"the request's head did not arrive within {limits.head_s:g} s"))
             self._advance()
         else:
             self._transport.close()
 
-    def _head_too_large(self) -> Refusal:
-        return Refusal(431, "too-large", f"the request's head is longer than {self._limits.head_bytes} bytes")
+    def _head_too_large(self) -> Rejection:
+        return Rejection(431, "too-large", f"the request's head is longer than {self._limits.head_bytes} bytes")
 
 
-def _fault(request: Request) -> Refusal | None:
-    """What RFC 9112 has a server refuse and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
+def _fault(request: Request) -> Rejection | None:
+    """What RFC 9112 has a server reject and llhttp lets pass: sections 2.3, 3.2 and 6.1."""
     if request.version not in ("1.0", "1.1"):
-        return Refusal(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
+        return Rejection(505, "bad-request", f"HTTP/{request.version} is not spoken here: HTTP/1.1 and HTTP/1.0 are")
     hosts = sum(name == b"host" for name, _ in request.headers)
     if hosts > 1 or (hosts == 0 and request.version == "1.1"):
-        return refusals.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
+        return rejections.bad_request(f"the request has {hosts} Host headers, where HTTP/1.1 wants one")
     if request.encodings not in (b"", b"chunked"):
-        return Refusal(501, "bad-request", "of transfer encodings only chunked is known here")
+        return Rejection(501, "bad-request", "of transfer encodings only chunked is known here")
     return None

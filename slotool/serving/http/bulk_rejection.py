@@ -10,16 +10,16 @@ from typing import Any
 import httptools
 
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.refusals import Refusal
+from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 
 _INFERENCE = re.compile(rb"/(?:v2/models/([\w.~-]+)(?:/versions/[\w.~-]+)?/infer|compute)", re.ASCII)
 
 
-class Rejections:
+class BulkRejector:
     """Answers packets that hold inference requests and nothing else, for all connections.
 
-    At several times its capacity a server spends its time on those that it refuses. Most of what the fast path does for
+    At several times its capacity a server spends its time on those that it rejects. Most of what the fast path does for
     a request (headers, an exchange, an answer of its own) is of no use to one that is rejected anyway; this does a
     fifth of it. What it does not take is left to the connection's own reader, as if it had not been looked at.
     """
@@ -27,25 +27,25 @@ class Rejections:
     def __init__(self, front: FrontEnd):
         self._front = front
         self._framing = _Framing()
-        self._refusal: Refusal | None = None
+        self._rejection: Rejection | None = None
         self._answer = b""
         self._uncounted: Counter[tuple[str, str]] = Counter()
 
     def of(self, data: bytes) -> bytes | None:
         """The answer to ``data``, which begins where a request may. None unless it consists of whole inference requests
         that keep the connection, and the event loop is overloaded."""
-        refusal = self._front.admission.refusal()
-        if refusal is None or not data.startswith(b"POST /"):
+        rejection = self._front.admission.rejection()
+        if rejection is None or not data.startswith(b"POST /"):
             return None
         models = self._framing.models_of(data)
         if not models:
             return None
-        if refusal is not self._refusal:
-            self._refusal, self._answer = refusal, Reply.refusing(refusal).http()
+        if rejection is not self._rejection:
+            self._rejection, self._answer = rejection, Reply.rejecting(rejection).http()
         if not self._uncounted:
             asyncio.get_running_loop().call_soon(self._count)
         for model in models:
-            self._uncounted[model, refusal.cause] += 1
+            self._uncounted[model, rejection.cause] += 1
         return self._answer * len(models)
 
     def _count(self) -> None:
@@ -64,7 +64,7 @@ class _Framing:
         self._models: list[str] = []
 
     def models_of(self, data: bytes) -> list[str]:
-        """The model that each request names, empty on ``/compute``. None at all unless ``data`` is as ``Rejections``
+        """The model that each request names, empty on ``/compute``. None at all unless ``data`` is as ``BulkRejector``
         wants it."""
         self._begun = self._complete = 0
         self._models = []

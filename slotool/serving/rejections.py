@@ -1,0 +1,129 @@
+"""Every way a request can end without an answer: one exception with its HTTP status, cause and sentence."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from typing import Any
+
+from slotool.errors import SlotoolError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 50
+_SHORT.maxlevel = 2
+
+
+class Rejection(SlotoolError):
+    """A request that is not answered. ``cause`` is the label drops are counted under, ``str(rejection)`` the sentence,
+    ``retry_after_s`` when it is worth another try, where that is known."""
+
+    def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
+        super().__init__(sentence)
+        self.status = status
+        self.cause = cause
+        self.retry_after_s = retry_after_s
+
+
+def bad_request(sentence: str) -> Rejection:
+    """400: the request cannot be understood; the client must change it."""
+    return Rejection(400, "bad-request", sentence)
+
+
+def not_found(sentence: str) -> Rejection:
+    """404: no such model, version or page."""
+    return Rejection(404, "not-found", sentence)
+
+
+def too_slow(sentence: str) -> Rejection:
+    """408: the client did not send what it announced."""
+    return Rejection(408, "too-slow", sentence)
+
+
+def too_large(sentence: str) -> Rejection:
+    """413: the body is larger than the server reads."""
+    return Rejection(413, "too-large", sentence)
+
+
+def too_many_bytes(most: int) -> Rejection:
+    """503: the largest of many half-sent bodies, given up for the others."""
+    what = f"unfinished bodies hold more than {most} bytes together, and this was the largest"
+    return Rejection(503, "unfinished", f"{what}; try again later", 1)
+
+
+def expired(waited_us: float) -> Rejection:
+    """504: the deadline came while the request was waiting; no work was spent on it."""
+    return Rejection(
+        504, "expired", f"the deadline passed after {waited_us:.0f} µs, before the request could be served"
+    )
+
+
+def deadline_infeasible(waited_us: float, left_us: float) -> Rejection:
+    """504: the deadline is nearer than what answers lately take beyond their plan; no work was spent on it."""
+    left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
+    return Rejection(504, "expired", f"{left}, less than answers lately leave later than planned")
+
+
+def waited_too_long(waited_us: float) -> Rejection:
+    """504: the time that requests without a deadline have is over; no work was spent on it."""
+    waited = f"the request has no deadline and waited for {waited_us * 1e-6:.1f} s"
+    return Rejection(504, "expired", f"{waited}, as long as this server lets it; give it a deadline of your own")
+
+
+def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
+    """503: every worker is lost, and being replaced."""
+    wait_s = max(1, math.ceil(ready_in_s))
+    are = "is" if lost == 1 else "are"
+    sentence = f"no worker is ready: {lost} of {workers} {are} being restarted; retry after {wait_s} s"
+    return Rejection(503, "no-worker", sentence, wait_s)
+
+
+def cannot_meet(reason: str) -> Rejection:
+    """503: rejected before any work, since what was asked for cannot be had."""
+    return Rejection(503, "cannot-meet", reason)
+
+
+def shed(reason: str) -> Rejection:
+    """503: load-shed in favour of more important requests."""
+    return Rejection(503, "shed", reason)
+
+
+def queue_full(length: int) -> Rejection:
+    """503: rejected on arrival."""
+    return Rejection(503, "queue-full", f"{length} requests are waiting already; try again later", 1)
+
+
+def too_many_connections(most: int) -> Rejection:
+    """503: rejected as soon as the client had connected."""
+    return Rejection(503, "connections", f"{most} connections are open already; try again later", 1)
+
+
+def too_many_calls(most: int) -> Rejection:
+    """503: rejected before the message was read."""
+    return Rejection(503, "connections", f"{most} gRPC calls are open already; try again later", 1)
+
+
+def stopping() -> Rejection:
+    """503: the server ends, and the request was not answered in the time it had for that."""
+    return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
+
+
+def overloaded(in_progress: int, spacing_us: float, patience_us: float) -> Rejection:
+    """503: rejected unread, since the event loop is overloaded."""
+    pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
+    return Rejection(503, "overloaded", f"{pace}, while requests have {1e-3 * patience_us:.0f} ms; try again later", 1)
+
+
+def client_gone() -> Rejection:
+    """499: nobody is there to be answered."""
+    return Rejection(499, "client-gone", "the client closed the connection")
+
+
+def failed(error: Exception) -> Rejection:
+    """500: the model itself broke."""
+    return Rejection(500, "failed", f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+
+
+def shown(value: Any) -> str:
+    """A decoded JSON value for a sentence: at most 60 characters, however large it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
