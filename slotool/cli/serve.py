@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
-    from slotool.serving.engines import Engine
+    from slotool.serving.engines import InferenceEngine
     from slotool.serving.events import Events
-    from slotool.serving.server import Companion
-    from slotool.serving.steering import SourcesSteering
+    from slotool.serving.runtime_settings import ReloadableSettings
+    from slotool.serving.server import SecondaryFrontEnd
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,8 @@ def serve(
         Path | None, typer.Option("--latency", help="Latency table, to choose points by deadline and reject early.")
     ] = None,
     outcomes: Annotated[
-        list[Path] | None, typer.Option("--outcomes", help="Outcome table of a model, to choose points by accuracy.")
+        list[Path] | None,
+        typer.Option("--outcomes", help="CallOutcome table of a model, to choose points by accuracy."),
     ] = None,
     name: Annotated[
         list[str] | None,
@@ -127,9 +128,9 @@ def serve(
     from slotool.process import limit_threads
     from slotool.serving import Limits, Router, create_app
     from slotool.serving.guard import others_can_read, read_token
-    from slotool.serving.server import bind, is_loopback, serve_until_told, url_of
+    from slotool.serving.runtime_settings import ReloadableSettings
+    from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
     from slotool.serving.sources import Sources
-    from slotool.serving.steering import SourcesSteering
 
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
@@ -148,18 +149,18 @@ def serve(
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
         )
-        steering = SourcesSteering(sources, router, output.warn)
-        app = create_app(router, limits=Limits(batch=max_batch), token=token, steering=steering)
+        runtime_settings = ReloadableSettings(sources, router, output.warn)
+        app = create_app(router, limits=Limits(batch=max_batch), token=token, runtime_settings=runtime_settings)
         if not is_loopback(listener):
             who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
             output.warn(f"listening on {host}: {who} can use the server")
-        beside, grpc_address = _grpc_front(app, grpc_listener)
+        secondary, grpc_address = _grpc_front(app, grpc_listener)
         ready = partial(_ready, output, url_of(listener), grpc_address, router.models, default_deadline_ms)
-        reload = partial(_reload, output, steering)
+        reload = partial(_reload, output, runtime_settings)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
-        ended_by = serve_until_told(
-            app, listener, ready, drain_s=drain, warn=output.warn, beside=beside, on_hangup=reload
+        ended_by = serve_until_signalled(
+            app, listener, ready, drain_s=drain, warn=output.warn, secondary=secondary, on_hangup=reload
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -185,32 +186,34 @@ def _log(path: Path | None) -> Iterator[Events]:
             warn(f"{path} lacks the last events: {error}")
 
 
-def _engine(name: str, replicas: int, threads: int, most_examples: int, hang_s: float, address: str | None) -> Engine:
-    from slotool.serving.engines import InlineEngine, LocalEngine
+def _engine(
+    name: str, replicas: int, threads: int, max_examples: int, hang_s: float, address: str | None
+) -> InferenceEngine:
+    from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 
     if name == "ray":
-        from slotool.serving.engines.ray import RayEngine
+        from slotool.serving.engines.ray import RayInferenceEngine
 
-        return RayEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
+        return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
     if address is not None:
         raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
-    if name == LocalEngine.name:
-        return LocalEngine(replicas, threads, most_examples=most_examples, hang_s=hang_s)
-    if name != InlineEngine.name:
+    if name == LocalInferenceEngine.name:
+        return LocalInferenceEngine(replicas, threads, max_examples=max_examples, hang_s=hang_s)
+    if name != InlineInferenceEngine.name:
         raise typer.BadParameter(
             f"no engine is called {name!r}; there are inline, local and ray", param_hint="--engine"
         )
     if replicas > 1:
         raise typer.BadParameter("the inline engine is one worker: take --engine local or ray", param_hint="--replicas")
-    return InlineEngine()
+    return InlineInferenceEngine()
 
 
-def _reload(output: Output, steering: SourcesSteering) -> None:
+def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:
     """Tables and rules as their files are now; where something is wrong with them, the server goes on with the old."""
     from slotool.errors import InputError
 
     try:
-        steering.reload()
+        runtime_settings.reload()
     except InputError as error:
         output.warn(f"not reloaded, the old tables and rules stay: {error}")
     else:
@@ -233,7 +236,7 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
     return bind(host, port)
 
 
-def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Companion | None, str | None]:
+def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[SecondaryFrontEnd | None, str | None]:
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None

@@ -38,14 +38,14 @@ class RequestOutcome(StrEnum):
 class Batch:
     """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
 
-    ``beside``: the worker of an ensemble's second version, when both begin at the same time.
+    ``second_worker``: the worker of an ensemble's second version, when both begin at the same time.
     """
 
     worker: int
     queries: list[Query]
     decision: Decision
     begun_us: float
-    beside: int | None = None
+    second_worker: int | None = None
 
     @property
     def examples(self) -> int:
@@ -65,37 +65,38 @@ class Workers:
     """Who is there, who is at what, and who has rested longest; the queues of several models may share them.
 
     ``free_us``: float64 [workers], the instant at which each comes free, infinite for a dead one. ``running``: the
-    batch each busy one is at. ``pairs``: one worker begins both versions of an ensemble at the same time by itself.
+    batch each busy one is at. ``runs_ensemble_calls``: one worker begins both versions of an ensemble at the same time
+    by itself.
     """
 
-    def __init__(self, count: int, *, pairs: bool = False):
+    def __init__(self, count: int, *, runs_ensemble_calls: bool = False):
         self.free_us = np.zeros(count)
         self.running: dict[int, Batch] = {}
-        self.pairs = pairs
-        self._resting = [(0.0, worker) for worker in range(count)]
+        self.runs_ensemble_calls = runs_ensemble_calls
+        self._idle = [(0.0, worker) for worker in range(count)]
 
     def idle(self) -> int | None:
         """The worker that has been idle for longest, None when there is none."""
-        while self._resting:
-            if self._still_rests(*self._resting[0]):
-                return self._resting[0][1]
+        while self._idle:
+            if self._is_idle(*self._idle[0]):
+                return self._idle[0][1]
             # It has died, or died and come back.
-            heappop(self._resting)
+            heappop(self._idle)
         return None
 
-    def beside(self, worker: int) -> int | None:
+    def second_idle(self, worker: int) -> int | None:
         """Of the others the one that has been idle for longest, None when there is none."""
-        others = [rest for rest in self._resting if rest[1] != worker and self._still_rests(*rest)]
+        others = [rest for rest in self._idle if rest[1] != worker and self._is_idle(*rest)]
         return min(others)[1] if others else None
 
-    def at_once(self) -> int:
+    def concurrent_slots(self) -> int:
         """How many versions of one query could begin now."""
         idle = sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
-        return 2 * idle if self.pairs else idle
+        return 2 * idle if self.runs_ensemble_calls else idle
 
     def begins(self, batch: Batch, planned_us: float) -> None:
         """The batch's workers are at it, for as long as planned."""
-        for worker in (batch.worker, batch.beside):
+        for worker in (batch.worker, batch.second_worker):
             if worker is not None:
                 self.running[worker] = batch
                 self.free_us[worker] = batch.begun_us + planned_us
@@ -106,29 +107,29 @@ class Workers:
             raise InputError(f"worker {worker} has no batch")
         return self.running.pop(worker)
 
-    def rests(self, worker: int, now_us: float) -> None:
+    def becomes_idle(self, worker: int, now_us: float) -> None:
         """``worker`` is there and idle."""
         self.free_us[worker] = now_us
-        heappush(self._resting, (now_us, worker))
+        heappush(self._idle, (now_us, worker))
 
-    def _still_rests(self, since_us: float, worker: int) -> bool:
+    def _is_idle(self, since_us: float, worker: int) -> bool:
         return worker not in self.running and since_us == self.free_us[worker]
 
-    def joins(self, now_us: float, worker: int | None = None) -> int:
+    def adds(self, now_us: float, worker: int | None = None) -> int:
         """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
         dead = [at for at in np.flatnonzero(np.isinf(self.free_us)) if at not in self.running]
         if worker is None and not dead:
             self.free_us = np.append(self.free_us, now_us)
         number = int(dead[0] if dead else len(self.free_us) - 1) if worker is None else worker
-        self.rests(number, now_us)
+        self.becomes_idle(number, now_us)
         return number
 
 
 class Dispatcher:
     """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
 
-    Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``turn`` what to do
-    until there is nothing more to do; ``outcomes`` counts what became of everybody. A batch on two workers has no
+    Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``next_batch`` what to
+    do until there is nothing more to do; ``outcomes`` counts what became of everybody. A batch on two workers has no
     single end: tell of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
     ``returned``. Instants are µs of one clock and need not ascend. Whoever is asked in vain for a worker that was never
     there gets an ``InputError``. ``workers``: how many, or those of another queue.
@@ -140,7 +141,7 @@ class Dispatcher:
         self.policy = policy
         self.workers = Workers(workers) if isinstance(workers, int) else workers
         self.queue = EdfQueue()
-        self.queue.free_us, self.queue.at_once = self.workers.free_us, self.workers.at_once
+        self.queue.free_us, self.queue.concurrent_slots = self.workers.free_us, self.workers.concurrent_slots
         self.outcomes: Counter[RequestOutcome] = Counter()
 
     @property
@@ -159,7 +160,7 @@ class Dispatcher:
         self.outcomes[outcome] += found
         return found
 
-    def turn(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
+    def next_batch(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
         """The next batch, None when nobody waits or no worker is idle, and who was given up on the way to it.
 
         The batch is taken to begin at ``now_us``. Expired queries are given up even while all workers are busy.
@@ -203,7 +204,7 @@ class Dispatcher:
     def ended(self, worker: int, now_us: float) -> Batch:
         """``worker`` is idle again, whatever becomes of its batch, which is returned."""
         batch = self.workers.ends(worker)
-        self.workers.rests(worker, now_us)
+        self.workers.becomes_idle(worker, now_us)
         return batch
 
     def lost(self, worker: int) -> Batch | None:
@@ -224,7 +225,7 @@ class Dispatcher:
 
     def joined(self, now_us: float) -> int:
         """A worker has come, idle. Its number: that of a dead one where there is one."""
-        return self.workers.joins(now_us)
+        return self.workers.adds(now_us)
 
     def expects(self, worker: int, free_us: float) -> None:
         """``worker`` will come free at this instant, and not as planned (``inf``: never)."""
@@ -232,7 +233,7 @@ class Dispatcher:
 
     @property
     def next_expiry_us(self) -> float:
-        """When ``turn`` should be asked at the latest, if nothing happens; ``inf`` when nobody waits."""
+        """When ``next_batch`` should be asked at the latest, if nothing happens; ``inf`` when nobody waits."""
         query = self.queue.peek()
         return math.inf if query is None else query.deadline_us
 
@@ -247,8 +248,10 @@ class Dispatcher:
         serves, first = self.policy.serves, self.queue.peek()
         room = 0 if first is not None and first.alone else decision.batch_size
         queries = self.queue.take(room, lambda query: not query.alone and serves(decision.point, query))
-        beside = self.workers.beside(worker) if decision.at_once and not self.workers.pairs else None
-        batch = Batch(worker, queries, decision, now_us, beside)
+        second = (
+            self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
+        )
+        batch = Batch(worker, queries, decision, now_us, second)
         self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
         return batch
 

@@ -16,7 +16,7 @@ class Decision:
 
     ``reason``: one clause for a person. ``rule``: id of the routing rule that led here, empty without one.
     ``switches``: the policy stays at a point until it switches, so that another point than before is an event.
-    ``at_once``: the point is an ensemble whose two versions begin at the same time, on a worker each.
+    ``concurrent``: the point is an ensemble whose two versions begin at the same time, on a worker each.
     """
 
     point: OperatingPoint
@@ -24,7 +24,7 @@ class Decision:
     reason: str
     rule: str = ""
     switches: bool = False
-    at_once: bool = False
+    concurrent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class ToleranceTiers(Policy):
             candidates = self._candidates(query)
         except InputError as error:
             return CannotMeet(str(error))
-        if any(decision.at_once for decision in candidates) and queue.at_once() < 2:
+        if any(decision.concurrent for decision in candidates) and queue.concurrent_slots() < 2:
             candidates = [self._taken_in_turn(decision) for decision in candidates]
         for decision in candidates:
             if self._space.fits(decision.point, query.examples, slack_us):
@@ -62,10 +62,10 @@ class ToleranceTiers(Policy):
     def _decision(self, query: Query, rule: Rule) -> Decision:
         shown = f" ({rule.note})" if rule.note else ""
         reason = f"tier {rule.tolerance:g} of {rule.objective} for tolerance {query.tolerance:g}{shown}"
-        return Decision(rule.point, query.examples, reason, rule.id, at_once=rule.point in self._in_turn)
+        return Decision(rule.point, query.examples, reason, rule.id, concurrent=rule.point in self._in_turn)
 
     def _taken_in_turn(self, decision: Decision) -> Decision:
-        if not decision.at_once:
+        if not decision.concurrent:
             return decision
         reason = f"{decision.reason}; one version after the other, as one worker is idle"
-        return replace(decision, point=self._in_turn[decision.point], reason=reason, at_once=False)
+        return replace(decision, point=self._in_turn[decision.point], reason=reason, concurrent=False)

@@ -1,11 +1,20 @@
 """One server for every dial: front ends, the router behind them, engines that compute, metrics."""
 
 from slotool.serving.app import create_app
-from slotool.serving.engines import InlineEngine
+from slotool.serving.engines import InlineInferenceEngine
 from slotool.serving.frontend import Limits
 from slotool.serving.metrics import Metrics
 from slotool.serving.rejections import Rejection
-from slotool.serving.router import Answer, Router
+from slotool.serving.router import InferenceResult, Router
 from slotool.serving.served import ServedModel
 
-__all__ = ["Answer", "InlineEngine", "Limits", "Metrics", "Rejection", "Router", "ServedModel", "create_app"]
+__all__ = [
+    "InferenceResult",
+    "InlineInferenceEngine",
+    "Limits",
+    "Metrics",
+    "Rejection",
+    "Router",
+    "ServedModel",
+    "create_app",
+]

@@ -18,7 +18,7 @@ MIN_IDLE_SHARE = 0.1
 # Then so many requests may be in progress that the last of them waits for this share of the time that requests have.
 SHARE = 0.5
 # Requests without a deadline are taken to have so long.
-MAX_PATIENCE_US = 1e6
+MAX_TIMEOUT_US = 1e6
 # Load is measured over intervals of this length. One that nobody asked about for so long says nothing about now.
 INTERVAL_S, STALE_S = 0.1, 1.0
 # The rate of answers is the best of the last so many intervals: one in which others had the core says little.
@@ -64,7 +64,7 @@ class Admission:
 
     def __init__(self, idle_s: Callable[[], float] = time.monotonic, clock_s: Callable[[], float] = time.monotonic):
         self._clock_s = clock_s
-        self._patience_us = MAX_PATIENCE_US
+        self._mean_timeout_us = MAX_TIMEOUT_US
         self._spacing_us = 0.0
         self._counts_per_s: deque[float] = deque(maxlen=INTERVALS)
         self.in_progress = 0
@@ -85,7 +85,7 @@ class Admission:
         """It has been answered or rejected; it had so long."""
         self.in_progress -= 1
         self._answered += answered
-        self._patience_us += (min(timeout_us, MAX_PATIENCE_US) - self._patience_us) / REMEMBERED
+        self._mean_timeout_us += (min(timeout_us, MAX_TIMEOUT_US) - self._mean_timeout_us) / REMEMBERED
 
     def rejection(self) -> Rejection | None:
         """Why one more request is not admitted; None when it is."""
@@ -96,7 +96,7 @@ class Admission:
             return None
         if self._rejection is None:
             # One for all of an interval: to make one costs more than to reject with it.
-            self._rejection = rejections.overloaded(self.in_progress, self._spacing_us, self._patience_us)
+            self._rejection = rejections.overloaded(self.in_progress, self._spacing_us, self._mean_timeout_us)
         return self._rejection
 
     def _begin_interval(self, now_s: float) -> None:
@@ -113,5 +113,5 @@ class Admission:
             self.limit = math.inf
             self._counts_per_s.clear()
         else:
-            self.limit = max(MIN_LIMIT, SHARE * self._patience_us // self._spacing_us)
+            self.limit = max(MIN_LIMIT, SHARE * self._mean_timeout_us // self._spacing_us)
         self._begin_interval(now_s)

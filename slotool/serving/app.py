@@ -20,7 +20,7 @@ from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard, Token
 from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
-from slotool.serving.live_page import LivePage, Steering
+from slotool.serving.live_page import LivePage, RuntimeSettings
 from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
@@ -29,17 +29,22 @@ from slotool.serving.router import Router
 
 
 def create_app(
-    router: Router, *, limits: Limits | None = None, token: Token | None = None, steering: Steering | None = None
+    router: Router,
+    *,
+    limits: Limits | None = None,
+    token: Token | None = None,
+    runtime_settings: RuntimeSettings | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``token``: what clients must show, health probes excepted.
-    ``steering``: lets the live page change the policy. The router is closed when the application's lifespan ends.
+    ``runtime_settings``: lets the live page change the policy. The router is closed when the application's lifespan
+    ends.
     """
     front = FrontEnd(router, limits or Limits(), token)
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
-    live = LivePage(front, pages.index, steering)
+    live = LivePage(front, pages.index, runtime_settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

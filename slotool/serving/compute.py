@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slotool.serving import bounds, demands, rejections
-from slotool.serving.frontend import FrontEnd, explanation, has_left
+from slotool.serving import bounds, rejections, request_options
+from slotool.serving.frontend import FrontEnd, client_disconnected, explanation
 from slotool.serving.payloads import parse_example, takes_long
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
@@ -29,20 +29,20 @@ class Compute:
         arrival_us = front.router.now_us()
         served = self.model(request.headers.get("model"))
         # One example in any form may be all zeros: no number of bytes is too few for it.
-        most_bytes = front.example_bytes(served)
-        body = await front.example_body(request, most_bytes, most_bytes)
-        reply = await self.answer(request.headers, body, arrival_us, partial(has_left, request.receive))
+        max_bytes = front.example_bytes(served)
+        body = await front.example_body(request, max_bytes, max_bytes)
+        reply = await self.answer(request.headers, body, arrival_us, partial(client_disconnected, request.receive))
         return reply.response()
 
     async def answer(
-        self, headers: Mapping[str, str], body: bytes, arrival_us: float, is_gone: Callable[[], bool]
+        self, headers: Mapping[str, str], body: bytes, arrival_us: float, is_disconnected: Callable[[], bool]
     ) -> Reply:
         """One example in (``parse_example``), one label out, with the operating point and why it was chosen.
 
         ``headers``: names in lower case. Raises ``Rejection``.
         """
         served = self.model(headers.get("model"))
-        demanded = demands.from_headers(headers)
+        options = request_options.from_headers(headers)
         shape, most = served.model.input_shape, self._front.example_bytes(served)
         if len(body) > most:
             raise bounds.too_large(most)
@@ -51,7 +51,7 @@ class Compute:
             x = await asyncio.to_thread(parse_example, body, shape)
         else:
             x = parse_example(body, shape)
-        answer = await self._front.infer(served, x, demanded, arrival_us, is_gone)
+        answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {"label": int(answer.labels[0]), "model": served.name, "latency_us": latency_us}
         return Reply.of_json({**document, **explanation(answer)})

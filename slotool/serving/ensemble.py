@@ -17,7 +17,7 @@ from slotool.tables import OperatingPoint
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class Scores:
     """``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers."""
 
     logits: np.ndarray
@@ -25,7 +25,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnsemblePlan:
     """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
     versions begin at the same time."""
 
@@ -44,11 +44,12 @@ class PointRunner:
     def __init__(self, model: ElasticModel, points: Iterable[OperatingPoint]):
         self.model = model
         self._own = _own(model)
-        self._plans: dict[OperatingPoint, Plan] = {}
+        self._plans: dict[OperatingPoint, EnsemblePlan] = {}
         self.add(points)
 
     def add(self, points: Iterable[OperatingPoint]) -> None:
-        """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of them."""
+        """InferenceResult at these points too. Raises ``InputError`` as the constructor does, and then adds none of
+        them."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
 
     def knows(self, point: OperatingPoint) -> bool:
@@ -59,8 +60,8 @@ class PointRunner:
         """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
 
-    def run(self, x: np.ndarray, point: OperatingPoint) -> Scored:
-        """Answer ``x`` (float32 [n, *input_shape]), one version after the other.
+    def run(self, x: np.ndarray, point: OperatingPoint) -> Scores:
+        """InferenceResult ``x`` (float32 [n, *input_shape]), one version after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C).
         """
@@ -71,8 +72,9 @@ class PointRunner:
         unsure = consults_second(first.confidence, plan.threshold)
         return combined(first, unsure, self._score(x[unsure], plan.second)) if unsure.any() else first
 
-    async def run_concurrently(self, x: np.ndarray, point: OperatingPoint, pool: Executor) -> Scored:
-        """Answer ``x``, both versions at once in ``pool``; the second is waited for only when the first is not sure.
+    async def run_concurrently(self, x: np.ndarray, point: OperatingPoint, pool: Executor) -> Scores:
+        """InferenceResult ``x``, both versions at once in ``pool``; the second is waited for only when the first is not
+        sure.
 
         When it is not waited for, it is called off if it has not begun, and its answer ignored if it has.
         """
@@ -86,7 +88,7 @@ class PointRunner:
             if not unsure.any():
                 return first
             second = await runs[1]
-            return combined(first, unsure, Scored(second.logits[unsure], second.confidence[unsure]))
+            return combined(first, unsure, Scores(second.logits[unsure], second.confidence[unsure]))
         finally:
             for unneeded in runs:
                 unneeded.cancel()
@@ -102,14 +104,14 @@ class PointRunner:
                 if point is not None and pool is not None:
                     pool.submit(self._score, x, point).result()
 
-    def _score(self, x: np.ndarray, point: OperatingPoint) -> Scored:
+    def _score(self, x: np.ndarray, point: OperatingPoint) -> Scores:
         # Huge inputs overflow in the network; the NaN confidence that follows is answered, not warned about.
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self.model.forward(x, point)
-            return Scored(logits, confidence(logits))
+            return Scores(logits, confidence(logits))
 
 
-def plan_of(model: ElasticModel, point: OperatingPoint) -> Plan:
+def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
     """What answering at ``point`` takes. Raises ``InputError`` as ``PointRunner`` does."""
     return _plan(model, _own(model), point)
 
@@ -118,23 +120,23 @@ def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
     return {version_name(point): point for point in model.points}
 
 
-def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> Plan:
+def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingPoint) -> EnsemblePlan:
     if point in model.points:
-        return Plan(point)
+        return EnsemblePlan(point)
     policy = from_point(point)
     missing = [version for version in policy.versions if version not in own]
     if missing:
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
     first, *second = (own[version] for version in policy.versions)
     if not second:
-        return Plan(first)
-    return Plan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))
+        return EnsemblePlan(first)
+    return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))
 
 
-def combined(first: Scored, unsure: np.ndarray, second: Scored) -> Scored:
+def combined(first: Scores, unsure: np.ndarray, second: Scores) -> Scores:
     """Of two answers the surer one; ``second`` holds the rows where ``unsure`` is set."""
     logits, sure = first.logits.copy(), first.confidence.copy()
     better = takes_second(sure[unsure], second.confidence)
     rows = np.flatnonzero(unsure)[better]
     logits[rows], sure[rows] = second.logits[better], second.confidence[better]
-    return Scored(logits, sure)
+    return Scores(logits, sure)

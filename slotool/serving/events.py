@@ -26,7 +26,7 @@ class Events:
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def tell(self, kind: str, sentence: str, **fields: Any) -> None:
+    def emit(self, kind: str, sentence: str, **fields: Any) -> None:
         for number, listener in enumerate(self._listeners):
             try:
                 listener(kind, sentence, fields)

@@ -16,14 +16,14 @@ from slotool.elastic.evaluation import version_name
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.ruleset import RuleSet
 from slotool.serving import rejections
-from slotool.serving.router import Answer
+from slotool.serving.router import InferenceResult
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 
 # Answers remembered until their labels come: so many, and no more than so many numbers of input.
-MOST_REMEMBERED, MOST_NUMBERS = 10_000, 16 * 2**20
+MAX_REMEMBERED, MAX_NUMBERS = 10_000, 16 * 2**20
 # Accuracy is told of so many labelled examples, the last ones.
-MOST_LABELLED = 5_000
+MAX_LABELLED = 5_000
 # Certificates are looked at again after so many labelled requests.
 LOOK_EVERY = 20
 ALARM_CONFIDENCE = 0.99
@@ -48,18 +48,18 @@ class Feedback:
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, _Remembered] = OrderedDict()
         self._numbers = 0
-        self._right: deque[tuple[bool, bool]] = deque(maxlen=MOST_LABELLED)
+        self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
         self._unseen: list[tuple[np.ndarray, np.ndarray]] = []
         self._answered = self._rejected = self._labelled = 0
         self._watcher: Watcher | None = None
         self.alarms: list[Watched] = []
 
-    def answered(self, x: np.ndarray, answer: Answer) -> None:
+    def answered(self, x: np.ndarray, answer: InferenceResult) -> None:
         """Remember the answer to ``x`` until its label comes."""
         self._answered += 1
         self._waiting[answer.request] = _Remembered(x, answer.labels, answer.slack_us >= 0)
         self._numbers += x.size
-        while len(self._waiting) > MOST_REMEMBERED or self._numbers > MOST_NUMBERS:
+        while len(self._waiting) > MAX_REMEMBERED or self._numbers > MAX_NUMBERS:
             _, forgotten = self._waiting.popitem(last=False)
             self._numbers -= forgotten.x.size
 

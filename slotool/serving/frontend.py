@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from starlette.types import Message, Receive
 
 from slotool.serving import bounds, rejections
 from slotool.serving.admission import REJECTION, Admission
-from slotool.serving.demands import Demands
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
 from slotool.serving.live import Live
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
-from slotool.serving.router import Answer, Router
+from slotool.serving.request_options import RequestOptions
+from slotool.serving.router import InferenceResult, Router
 from slotool.serving.served import ServedModel
 from slotool.serving.statistics import Statistics
 
@@ -46,33 +46,22 @@ class Limits:
     connections: int = 4_096
 
 
-@dataclass
-class Dials:
-    """What can be turned while the server runs. ``tolerance``: of requests that ask for no accuracy at all."""
-
-    tolerance: float | None = None
-
-
-@dataclass(frozen=True)
 class FrontEnd:
-    """The router with its models, what clients may send, and the token they must show, if any."""
+    """The router with its models, the limits on what clients send, and the token they must show, if any.
 
-    router: Router
-    limits: Limits
-    token: Token | None = None
-    dials: Dials = field(default_factory=Dials)
-    statistics: dict[str, Statistics] = field(init=False)
-    feedback: dict[str, Feedback] = field(init=False)
-    live: Live = field(init=False)
-    admission: Admission = field(init=False)
-    intake: Intake = field(init=False)
+    ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
+    """
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "statistics", {name: Statistics() for name in self.models})
-        object.__setattr__(self, "feedback", {name: Feedback() for name in self.models})
-        object.__setattr__(self, "live", Live(self.router.waiting))
-        object.__setattr__(self, "admission", Admission())
-        object.__setattr__(self, "intake", Intake(self.limits.unfinished_bytes, self.limits.body_s))
+    def __init__(self, router: Router, limits: Limits, token: Token | None = None):
+        self.router = router
+        self.limits = limits
+        self.token = token
+        self.default_tolerance: float | None = None
+        self.statistics = {name: Statistics() for name in self.models}
+        self.feedback = {name: Feedback() for name in self.models}
+        self.live = Live(self.router.waiting)
+        self.admission = Admission()
+        self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
@@ -102,30 +91,37 @@ class FrontEnd:
         self.intake.close(rejections.stopping())
 
     async def infer(
-        self, served: ServedModel, x: np.ndarray, demands: Demands, arrival_us: float, is_gone: Callable[[], bool]
-    ) -> Answer:
+        self,
+        served: ServedModel,
+        x: np.ndarray,
+        options: RequestOptions,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+    ) -> InferenceResult:
         """Have the router answer, and count it. Raises ``Rejection``."""
-        if demands.tolerance is not None and served.rules is None:
+        if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
-        if self.dials.tolerance is not None:
-            demands = _with_default(demands, self.dials.tolerance, served)
+        if self.default_tolerance is not None:
+            options = _with_default(options, self.default_tolerance, served)
         read_us = self.router.now_us() - arrival_us
         answered = False
         self.admission.begin()
         try:
-            answer = await self.router.answer(served.name, x, demands, arrival_us, is_gone)
+            answer = await self.router.answer(served.name, x, options, arrival_us, is_disconnected)
             answered = True
         except Rejection:
             self.statistics[served.name].rejected(self.router.now_us() - arrival_us)
             self.feedback[served.name].rejected()
             raise
         finally:
-            self.admission.end(demands.timeout_us, answered=answered)
+            self.admission.end(options.timeout_us, answered=answered)
         # Once it is on its way: the client need not wait for our books.
-        asyncio.get_running_loop().call_soon(self._count, served, x, demands, answer, read_us)
+        asyncio.get_running_loop().call_soon(self._count, served, x, options, answer, read_us)
         return answer
 
-    def _count(self, served: ServedModel, x: np.ndarray, demands: Demands, answer: Answer, read_us: float) -> None:
+    def _count(
+        self, served: ServedModel, x: np.ndarray, options: RequestOptions, answer: InferenceResult, read_us: float
+    ) -> None:
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
@@ -164,35 +160,33 @@ class FrontEnd:
         """The longest body that holds one example of this model, in any of the forms that are read."""
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 
-    async def example_body(self, request: Request, most_bytes: int, inflated_anyway_bytes: int) -> bytes:
+    async def example_body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int) -> bytes:
         """The body of a request for an inference, as ``body`` reads it. Raises ``Rejection`` also when the event loop
         is overloaded, before or after the body was read."""
         turned_away = request.scope.get("state", {}).get(REJECTION)
         if turned_away is not None:
             raise turned_away
-        body = await self.body(request, most_bytes, inflated_anyway_bytes)
+        body = await self.body(request, max_bytes, inflated_anyway_bytes)
         self.require_admission()
         return body
 
-    async def body(
-        self, request: Request, most_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
-    ) -> bytes:
-        """The whole body, decompressed, of at most ``most_bytes`` in either form. ``inflated_anyway_bytes``: what a
+    async def body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES) -> bytes:
+        """The whole body, decompressed, of at most ``max_bytes`` in either form. ``inflated_anyway_bytes``: what a
         compressed one may become however short it is.
 
         Raises ``Rejection``: 413 too long, 408 too slow, 415 or 400 undecodable.
         """
         length = request.headers.get("content-length")
-        if length is not None and length.isdigit() and int(length[:18]) > most_bytes:
-            raise bounds.too_large(most_bytes)
-        body = await self._read(request.receive, most_bytes)
+        if length is not None and length.isdigit() and int(length[:18]) > max_bytes:
+            raise bounds.too_large(max_bytes)
+        body = await self._read(request.receive, max_bytes)
         encoding = request.headers.get("content-encoding", "identity").strip().lower()
-        return body if encoding == "identity" else decompressed(body, encoding, most_bytes, inflated_anyway_bytes)
+        return body if encoding == "identity" else decompressed(body, encoding, max_bytes, inflated_anyway_bytes)
 
-    async def _read(self, receive: Receive, most_bytes: int) -> bytes:
-        message = at_once(receive)
+    async def _read(self, receive: Receive, max_bytes: int) -> bytes:
+        message = receive_nowait(receive)
         if message is not None and message["type"] == "http.request" and not message.get("more_body"):
-            return _within(message.get("body", b""), 0, most_bytes)
+            return _within(message.get("body", b""), 0, max_bytes)
         # In one piece, of which this is the only copy: clients may send two bytes at a time, and an object for each
         # would take 18 times the memory that is counted.
         received = bytearray()
@@ -202,29 +196,29 @@ class FrontEnd:
                     message = await receive()
                 if message["type"] == "http.disconnect":
                     raise rejections.client_gone()
-                received += _within(message.get("body", b""), body.size, most_bytes)
+                received += _within(message.get("body", b""), body.size, max_bytes)
                 body.grow(len(received) - body.size)
                 if not message.get("more_body"):
                     return bytes(received)
                 message = None
 
 
-def _within(chunk: bytes, before: int, most_bytes: int) -> bytes:
-    if before + len(chunk) > most_bytes:
-        raise bounds.too_large(most_bytes)
+def _within(chunk: bytes, before: int, max_bytes: int) -> bytes:
+    if before + len(chunk) > max_bytes:
+        raise bounds.too_large(max_bytes)
     return chunk
 
 
 def decompressed(
-    body: bytes, encoding: str, most_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
+    body: bytes, encoding: str, max_bytes: int, inflated_anyway_bytes: int = bounds.INFLATED_BYTES
 ) -> bytes:
-    """``body`` inflated, no further than a bound that ``most_bytes`` and its own length give.
+    """``body`` inflated, no further than a bound that ``max_bytes`` and its own length give.
 
     Raises ``Rejection``: 413 beyond the bound, 415 for another encoding than gzip and deflate, 400 for damaged data.
     """
     if encoding not in _WINDOW_BITS:
         raise Rejection(415, "bad-request", f"Content-Encoding {encoding[:40]!r} is neither gzip nor deflate")
-    bound = bounds.inflated_bytes(len(body), most_bytes, inflated_anyway_bytes)
+    bound = bounds.inflated_bytes(len(body), max_bytes, inflated_anyway_bytes)
     inflate = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
         # One byte more than is allowed, so that data of exactly the bound comes to its end.
@@ -239,13 +233,13 @@ def decompressed(
     return plain
 
 
-def _with_default(demands: Demands, tolerance: float, served: ServedModel) -> Demands:
+def _with_default(options: RequestOptions, tolerance: float, served: ServedModel) -> RequestOptions:
     """With the server's tolerance, where the model has tiers and the request says nothing about accuracy."""
-    silent = demands.tolerance is None and demands.min_accuracy is None
-    return replace(demands, tolerance=tolerance) if silent and served.rules is not None else demands
+    silent = options.tolerance is None and options.min_accuracy is None
+    return replace(options, tolerance=tolerance) if silent and served.rules is not None else options
 
 
-def at_once(receive: Receive) -> Message | None:
+def receive_nowait(receive: Receive) -> Message | None:
     """What ``receive`` has to give without waiting, and without a task; None when it would wait."""
     step = receive().__await__()
     try:
@@ -257,9 +251,9 @@ def at_once(receive: Receive) -> Message | None:
     return None
 
 
-def has_left(receive: Receive) -> bool:
+def client_disconnected(receive: Receive) -> bool:
     """Whether the client has closed the connection: once the body is read, nothing else can come."""
-    message = at_once(receive)
+    message = receive_nowait(receive)
     return message is not None and message["type"] == "http.disconnect"
 
 
@@ -270,7 +264,7 @@ def json_response(
     return Reply.of_json(document, status, headers or {}).response()
 
 
-def explanation(answer: Answer) -> dict[str, str | float]:
+def explanation(answer: InferenceResult) -> dict[str, str | float]:
     """Why and how a request was answered as it was; infinite slack is left out, JSON has no infinity."""
     decision = answer.decision
     told: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}

@@ -16,7 +16,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
-from slotool.serving import demands, grpc_messages, rejections, tensors
+from slotool.serving import grpc_messages, rejections, request_options, tensors
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
@@ -214,8 +214,8 @@ class GrpcFrontEnd:
         arrival_us = front.router.now_us()
         served = self._named(request)
         asked = grpc_messages.parse_infer(request, tuple(served.model.input_shape), max_batch=front.limits.batch)
-        demanded = _nearer(demands.from_parameters(asked.parameters), context.time_remaining())
-        answer = await front.infer(served, asked.x, demanded, arrival_us, context.cancelled)
+        options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
+        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
         outputs = {
             "logits": answer.scored.logits,
             "label": answer.labels,
@@ -229,8 +229,8 @@ def _authorization(context: Any) -> str | None:
     return shown[0] if len(shown) == 1 else None
 
 
-def _nearer(asked: demands.Demands, left_s: float | None) -> demands.Demands:
-    """The demands with gRPC's own deadline, where that is nearer."""
+def _nearer(asked: request_options.RequestOptions, left_s: float | None) -> request_options.RequestOptions:
+    """The options with gRPC's own deadline, where that is nearer."""
     if left_s is None:
         return asked
     if left_s <= 0:

@@ -17,7 +17,7 @@ from slotool.errors import InputError
 from slotool.serving.rejections import Rejection
 
 TOKEN_VARIABLE = "SLOTOOL_TOKEN"
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARACTERS = 16
 # Probes carry no secrets, and learn nothing here but that the server runs.
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
 
@@ -42,8 +42,10 @@ class Token:
     def of(cls, text: str, source: str) -> Token:
         """Raises ``InputError`` for a text that is no token, or one that can be guessed."""
         text = text.strip()
-        if len(text) < SHORTEST_TOKEN or not (text.isascii() and text.isprintable() and " " not in text):
-            raise InputError(f"{source}: a token is at least {SHORTEST_TOKEN} visible ASCII characters without spaces")
+        if len(text) < MIN_TOKEN_CHARACTERS or not (text.isascii() and text.isprintable() and " " not in text):
+            raise InputError(
+                f"{source}: a token is at least {MIN_TOKEN_CHARACTERS} visible ASCII characters without spaces"
+            )
         return cls(text.encode())
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from slotool.serving.router import Answer
+from slotool.serving.router import InferenceResult
 
 KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.
-MOST_SAMPLES = 2_000
-MOST_EVENTS = 3
+MAX_SAMPLES = 2_000
+MAX_EVENTS = 3
 # What a server must not be blamed for: the request was wrong, or nobody waited for the answer.
 CLIENTS_OWN = frozenset(
     {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "client-gone"}
@@ -55,7 +55,7 @@ class Live:
         self._open = _Second()
         self._random = random.Random(0)
 
-    def answered(self, answer: Answer, point: str, accuracy: float | None) -> None:
+    def answered(self, answer: InferenceResult, point: str, accuracy: float | None) -> None:
         """Count an answer at ``point``, whose mean accuracy is known or None."""
         second, in_time = self._open, answer.slack_us >= 0
         second.in_time += in_time
@@ -73,7 +73,7 @@ class Live:
 
     def event(self, sentence: str) -> None:
         """Note that something changed in this second; of many things only the first are kept."""
-        if len(self._open.events) < MOST_EVENTS:
+        if len(self._open.events) < MAX_EVENTS:
             self._open.events.append(sentence)
         else:
             self._open.more_events += 1
@@ -101,9 +101,9 @@ class Live:
 
     def _sample(self, latency_us: float) -> None:
         kept, second = self._open.latencies_us, self._open
-        if len(kept) < MOST_SAMPLES:
+        if len(kept) < MAX_SAMPLES:
             kept.append(latency_us)
-        elif (at := self._random.randrange(second.in_time + second.late)) < MOST_SAMPLES:
+        elif (at := self._random.randrange(second.in_time + second.late)) < MAX_SAMPLES:
             kept[at] = latency_us
 
     def _figures(self, second: _Second, span_s: float, now_s: float) -> dict[str, Any]:

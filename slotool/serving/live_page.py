@@ -1,4 +1,4 @@
-"""The page for browsers, the figures it asks for each second, and the dials it lets one turn."""
+"""The live page for browsers, the figures it reads each second, and the runtime settings it updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLICY = (
 Page = Callable[[Request], Awaitable[Response]]
 
 
-class Steering(Protocol):
+class RuntimeSettings(Protocol):
     """Changes the policy of the served models while they are served."""
 
     @property
@@ -47,15 +47,15 @@ class Steering(Protocol):
 class LivePage:
     """Handlers over one ``FrontEnd``; ``index`` answers clients that are no browsers."""
 
-    def __init__(self, front: FrontEnd, index: Page, steering: Steering | None = None):
+    def __init__(self, front: FrontEnd, index: Page, runtime_settings: RuntimeSettings | None = None):
         self._front = front
         self._index = index
-        self._steering = steering
+        self._runtime_settings = runtime_settings
         self._html = (resources.files("slotool.serving") / "live.html").read_text(encoding="utf-8")
         self.routes = [
             Route("/", self.page),
             Route("/live", self.figures, methods=["GET"]),
-            Route("/live", self.turn, methods=["POST"]),
+            Route("/live", self.update, methods=["POST"]),
         ]
 
     async def run(self) -> None:
@@ -78,53 +78,53 @@ class LivePage:
             number = int(text) if len(text) < 20 else -1
         return json_response(self._document(number))
 
-    async def turn(self, request: Request) -> Response:
-        """Change ``policy`` or ``tolerance``, whichever is named, and say what is in force then."""
+    async def update(self, request: Request) -> Response:
+        """Set ``policy`` or ``tolerance``, whichever is named, and return the settings in force."""
         front = self._front
         require_same_origin(request, has_token=front.token is not None)
         asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
         strangers = set(asked) - {"policy", "tolerance"}
         if strangers:
-            raise bad_request(f"there are the dials policy and tolerance, none is called {min(strangers)[:40]!r}")
+            raise bad_request(f"{min(strangers)[:40]!r} is no runtime setting; there are policy and tolerance")
         if "tolerance" in asked:
             tolerance = _tolerance(asked["tolerance"])
             if tolerance is not None and not self._tiers():
                 raise bad_request("tolerance: no model is served with rules to follow it (serve --rules)")
         if "policy" in asked:
             await self._use(asked["policy"])
-        if "tolerance" in asked and tolerance != front.dials.tolerance:
-            front.dials.tolerance = tolerance
+        if "tolerance" in asked and tolerance != front.default_tolerance:
+            front.default_tolerance = tolerance
             sentence = "no default tolerance" if tolerance is None else f"default tolerance {tolerance:g}"
-            front.router.events.tell("dial", sentence)
+            front.router.events.emit("setting", sentence)
         return json_response(self._document(1 << 62))
 
     async def _use(self, policy: Any) -> None:
-        steering = self._steering
-        if steering is None or policy not in list(steering.policies):
-            offered = ", ".join(steering.policies) if steering else "none"
+        runtime_settings = self._runtime_settings
+        if runtime_settings is None or policy not in list(runtime_settings.policies):
+            offered = ", ".join(runtime_settings.policies) if runtime_settings else "none"
             raise bad_request(f"policy: {str(policy)[:40]!r} is not among those of this server: {offered}")
-        if policy == steering.policy:
+        if policy == runtime_settings.policy:
             return
         try:
-            await steering.use(policy)
+            await runtime_settings.use(policy)
         except InputError as error:
             raise bad_request(f"policy {policy}: {error}") from None
-        self._front.router.events.tell("dial", f"policy {policy}")
+        self._front.router.events.emit("setting", f"policy {policy}")
 
     def _tiers(self) -> set[float]:
         models = self._front.models.values()
         return {rule.tolerance for served in models if served.rules for rule in served.rules.rules}
 
     def _document(self, number: int) -> dict[str, Any]:
-        front, steering = self._front, self._steering
+        front, runtime_settings = self._front, self._runtime_settings
         return {
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
             "models": list(front.models),
             "workers": front.router.alive(),
-            "policy": steering.policy if steering else None,
-            "policies": list(steering.policies) if steering else [],
-            "tolerance": front.dials.tolerance,
+            "policy": runtime_settings.policy if runtime_settings else None,
+            "policies": list(runtime_settings.policies) if runtime_settings else [],
+            "tolerance": front.default_tolerance,
             "tiers": sorted(self._tiers()),
             "seconds": front.live.since(number),
         }

@@ -61,8 +61,8 @@ class Metrics:
         self._retries = Counter(
             "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
         )
-        self._called_off = Counter(
-            "slotool_called_off",
+        self._cancelled = Counter(
+            "slotool_cancelled_calls",
             "Second versions stopped because the first was sure",
             ["model"],
             registry=self.registry,
@@ -74,7 +74,7 @@ class Metrics:
             registry=self.registry,
         )
         self._alarms = Gauge(
-            "slotool_refuted_certificates", "Tiers whose labels refute them", ["model"], registry=self.registry
+            "slotool_violated_guarantees", "Tiers whose labels refute them", ["model"], registry=self.registry
         )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
@@ -105,9 +105,9 @@ class Metrics:
         """A request goes to a worker once more, since its first was lost or broke."""
         self._retries.labels(model).inc()
 
-    def called_off(self, model: str) -> None:
+    def cancelled(self, model: str) -> None:
         """The second version of a Conc ensemble is not needed any more, and was told to stop."""
-        self._called_off.labels(model).inc()
+        self._cancelled.labels(model).inc()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

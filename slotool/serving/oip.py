@@ -11,12 +11,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slotool import __version__
-from slotool.serving import bounds, demands, tensors
+from slotool.serving import bounds, request_options, tensors
 from slotool.serving.frontend import (
     VERSION,
     FrontEnd,
+    client_disconnected,
     explanation,
-    has_left,
     json_response,
 )
 from slotool.serving.reply import BINARY, Reply
@@ -99,7 +99,9 @@ class OpenInference:
         served = front.model(**_addressed(request))
         anyway_bytes = bounds.inflated_anyway_bytes(served.model.input_shape)
         body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
-        reply = await self.answer(served, request.headers, body, arrival_us, partial(has_left, request.receive))
+        reply = await self.answer(
+            served, request.headers, body, arrival_us, partial(client_disconnected, request.receive)
+        )
         return reply.response()
 
     async def answer(
@@ -108,7 +110,7 @@ class OpenInference:
         headers: Mapping[str, str],
         body: bytes,
         arrival_us: float,
-        is_gone: Callable[[], bool],
+        is_disconnected: Callable[[], bool],
     ) -> Reply:
         """What an inference request is answered with. ``headers``: names in lower case. Raises ``Rejection``."""
         front = self._front
@@ -116,8 +118,8 @@ class OpenInference:
             raise bounds.too_large(most)
         header_length, batch = headers.get(tensors.HEADER_LENGTH), front.limits.batch
         asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=batch)
-        demanded = demands.from_parameters(asked.parameters)
-        answer = await front.infer(served, asked.x, demanded, arrival_us, is_gone)
+        options = request_options.from_parameters(asked.parameters)
+        answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected)
         outputs = {
             "logits": answer.scored.logits,
             "label": answer.labels,

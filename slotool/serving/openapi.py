@@ -7,8 +7,8 @@ from typing import Any
 
 from slotool import __version__
 from slotool.rules.ruleset import OBJECTIVES
-from slotool.serving.demands import GREATEST_PRIORITY, LONGEST_TIMEOUT_US
 from slotool.serving.frontend import VERSION, Limits
+from slotool.serving.request_options import MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
 from slotool.serving.tensors import INPUT, OUTPUTS
 
@@ -57,7 +57,7 @@ def _pages() -> Document:
     text = {"text/plain": {"schema": _TEXT}}
     live = _json(_ref("Live"))
     since = {"name": "since", "in": "query", "description": "Number of the last second known", "schema": _WHOLE}
-    turned = {"required": True, "content": _json(_ref("Dials"))}
+    settings = {"required": True, "content": _json(_ref("RuntimeSettings"))}
     page = {"text/html": {"schema": _TEXT}}
     return {
         "/": {
@@ -68,8 +68,8 @@ def _pages() -> Document:
         },
         "/live": {
             "get": _operation("Figures of the last seconds", live) | {"parameters": [since]},
-            "post": _operation("Turn the policy or the default tolerance", live, (400, 401, 403, 408, 413, 415, 431))
-            | {"requestBody": turned},
+            "post": _operation("Set the policy or the default tolerance", live, (400, 401, 403, 408, 413, 415, 431))
+            | {"requestBody": settings},
         },
         "/metrics": {"get": _operation("Counts and latencies for Prometheus", text)},
         "/openapi.json": {"get": _operation("This document", _json({"type": "object", "required": ["openapi"]}))},
@@ -115,7 +115,7 @@ def _infer(limits: Limits) -> Document:
         "schema": {"type": "integer", "minimum": 0, "maximum": limits.body_bytes},
     }
     binary: Document = {"application/octet-stream": {"schema": {}}}
-    operation = _operation("Answer a batch of examples", _json(_ref("InferResponse")) | binary, _ASKING)
+    operation = _operation("InferenceResult a batch of examples", _json(_ref("InferResponse")) | binary, _ASKING)
     body = {"required": True, "content": _json(_ref("InferRequest")) | binary}
     return operation | {"parameters": [length], "requestBody": body}
 
@@ -126,15 +126,15 @@ def _compute(models: Mapping[str, ServedModel]) -> Document:
 
     parameters = [
         header("Model", {"type": "string", "enum": list(models)}, "Which model; needed when there are several"),
-        header("Deadline-Ms", _number_to(LONGEST_TIMEOUT_US / 1e3), "Milliseconds until the answer is worthless"),
+        header("Deadline-Ms", _number_to(MAX_TIMEOUT_US / 1e3), "Milliseconds until the answer is worthless"),
         header("Tolerance", {"type": "number", "minimum": 0}, "Error degradation accepted"),
         header("Objective", {"type": "string", "enum": list(OBJECTIVES)}, "What the tolerance is to save"),
         header("Min-Accuracy", _number_to(1), "Accuracy the answer should have"),
-        header("Priority", _whole_to(GREATEST_PRIORITY), "0 is none; 1 goes first"),
+        header("Priority", _whole_to(MAX_PRIORITY), "0 is none; 1 goes first"),
     ]
     kinds = ("application/octet-stream", "application/x-npy", "image/png", "image/jpeg")
     body = {"required": True, "content": {kind: {"schema": {}} for kind in kinds}}
-    operation = _operation("Answer one example", _json(_ref("ComputeResponse")), _ASKING)
+    operation = _operation("InferenceResult one example", _json(_ref("ComputeResponse")), _ASKING)
     return {"/compute": {"post": operation | {"parameters": parameters, "requestBody": body}}}
 
 
@@ -208,7 +208,7 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "ComputeResponse": {"allOf": [_object(computed, list(computed)), _ref("Explanation")]},
         "Explanation": _explanation(),
         "Statistics": _object({"model_stats": {"type": "array"}}, ["model_stats"]),
-        "Dials": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
+        "RuntimeSettings": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
         "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
         "Labels": _object(labelled, list(labelled)),
         "Feedback": _object(told, list(told)),
@@ -217,11 +217,11 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
 
 def _parameters() -> Document:
     asked = {
-        "timeout": {**_number_to(LONGEST_TIMEOUT_US), "description": "µs from arrival to the deadline; 0 is none"},
+        "timeout": {**_number_to(MAX_TIMEOUT_US), "description": "µs from arrival to the deadline; 0 is none"},
         "tolerance": {"type": "number", "minimum": 0},
         "objective": {"enum": list(OBJECTIVES)},
         "min_accuracy": _number_to(1),
-        "priority": _whole_to(GREATEST_PRIORITY),
+        "priority": _whole_to(MAX_PRIORITY),
         "binary_data_output": {"type": "boolean"},
     }
     return _object(asked, [])

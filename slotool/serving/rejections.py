@@ -107,10 +107,12 @@ def stopping() -> Rejection:
     return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
 
 
-def overloaded(in_progress: int, spacing_us: float, patience_us: float) -> Rejection:
+def overloaded(in_progress: int, spacing_us: float, mean_timeout_us: float) -> Rejection:
     """503: rejected unread, since the event loop is overloaded."""
     pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
-    return Rejection(503, "overloaded", f"{pace}, while requests have {1e-3 * patience_us:.0f} ms; try again later", 1)
+    return Rejection(
+        503, "overloaded", f"{pace}, while requests have {1e-3 * mean_timeout_us:.0f} ms; try again later", 1
+    )
 
 
 def client_gone() -> Rejection:

@@ -26,9 +26,9 @@ from slotool.serving.http import HttpProtocol
 
 KEEP_ALIVE_S = 75
 # After the drain's end, for those who could not be answered to be told so.
-FAREWELL_S = 1.0
+REJECTION_GRACE_S = 1.0
 # Between two sentences about connections that cannot be accepted.
-COMPLAINT_S = 60.0
+WARNING_INTERVAL_S = 60.0
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -72,7 +72,7 @@ def is_loopback(listener: socket.socket) -> bool:
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
-class Companion(Protocol):
+class SecondaryFrontEnd(Protocol):
     """Another front end on the same event loop."""
 
     async def start(self) -> None:
@@ -82,20 +82,20 @@ class Companion(Protocol):
         """Accept no more, and answer what is in flight for at most ``grace_s`` seconds."""
 
 
-def serve_until_told(
+def serve_until_signalled(
     app: Starlette,
     listener: socket.socket,
     on_ready: Callable[[], None],
     *,
     drain_s: float,
     warn: Callable[[str], None],
-    beside: Companion | None = None,
+    secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; whoever is not
     answered by then is rejected with a sentence.
 
-    ``on_ready`` is called once requests are accepted, by ``beside`` too. Returns the number of the ending signal.
+    ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
     ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: told if the limit of open files is too low.
     """
     wanted = app.state.front.limits.connections
@@ -106,7 +106,7 @@ def serve_until_told(
             f" with 503; raise it before the start, with: ulimit -n {2 * wanted}"
         )
     server = Server(
-        app, on_ready, drain_s=drain_s, beside=beside, on_hangup=on_hangup, max_connections=min(allowed, wanted)
+        app, on_ready, drain_s=drain_s, secondary=secondary, on_hangup=on_hangup, max_connections=min(allowed, wanted)
     )
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
@@ -127,7 +127,7 @@ class Server(uvicorn.Server):
         on_ready: Callable[[], None],
         *,
         drain_s: float,
-        beside: Companion | None = None,
+        secondary: SecondaryFrontEnd | None = None,
         on_hangup: Callable[[], None] | None = None,
         max_connections: int | None = None,
     ):
@@ -155,7 +155,7 @@ class Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_says_something)
         self._front, self._admission, self._router = front, front.admission, front.router
         self._on_ready = on_ready
-        self._beside = beside
+        self._secondary = secondary
         self._drain_s = drain_s
         self._on_hangup = on_hangup
         self.ended_by = 0
@@ -171,8 +171,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         await super().startup(sockets=sockets)
-        if self._beside is not None and not self.should_exit:
-            await self._beside.start()
+        if self._secondary is not None and not self.should_exit:
+            await self._secondary.start()
         if self._on_hangup is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
         self._on_ready()
@@ -185,10 +185,10 @@ class Server(uvicorn.Server):
         telling = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)
         for server in self.servers:
             server.close()
-        if self._beside is not None:
-            await self._beside.stop(self._drain_s + FAREWELL_S)
+        if self._secondary is not None:
+            await self._secondary.stop(self._drain_s + REJECTION_GRACE_S)
         left_s = max(0.0, ends_s - time.monotonic())
-        self.config.timeout_graceful_shutdown = left_s + FAREWELL_S  # type: ignore[assignment]
+        self.config.timeout_graceful_shutdown = left_s + REJECTION_GRACE_S  # type: ignore[assignment]
         await super().shutdown(sockets=sockets)
         telling.cancel()
 
@@ -197,7 +197,7 @@ class Server(uvicorn.Server):
         if "socket" in context and isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
             # asyncio says so for each of a thousand attempts, with a traceback, and tries again in a second.
             if loop.time() >= self._next_complaint_s:
-                self._next_complaint_s = loop.time() + COMPLAINT_S
+                self._next_complaint_s = loop.time() + WARNING_INTERVAL_S
                 logging.getLogger("uvicorn.error").error(
                     "connections wait to be accepted: %s; raise the limit with ulimit -n", error.strerror
                 )

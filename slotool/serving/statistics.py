@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotool.serving.router import Answer
+from slotool.serving.router import InferenceResult
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Statistics:
     executions: float = 0.0
     last_ms: int = 0
 
-    def answered(self, answer: Answer, read_us: float) -> None:
+    def answered(self, answer: InferenceResult, read_us: float) -> None:
         """Count an answer to a request whose tensors were read ``read_us`` after it arrived."""
         self.success.add(answer.queue_us + answer.compute_us)
         self.read.add(read_us)

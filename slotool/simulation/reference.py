@@ -56,7 +56,7 @@ class _Loop:
                 state.died(worker)
                 continue
             self._let_in(now_us)
-            batch, dropped = state.turn(now_us)
+            batch, dropped = state.next_batch(now_us)
             for drop in dropped:
                 self._out.status[int(drop.query.id)] = _STATUS[drop.outcome]
             if batch is not None:

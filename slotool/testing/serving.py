@@ -31,10 +31,10 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.rules.policies import OSFA, Conc, Seq, in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import Answer, Router, ServedModel
-from slotool.serving.demands import Demands
-from slotool.serving.engines import CalledOff, Engine
-from slotool.serving.ensemble import PointRunner, Scored
+from slotool.serving import InferenceResult, Router, ServedModel
+from slotool.serving.engines import CallCancelled, InferenceEngine
+from slotool.serving.ensemble import PointRunner, Scores
+from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import refusal
 
@@ -91,7 +91,7 @@ class Service:
 
     @classmethod
     @contextmanager
-    def on(cls, engine: Engine, folder: Path) -> Iterator[Self]:
+    def on(cls, engine: InferenceEngine, folder: Path) -> Iterator[Self]:
         served = two_versions(folder)
         with asyncio.Runner() as runner:
             router = Router({NAME: served}, engine)
@@ -101,7 +101,7 @@ class Service:
                 router.close()
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> InferenceEngine:
         return self.router.engine
 
     @property
@@ -117,23 +117,23 @@ class Service:
 
         return self.runner.run(in_time())
 
-    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Scored | Exception]:
+    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Scores | Exception]:
         """A call of the engine itself, past the router."""
-        told: asyncio.Future[Scored | Exception] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[Scores | Exception] = asyncio.get_running_loop().create_future()
         self.engine.begin(worker, NAME, point, x, told.set_result)
         return told
 
-    def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scored:
-        async def call() -> Scored | Exception:
+    def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scores:
+        async def call() -> Scores | Exception:
             return await self.begin(worker, point, x)
 
         outcome = self.run(call())
-        assert isinstance(outcome, Scored), outcome
+        assert isinstance(outcome, Scores), outcome
         return outcome
 
-    async def answer(self, x: np.ndarray, tolerance: float | None = None) -> Answer:
-        demands = Demands(math.inf, tolerance=tolerance)
-        return await self.router.answer(NAME, x, demands, self.router.now_us(), lambda: False)
+    async def answer(self, x: np.ndarray, tolerance: float | None = None) -> InferenceResult:
+        options = RequestOptions(math.inf, tolerance=tolerance)
+        return await self.router.answer(NAME, x, options, self.router.now_us(), lambda: False)
 
     async def until_idle(self) -> None:
         while self.router.busy():
@@ -144,9 +144,9 @@ class Service:
 
 
 class ServingEngineConformance:
-    """``calls_off``: whether a call that is not wanted any more ends before its time."""
+    """``cancels_calls``: whether a call that is not wanted any more ends before its time."""
 
-    calls_off: bool = True
+    cancels_calls: bool = True
 
     def lose(self, service: Service, worker: int) -> bool:
         """Have a worker die at once. False, the default: its workers cannot."""
@@ -172,14 +172,14 @@ class ServingEngineConformance:
     def test_both_versions_begin_at_once_only_where_there_are_workers_for_both(self, service: Service) -> None:
         conc = [rule for rule in service.tiers if in_turn(rule.point)][-1]
 
-        async def asked() -> list[Answer]:
+        async def asked() -> list[InferenceResult]:
             busy = [service.answer(X) for _ in range(service.engine.workers - 1)]
             return await asyncio.gather(*busy, service.answer(X[:1], conc.tolerance))
 
         decision = service.run(asked())[-1].decision
-        assert decision.at_once == service.engine.pairs
-        assert decision.point == (conc.point if service.engine.pairs else in_turn(conc.point))
-        assert service.engine.pairs or "one worker is idle" in decision.reason
+        assert decision.concurrent == service.engine.runs_ensemble_calls
+        assert decision.point == (conc.point if service.engine.runs_ensemble_calls else in_turn(conc.point))
+        assert service.engine.runs_ensemble_calls or "one worker is idle" in decision.reason
 
     def test_the_second_version_is_called_off_when_the_first_is_sure(self, service: Service) -> None:
         conc = next(rule for rule in service.tiers if in_turn(rule.point))
@@ -192,20 +192,22 @@ class ServingEngineConformance:
                 assert answer.decision.point == conc.point
             await service.until_idle()
 
-        before = service.count("slotool_called_off_total", model=NAME)
+        before = service.count("slotool_cancelled_calls_total", model=NAME)
         service.run(asked())
-        assert service.count("slotool_called_off_total", model=NAME) - before == (0 if service.engine.pairs else 2)
+        assert service.count("slotool_cancelled_calls_total", model=NAME) - before == (
+            0 if service.engine.runs_ensemble_calls else 2
+        )
 
     def test_a_call_that_is_called_off_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
-        async def called_off(after_s: float) -> Scored | Exception:
+        async def cancelled(after_s: float) -> Scores | Exception:
             told = service.begin(0, LARGE, X)
             await asyncio.sleep(after_s)
-            service.engine.call_off(0)
+            service.engine.cancel(0)
             return await told
 
         for after_s in (0.0, 0.02):
-            outcome = service.run(called_off(after_s))
-            assert isinstance(outcome, CalledOff if self.calls_off else Scored)
+            outcome = service.run(cancelled(after_s))
+            assert isinstance(outcome, CallCancelled if self.cancels_calls else Scores)
             scored = service.scored(0, SMALL, X[:1])
             np.testing.assert_allclose(scored.logits, service.served.model.forward(X[:1], SMALL), atol=1e-4)
 
@@ -219,17 +221,17 @@ class ServingEngineConformance:
         assert "huge" in refusal(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
 
     def test_what_the_model_raises_is_told_and_the_worker_goes_on(self, service: Service) -> None:
-        async def outcome(point: OperatingPoint) -> Scored | Exception:
+        async def outcome(point: OperatingPoint) -> Scores | Exception:
             try:
                 return await service.begin(0, point, X[:1])
             except Exception as error:
                 return error
 
         assert isinstance(service.run(outcome(OperatingPoint.of(policy="osfa", version="huge"))), Exception)
-        assert isinstance(service.run(outcome(LARGE)), Scored)
+        assert isinstance(service.run(outcome(LARGE)), Scores)
 
     def test_whoever_was_with_a_worker_that_is_lost_is_answered(self, service: Service) -> None:
-        async def lost() -> list[Answer] | None:
+        async def lost() -> list[InferenceResult] | None:
             await service.until_idle()
             asked = [asyncio.ensure_future(service.answer(X)) for _ in range(2 * service.engine.workers)]
             await asyncio.sleep(0.05)

@@ -30,12 +30,12 @@ if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 from live_server import ThreeLinear, served
 from slotool.serving import Router, create_app
-from slotool.serving.server import bind, serve_until_told
+from slotool.serving.server import bind, serve_until_signalled
 with bind("127.0.0.1", 0) as listener:
     app = create_app(Router({"three": served(ThreeLinear())}))
     ready = lambda: print(listener.getsockname()[1], flush=True)
     warn = lambda text: print(text, file=sys.stderr, flush=True)
-    serve_until_told(app, listener, ready, drain_s=0.2, warn=warn)
+    serve_until_signalled(app, listener, ready, drain_s=0.2, warn=warn)
 """
 RESETTING = {
     "an inference": b"POST /compute HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 24\r\n\r\n" + BODY,

@@ -26,8 +26,8 @@ from slotool.elastic import load_model
 from slotool.planning.server_process import server_process
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import Router, ServedModel
-from slotool.serving.demands import Demands
-from slotool.serving.engines import InlineEngine, LocalEngine
+from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
+from slotool.serving.request_options import RequestOptions
 from slotool.workloads import Poisson
 from slotool.workloads.channels import Target
 from slotool.workloads.client import LoadPlan, LocalRun
@@ -52,7 +52,10 @@ def _hop() -> dict[str, float]:
     path = shipped_artifact("mlp").path
     model, x = load_model(str(path)), load_dataset("digits").test.x[:1]
     served = ServedModel("mlp", model, by_demand(ControlSpace(model.points)), None, path)
-    routers = {"inline": Router({"mlp": served}, InlineEngine()), "local": Router({"mlp": served}, LocalEngine())}
+    routers = {
+        "inline": Router({"mlp": served}, InlineInferenceEngine()),
+        "local": Router({"mlp": served}, LocalInferenceEngine()),
+    }
     seconds: dict[str, list[float]] = {name: [] for name in routers}
 
     async def ask() -> None:
@@ -60,7 +63,7 @@ def _hop() -> dict[str, float]:
             for name, router in routers.items():
                 for _ in range(HOPS):
                     started = time.perf_counter()
-                    await router.answer("mlp", x, Demands(), router.now_us(), lambda: False)
+                    await router.answer("mlp", x, RequestOptions(), router.now_us(), lambda: False)
                     seconds[name].append(time.perf_counter() - started)
 
     asyncio.run(ask())

@@ -56,7 +56,7 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
         batch = True
         while batch:
             at_work = dict(state.running)
-            batch, dropped = state.turn(now_us)
+            batch, dropped = state.next_batch(now_us)
             seen.update(drop.outcome for drop in dropped)
             if batch:
                 assert batch.worker not in at_work
@@ -80,10 +80,10 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     state = Dispatcher(MaxBatch(GRID), 2)
     for i in range(12):
         state.arrive(Query(str(i), 0.0, 2_000.0))
-    first, second = state.turn(0.0)[0], state.turn(0.0)[0]
+    first, second = state.next_batch(0.0)[0], state.next_batch(0.0)[0]
     assert first
     assert second
-    assert state.turn(0.0) == (None, [])
+    assert state.next_batch(0.0) == (None, [])
     assert (len(first.queries), len(second.queries)) == (8, 4)
     assert state.queue.free_us.tolist() == [
         GRID.space.latency_us(b.decision.point, len(b.queries)) for b in (first, second)
@@ -92,7 +92,7 @@ def test_a_batch_of_a_dead_worker_is_served_by_another() -> None:
     assert lost is first
     assert len(state.queue) == 8
     state.finished(second.worker, 900.0)
-    again = state.turn(900.0)[0]
+    again = state.next_batch(900.0)[0]
     assert again
     assert again.worker == second.worker
     assert again.queries == first.queries
@@ -116,17 +116,17 @@ def test_both_versions_of_an_ensemble_have_a_worker_each_and_each_is_free_for_it
     state = conc(3)
     for i in range(3):
         state.arrive(Query(str(i), 0.0, 5_000.0, 0.1))
-    pair, alone = state.turn(0.0)[0], state.turn(0.0)[0]
+    pair, alone = state.next_batch(0.0)[0], state.next_batch(0.0)[0]
     assert pair
     assert alone
-    assert (pair.worker, pair.beside, pair.decision.at_once) == (0, 1, True)
-    assert (alone.worker, alone.beside, alone.decision.at_once) == (2, None, False)
-    assert state.turn(0.0) == (None, [])
+    assert (pair.worker, pair.second_worker, pair.decision.concurrent) == (0, 1, True)
+    assert (alone.worker, alone.second_worker, alone.decision.concurrent) == (2, None, False)
+    assert state.next_batch(0.0) == (None, [])
     assert state.ended(1, 100.0) is pair
     state.answered(pair, 200.0)
-    again, _ = state.turn(200.0)
+    again, _ = state.next_batch(200.0)
     assert again
-    assert (again.worker, again.beside) == (1, None), "the first version is still being called off"
+    assert (again.worker, again.second_worker) == (1, None), "the first version is still being cancelled"
     state.ended(0, 300.0)
     state.finished(2, 300.0)
     state.finished(1, 6_000.0)
@@ -136,39 +136,39 @@ def test_both_versions_of_an_ensemble_have_a_worker_each_and_each_is_free_for_it
 def test_of_a_pair_that_lost_a_worker_everybody_waits_again() -> None:
     state = conc(2)
     state.arrive(Query("q", 0.0, 5_000.0, 0.1))
-    pair, _ = state.turn(0.0)
+    pair, _ = state.next_batch(0.0)
     assert pair
     assert state.lost(pair.worker) is pair
     state.returned(pair)
-    assert state.turn(10.0) == (None, []), "the other one is still at it"
-    assert pair.beside == 1
+    assert state.next_batch(10.0) == (None, []), "the other one is still at it"
+    assert pair.second_worker == 1
     state.ended(1, 20.0)
-    again, _ = state.turn(20.0)
+    again, _ = state.next_batch(20.0)
     assert again
-    assert (again.worker, again.beside, again.queries) == (1, None, pair.queries)
+    assert (again.worker, again.second_worker, again.queries) == (1, None, pair.queries)
 
 
 def test_a_worker_that_takes_both_versions_itself_needs_no_other() -> None:
     state = conc(Workers(1, pairs=True))
     state.arrive(Query("q", 0.0, 5_000.0, 0.1))
-    batch, _ = state.turn(0.0)
+    batch, _ = state.next_batch(0.0)
     assert batch
-    assert (batch.decision.at_once, batch.beside) == (True, None)
+    assert (batch.decision.concurrent, batch.second_worker) == (True, None)
 
 
 def test_who_has_to_wait_for_a_worker_expires_and_is_named() -> None:
     state = Dispatcher(MaxBatch(GRID), 1)
     state.arrive(Query("served", 0.0, 5_000.0))
-    assert state.turn(0.0)[0]
+    assert state.next_batch(0.0)[0]
     state.arrive(Query("late", 0.0, 100.0))
     assert state.next_expiry_us == 100.0
-    none, dropped = state.turn(100.0)
+    none, dropped = state.next_batch(100.0)
     assert none is None
     assert [(drop.query.id, drop.outcome) for drop in dropped] == [("late", RequestOutcome.EXPIRED)]
     state.arrive(Query("demanding", 100.0, 9_000.0, min_accuracy=0.999))
-    assert state.turn(101.0) == (None, []), "nothing is decided while nobody is idle"
+    assert state.next_batch(101.0) == (None, []), "nothing is decided while nobody is idle"
     state.finished(0, 2_000.0)
-    none, dropped = state.turn(2_000.0)
+    none, dropped = state.next_batch(2_000.0)
     assert dropped[0].outcome == RequestOutcome.REJECTED
     assert "out of reach" in dropped[0].reason
 
@@ -177,7 +177,7 @@ def test_a_policy_that_knows_no_latencies_will_do() -> None:
     state = Dispatcher(FixedPoint(three_versions(), GRID.points[0]), 1)
     for i in range(3):
         state.arrive(Query(str(i), 0.0, priority=i))
-    batch, _ = state.turn(0.0)
+    batch, _ = state.next_batch(0.0)
     assert batch
     assert [query.id for query in batch.queries] == ["1"]
 

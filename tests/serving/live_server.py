@@ -16,10 +16,10 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.admission import Admission
-from slotool.serving.engines import Engine
+from slotool.serving.engines import InferenceEngine
 from slotool.serving.grpc_frontend import GrpcFrontEnd
 from slotool.serving.guard import Token
-from slotool.serving.live_page import Steering
+from slotool.serving.live_page import RuntimeSettings
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
@@ -54,10 +54,10 @@ class ThreeLinear(ElasticModel):
 
 def tier_rules(threshold: float = 0.7) -> RuleSet:
     """Tolerances 0.1 (Seq), 0.2 (Conc) and 0.3 (small alone), for both objectives."""
-    pair = {"first": "small", "second": "large", "threshold": threshold}
+    ensemble_call = {"first": "small", "second": "large", "threshold": threshold}
     points = {
-        0.1: OperatingPoint.of(policy="seq", **pair),
-        0.2: OperatingPoint.of(policy="conc", **pair),
+        0.1: OperatingPoint.of(policy="seq", **ensemble_call),
+        0.2: OperatingPoint.of(policy="conc", **ensemble_call),
         0.3: OperatingPoint.of(policy="osfa", version="small"),
     }
     rules = tuple(
@@ -106,19 +106,21 @@ def live_server(
     models: list[ServedModel],
     limits: Limits | None = None,
     token: Token | None = None,
-    steering: Callable[[Router], Steering] | None = None,
-    engine: Engine | None = None,
+    runtime_settings: Callable[[Router], RuntimeSettings] | None = None,
+    engine: InferenceEngine | None = None,
     default_deadline_us: float = math.inf,
     drain_s: float = 10.0,
 ) -> Iterator[LiveServer]:
     by_name = {entry.name: entry for entry in models}
     limits = limits or Limits()
     router = Router(by_name, engine, default_deadline_us=default_deadline_us)
-    app = create_app(router, limits=limits, token=token, steering=steering(router) if steering else None)
+    app = create_app(
+        router, limits=limits, token=token, runtime_settings=runtime_settings(router) if runtime_settings else None
+    )
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:
         url, grpc_address = url_of(listener), address_of(grpc_listener)
-        server = Server(app, ready.set, drain_s=drain_s, beside=GrpcFrontEnd(app.state.front, grpc_address))
+        server = Server(app, ready.set, drain_s=drain_s, secondary=GrpcFrontEnd(app.state.front, grpc_address))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert ready.wait(60)

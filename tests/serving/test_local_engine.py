@@ -18,9 +18,9 @@ from slotool.errors import InputError, RunError
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching.fixed import FixedBatching
 from slotool.scheduling.batching.grid import ControlGrid
-from slotool.serving import Answer, Rejection, Router, ServedModel
-from slotool.serving.demands import Demands
-from slotool.serving.engines import LocalEngine, local
+from slotool.serving import InferenceResult, Rejection, Router, ServedModel
+from slotool.serving.engines import LocalInferenceEngine, local
+from slotool.serving.request_options import RequestOptions
 
 HERE = lambda: False  # noqa: E731
 X = np.random.default_rng(0).random((64, 1, 8, 8)).astype(np.float32)
@@ -37,36 +37,36 @@ def family() -> ServedModel:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    engine = LocalEngine(2, most_examples=64, hang_s=2.0)
+def engine() -> Iterator[LocalInferenceEngine]:
+    engine = LocalInferenceEngine(2, max_examples=64, hang_s=2.0)
     yield engine
     engine.close()
 
 
 @pytest.fixture(scope="module")
-def router(engine: LocalEngine) -> Router:
+def router(engine: LocalInferenceEngine) -> Router:
     return Router({"family": family()}, engine)
 
 
-def ask(router: Router, count: int, demands: Demands) -> list[Answer | Rejection]:
-    async def all_of_them() -> list[Answer | Rejection]:
+def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceResult | Rejection]:
+    async def all_of_them() -> list[InferenceResult | Rejection]:
         now_us = router.now_us()
-        asked = [router.answer("family", X[i : i + 1], demands, now_us, HERE) for i in range(count)]
+        asked = [router.answer("family", X[i : i + 1], options, now_us, HERE) for i in range(count)]
         return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
 
     return asyncio.run(all_of_them())
 
 
 def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
-    router: Router, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def killed_under_them() -> list[Answer]:
-        await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
+    async def killed_under_them() -> list[InferenceResult]:
+        await router.answer("family", X[:1], RequestOptions(), router.now_us(), HERE)
         stopped = [engine.pid(worker) for worker in range(2)]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         asked = [
-            asyncio.ensure_future(router.answer("family", X[i : i + 1], Demands(60e6), router.now_us(), HERE))
+            asyncio.ensure_future(router.answer("family", X[i : i + 1], RequestOptions(60e6), router.now_us(), HERE))
             for i in range(40)
         ]
         await asyncio.sleep(0.1)  # both are at work now, as far as the router knows
@@ -93,16 +93,18 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
 
 
 def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_is_busy(
-    router: Router, engine: LocalEngine
+    router: Router, engine: LocalInferenceEngine
 ) -> None:
-    async def ask_stopped() -> list[Answer | Rejection]:
+    async def ask_stopped() -> list[InferenceResult | Rejection]:
         for worker in range(2):
             os.kill(engine.pid(worker), signal.SIGSTOP)
         try:
             asked = []
             for ms in (60e3, 60e3, 50.0):
                 asked.append(
-                    asyncio.ensure_future(router.answer("family", X[:1], Demands(ms * 1e3), router.now_us(), HERE))
+                    asyncio.ensure_future(
+                        router.answer("family", X[:1], RequestOptions(ms * 1e3), router.now_us(), HERE)
+                    )
                 )
                 await asyncio.sleep(0.02)  # so that each of the first two has a worker of its own
             await asyncio.wait(asked[2:])
@@ -113,14 +115,14 @@ def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_i
         return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
 
     first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 300))
-    assert isinstance(first, Answer)
-    assert isinstance(second, Answer)
+    assert isinstance(first, InferenceResult)
+    assert isinstance(second, InferenceResult)
     assert isinstance(late, Rejection)
     assert late.cause == "expired"
 
 
 def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
-    router: Router, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+    router: Router, engine: LocalInferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "START_FACTOR", 0.5)
     monkeypatch.setattr(local, "MIN_START_LIMIT_S", 0.5)
@@ -130,7 +132,7 @@ def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
             await asyncio.sleep(0.02)
         return engine.pid(0)
 
-    async def stopped_twice() -> Answer:
+    async def stopped_twice() -> InferenceResult:
         engine.listen()
         idle = engine.pid(0)
         os.kill(idle, signal.SIGSTOP)
@@ -139,18 +141,18 @@ def test_a_worker_that_is_stopped_while_idle_or_while_it_starts_is_replaced(
         await another_than(idle, starting)
         while router.alive() < 2:
             await asyncio.sleep(0.05)
-        return await router.answer("family", X[:1], Demands(), router.now_us(), HERE)
+        return await router.answer("family", X[:1], RequestOptions(), router.now_us(), HERE)
 
-    assert isinstance(asyncio.run(asyncio.wait_for(stopped_twice(), 300)), Answer)
+    assert isinstance(asyncio.run(asyncio.wait_for(stopped_twice(), 300)), InferenceResult)
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:
     served = family()
     with pytest.raises(InputError, match="does not come from an artifact"):
-        Router({"family": ServedModel("family", served.model, served.policy)}, LocalEngine())
+        Router({"family": ServedModel("family", served.model, served.policy)}, LocalInferenceEngine())
 
 
 def test_an_artifact_that_a_worker_cannot_load_is_told_at_the_start(tmp_path: Path) -> None:
     served = family()
     with pytest.raises(RunError, match="cannot run its models"):
-        Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalEngine())
+        Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalInferenceEngine())

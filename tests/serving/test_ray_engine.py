@@ -13,7 +13,7 @@ from ray_nodes import Nodes, cluster_of_nodes
 from slotool.errors import InputError
 from slotool.serving import ServedModel
 from slotool.serving.engines.protocol import encode_point
-from slotool.serving.engines.ray import CALLED_OFF, DONE, FAILED, MISSING, RayEngine, Worker
+from slotool.serving.engines.ray import CANCELLED, DONE, FAILED, MISSING, RayInferenceEngine, Worker
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
 
 
@@ -26,7 +26,7 @@ def nodes() -> Iterator[Nodes]:
 class TestRay(ServingEngineConformance):
     @pytest.fixture(scope="class")
     def service(self, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-        with Service.on(RayEngine(2, address=nodes.address), tmp_path_factory.mktemp("models")) as service:
+        with Service.on(RayInferenceEngine(2, address=nodes.address), tmp_path_factory.mktemp("models")) as service:
             yield service
 
     @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ class TestRay(ServingEngineConformance):
 
     def lose(self, service: Service, worker: int) -> bool:
         """Its whole node; another one comes into the cluster."""
-        assert isinstance(service.engine, RayEngine)
+        assert isinstance(service.engine, RayInferenceEngine)
         lost = service.engine.node(worker)
         self.nodes.kill(next(node for node in self.nodes.measuring if node.node_id == lost))
         self.nodes.add(wait=False)
@@ -45,7 +45,7 @@ class TestRay(ServingEngineConformance):
 def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:
     served = two_versions(tmp_path)
     with pytest.raises(InputError, match="does not come from an artifact"):
-        RayEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
+        RayInferenceEngine().open({NAME: ServedModel(NAME, served.model, served.policy)}, lambda worker, alive: None)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def test_a_worker_says_what_is_wrong_and_obeys_when_it_is_called_off(artifact: S
     (tmp_path / "manifest.json").write_bytes(b"{}")
     assert worker.load([entry(artifact, path=str(tmp_path), manifest=b"{}")], 1)[0] == FAILED
     assert worker.load([entry(artifact)], 1) == (DONE,)
-    worker.call_off(7)
-    assert worker.compute(7, NAME, encode_point(SMALL), X[:1]) == (CALLED_OFF,)
+    worker.cancel(7)
+    assert worker.compute(7, NAME, encode_point(SMALL), X[:1]) == (CANCELLED,)
     assert worker.compute(8, NAME, encode_point(SMALL), X[:1])[0] == DONE
     kind, said = worker.compute(9, "nobody", encode_point(SMALL), X[:1])
     assert (kind, "nobody" in said) == (FAILED, True)

@@ -272,19 +272,19 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (here / "rules.json").write_text("{")
         reread("the old tables and rules stay")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
-        dials = httpx.get(f"{ready['url']}/live", trust_env=False).json()
-        assert (dials["policy"], dials["tiers"]) == ("maxacc", [0.1, 0.3])
-        assert {"by-demand", "maxacc", "slackfit"} <= set(dials["policies"])
-        turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
-        assert turned.status_code == 400, "the rules' file is broken just now"
+        live = httpx.get(f"{ready['url']}/live", trust_env=False).json()
+        assert (live["policy"], live["tiers"]) == ("maxacc", [0.1, 0.3])
+        assert {"by-demand", "maxacc", "slackfit"} <= set(live["policies"])
+        updated = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        assert updated.status_code == 400, "the rules' file is broken just now"
         assert compute()["reason"].startswith("maxacc")
         (here / "rules.json").write_text(json.dumps(rules))
-        turned = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
-        assert turned.json()["policy"] == "by-demand"
+        updated = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        assert updated.json()["policy"] == "by-demand"
         assert compute()["reason"].startswith("nothing asked for")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
             "reload",
-            "dial",
+            "setting",
         ]
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0

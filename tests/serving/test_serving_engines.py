@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import pytest
 
-from slotool.serving.engines import Engine, InlineEngine, LocalEngine
+from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, LocalInferenceEngine
 from slotool.testing.serving import MANY, Service, ServingEngineConformance
 
 
 class Engines(ServingEngineConformance):
-    make: ClassVar[Callable[[], Engine]]
+    make: ClassVar[Callable[[], InferenceEngine]]
 
     @pytest.fixture(scope="class")
     def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
@@ -23,14 +23,14 @@ class Engines(ServingEngineConformance):
 
 
 class TestInline(Engines):
-    make = InlineEngine
-    calls_off = False
+    make = InlineInferenceEngine
+    cancels_calls = False
 
 
 class TestLocal(Engines):
-    make = staticmethod(lambda: LocalEngine(2, most_examples=MANY))
+    make = staticmethod(lambda: LocalInferenceEngine(2, max_examples=MANY))
 
     def lose(self, service: Service, worker: int) -> bool:
-        assert isinstance(service.engine, LocalEngine)
+        assert isinstance(service.engine, LocalInferenceEngine)
         os.kill(service.engine.pid(worker), signal.SIGKILL)
         return True

@@ -55,7 +55,7 @@ def test_a_certificate_is_refuted_when_the_tier_errs_more_than_it_may(live: Live
         told = label(live, answer["request"], int(truth[row])).json()
     # Small alone serves the widest tier: where the large one is always right it errs far more than 30 % more.
     assert {alarm["tolerance"] for alarm in told["alarms"]} >= {0.3} if changed else told["alarms"] == []
-    assert (live.count("slotool_refuted_certificates", model="three") > 0) == changed
+    assert (live.count("slotool_violated_guarantees", model="three") > 0) == changed
 
 
 # A page whose own name was made to point at this server.

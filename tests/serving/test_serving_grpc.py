@@ -115,7 +115,7 @@ def test_typed_contents_are_read_too(live: LiveServer, stub: Any) -> None:
     np.testing.assert_allclose(scores, logits(live, X), rtol=1e-6)
 
 
-def test_parameters_turn_the_dial_and_the_answer_says_why(client: triton.InferenceServerClient) -> None:
+def test_parameters_choose_the_point_and_the_answer_says_why(client: triton.InferenceServerClient) -> None:
     tier = told(client.infer("three", [tensor(X)], parameters={"tolerance": 0.25, "objective": "cost"}, priority=1))
     assert tier["rule"] == "cost-0.2"
     aclo = told(client.infer("three", [tensor(X)], parameters={"min_accuracy": 0.85}))

@@ -143,7 +143,7 @@ def test_what_cannot_be_met_is_503_with_the_reason(client: triton.InferenceServe
     assert caught.value.status() == "503"
 
 
-def test_parameters_turn_the_dial_and_the_answer_says_why(client: triton.InferenceServerClient) -> None:
+def test_parameters_choose_the_point_and_the_answer_says_why(client: triton.InferenceServerClient) -> None:
     tier = told(client.infer("three", [tensor(X)], parameters={"tolerance": 0.25, "objective": "cost"}, priority=1))
     assert (tier["rule"], tier["operating_point"].split(",")[0]) == ("cost-0.2", "first=small")
     assert "tier 0.2 of cost" in tier["reason"]

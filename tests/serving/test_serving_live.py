@@ -1,4 +1,4 @@
-"""Figures by the second, the dials, and the page itself in a real browser."""
+"""Figures by the second, the settings, and the page itself in a real browser."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, sp
 from slotool.elastic import confidence
 from slotool.errors import InputError
 from slotool.scheduling import ControlSpace, Decision, FixedPoint, by_demand
-from slotool.serving import Answer, Router
-from slotool.serving.ensemble import Scored
+from slotool.serving import InferenceResult, Router
+from slotool.serving.ensemble import Scores
 from slotool.serving.guard import Token
-from slotool.serving.live import KEPT_SECONDS, MOST_SAMPLES, Live
+from slotool.serving.live import KEPT_SECONDS, MAX_SAMPLES, Live
+from slotool.serving.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel
-from slotool.serving.steering import SourcesSteering
 from slotool.tables import OperatingPoint
 
 SMALL, MEDIUM, LARGE = POINTS
@@ -31,7 +31,7 @@ SECRET = "correct-horse-battery"
 
 
 class ByName:
-    """Steering between what answers everything at one point, and by demand."""
+    """RuntimeSettings between what answers everything at one point, and by demand."""
 
     policies: Sequence[str] = ("by-demand", "always-small", "broken")
 
@@ -51,13 +51,13 @@ class ByName:
 @pytest.fixture
 def live() -> Iterator[LiveServer]:
     model = served(ThreeLinear(), by_demand(space(), tier_rules()), tier_rules())
-    with live_server([model], steering=ByName) as live:
+    with live_server([model], runtime_settings=ByName) as live:
         yield live
 
 
-def answer(latency_us: float, slack_us: float = 1.0) -> Answer:
-    scored = Scored(np.zeros((1, 4), np.float32), confidence(np.zeros((1, 4), np.float32)))
-    return Answer(scored, Decision(SMALL, 1, "as asked"), latency_us / 2, latency_us / 2, slack_us, 1, "7")
+def answer(latency_us: float, slack_us: float = 1.0) -> InferenceResult:
+    scored = Scores(np.zeros((1, 4), np.float32), confidence(np.zeros((1, 4), np.float32)))
+    return InferenceResult(scored, Decision(SMALL, 1, "as asked"), latency_us / 2, latency_us / 2, slack_us, 1, "7")
 
 
 def test_a_second_holds_what_ended_in_it() -> None:
@@ -109,9 +109,9 @@ def test_unknown_accuracies_are_not_made_up() -> None:
 def test_memory_is_bounded_and_samples_are_of_the_whole_second() -> None:
     now_s = [0.0]
     live = Live(lambda: 0, lambda: now_s[0])
-    for i in range(5 * MOST_SAMPLES):
+    for i in range(5 * MAX_SAMPLES):
         live.answered(answer(float(i)), "small", None)
-    assert len(live._open.latencies_us) == MOST_SAMPLES
+    assert len(live._open.latencies_us) == MAX_SAMPLES
     for _ in range(KEPT_SECONDS + 50):
         now_s[0] += 1.0
         live.tick()
@@ -119,10 +119,10 @@ def test_memory_is_bounded_and_samples_are_of_the_whole_second() -> None:
     assert len(seconds) == KEPT_SECONDS
     assert [s["number"] for s in seconds[:2]] == [50, 51]
     now_s[0] += 1.0
-    for i in range(5 * MOST_SAMPLES):
+    for i in range(5 * MAX_SAMPLES):
         live.answered(answer(float(i)), "small", None)
     live.tick()
-    assert live.since(seconds[-1]["number"])[0]["p50_us"] == pytest.approx(2.5 * MOST_SAMPLES, rel=0.1)
+    assert live.since(seconds[-1]["number"])[0]["p50_us"] == pytest.approx(2.5 * MAX_SAMPLES, rel=0.1)
 
 
 def test_tiers_have_the_accuracy_their_rules_promise() -> None:
@@ -165,21 +165,21 @@ def test_served_requests_are_in_the_figures(live: LiveServer) -> None:
     assert all(s["number"] > last for s in seconds(live, last))
 
 
-def turn(live: LiveServer, dials: Any, **headers: str) -> httpx.Response:
-    return httpx.post(f"{live.url}/live", json=dials, headers=headers, trust_env=False)
+def update(live: LiveServer, settings: Any, **headers: str) -> httpx.Response:
+    return httpx.post(f"{live.url}/live", json=settings, headers=headers, trust_env=False)
 
 
 def test_dials_are_turned_while_requests_go_on(live: LiveServer) -> None:
     assert compute(live)["operating_point"] == LARGE.key
-    told = turn(live, {"tolerance": 0.1}).json()
+    told = update(live, {"tolerance": 0.1}).json()
     assert (told["tolerance"], told["policy"], told["policies"]) == (0.1, "by-demand", list(ByName.policies))
     assert compute(live)["rule"] == "response-time-0.1"
     assert compute(live, **{"Min-Accuracy": "0.85"})["operating_point"] == MEDIUM.key, "it says what it wants itself"
-    assert turn(live, {"policy": "always-small", "tolerance": None}).json()["policy"] == "always-small"
+    assert update(live, {"policy": "always-small", "tolerance": None}).json()["policy"] == "always-small"
     assert compute(live)["operating_point"] == SMALL.key
     (event,) = until(lambda: [s["event"] for s in seconds(live) if "always-small" in s["event"]])
     assert event.endswith("policy always-small; no default tolerance")
-    assert turn(live, {"policy": "by-demand"}).status_code == 200
+    assert update(live, {"policy": "by-demand"}).status_code == 200
     assert compute(live)["operating_point"] == LARGE.key
 
 
@@ -203,16 +203,16 @@ class Tables:
 def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
     router = Router({name: served(ThreeLinear(name)) for name in ("one", "two")})
     before = {name: entry.policy for name, entry in router.models.items()}
-    steering = SourcesSteering(Tables(), router, print)  # type: ignore[arg-type]
+    runtime_settings = ReloadableSettings(Tables(), router, print)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="strange"):
-        asyncio.run(steering.use("other"))
+        asyncio.run(runtime_settings.use("other"))
     assert {name: entry.policy for name, entry in router.models.items()} == before
-    assert steering.policy == "by-demand"
+    assert runtime_settings.policy == "by-demand"
     router.close()
 
 
 @pytest.mark.parametrize(
-    ("dials", "sentence"),
+    ("settings", "sentence"),
     [
         ({"policy": "magic"}, "'magic' is not among those of this server: by-demand"),
         ({"policy": ["by-demand"]}, "is not among those"),
@@ -225,19 +225,19 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
     ],
 )
-def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, dials: Any, sentence: str) -> None:
-    response = turn(live, dials)
+def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, settings: Any, sentence: str) -> None:
+    response = update(live, settings)
     assert response.status_code == 400
     assert sentence in response.json()["error"]
     assert compute(live)["operating_point"] == LARGE.key
 
 
 def test_a_tolerance_that_no_rules_follow_is_rejected() -> None:
-    with live_server([served(ThreeLinear(), by_demand(space(), None))], steering=ByName) as live:
-        response = turn(live, {"tolerance": 0.1})
+    with live_server([served(ThreeLinear(), by_demand(space(), None))], runtime_settings=ByName) as live:
+        response = update(live, {"tolerance": 0.1})
         assert response.status_code == 400
         assert "serve --rules" in response.json()["error"]
-        assert turn(live, {"tolerance": None}).status_code == 200
+        assert update(live, {"tolerance": None}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,11 @@ def test_a_tolerance_that_no_rules_follow_is_rejected() -> None:
     ],
 )
 def test_pages_of_other_sites_turn_nothing(live: LiveServer, headers: dict[str, str]) -> None:
-    response = turn(live, {"tolerance": 0.1}, **headers)
+    response = update(live, {"tolerance": 0.1}, **headers)
     assert response.status_code == 403
     assert compute(live)["operating_point"] == LARGE.key
     own = {"Origin": live.url, "Sec-Fetch-Site": "same-origin"}
-    assert turn(live, {"tolerance": 0.1}, **own).status_code == 200
+    assert update(live, {"tolerance": 0.1}, **own).status_code == 200
 
 
 def test_a_page_for_browsers_and_a_document_for_others(live: LiveServer) -> None:
@@ -285,12 +285,12 @@ def test_the_page_shows_and_turns_in_a_real_browser(live: LiveServer) -> None:
         assert inked(page) == [True] * 7
         page.value("document.querySelector('#policy').value = 'always-small'")
         page.value("document.querySelector('#tolerance').value = '0.2'")
-        page.value("document.querySelector('#turn').click()")
+        page.value("document.querySelector('#apply').click()")
         page.until("document.querySelector('#said').textContent === 'in force'")
         assert compute(live)["operating_point"] == SMALL.key
         assert live.url in page.value("location.href")
         until(lambda: "policy always-small" in page.value("document.querySelector('#events').innerText"))
-        page.value("document.querySelector('#policy').value = 'broken'; document.querySelector('#turn').click()")
+        page.value("document.querySelector('#policy').value = 'broken'; document.querySelector('#apply').click()")
         page.until("document.querySelector('#said').className === 'bad'")
         assert "no table" in page.value("document.querySelector('#said').textContent")
         assert page.asked_elsewhere == []

@@ -23,11 +23,11 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.elastic import load_model
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import Rejection, Router, ServedModel
-from slotool.serving.demands import Demands
-from slotool.serving.engines import Engine, LocalEngine, WorkerLost
+from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
-from slotool.serving.ensemble import Scored
+from slotool.serving.ensemble import Scores
 from slotool.serving.events import log_to
+from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 
 WAIT_S = 120.0
@@ -35,7 +35,7 @@ X = np.zeros((1, 1, 8, 8), dtype=np.float32)
 HERE: Callable[[], bool] = lambda: False  # noqa: E731
 
 
-class Puppet(Engine):
+class Puppet(InferenceEngine):
     """Workers that do nothing until the test says so. ``calls``: who is at work, and whom to tell."""
 
     name = "puppet"
@@ -51,7 +51,7 @@ class Puppet(Engine):
         self.calls[worker] = done
 
     def answer(self, worker: int = 0) -> None:
-        self.calls.pop(worker)(Scored(np.zeros((1, 4), np.float32), np.ones(1)))
+        self.calls.pop(worker)(Scores(np.zeros((1, 4), np.float32), np.ones(1)))
 
     def ready_in_s(self) -> float:
         return 7.3
@@ -63,7 +63,7 @@ class Puppet(Engine):
 
 def ask(router: Router, timeout_us: float = np.inf) -> asyncio.Task[object]:
     x = np.zeros((1, 1, 2, 3), np.float32)
-    asked = router.answer("three", x, Demands(timeout_us), router.now_us(), HERE)
+    asked = router.answer("three", x, RequestOptions(timeout_us), router.now_us(), HERE)
     return asyncio.get_running_loop().create_task(asked)
 
 
@@ -181,7 +181,7 @@ def test_a_minimum_of_an_accuracy_that_nobody_knows_is_the_clients_mistake() -> 
         policy = by_demand(ControlSpace(ThreeLinear.points))
         router = Router({"three": ServedModel("three", ThreeLinear(), policy)}, Puppet())
         x = np.zeros((1, 1, 2, 3), np.float32)
-        answer = router.answer("three", x, Demands(min_accuracy=0.5), router.now_us(), HERE)
+        answer = router.answer("three", x, RequestOptions(min_accuracy=0.5), router.now_us(), HERE)
         return await rejection(asyncio.get_running_loop().create_task(answer))
 
     told = asyncio.run(asked())
@@ -222,12 +222,12 @@ def mlp() -> ServedModel:
 
 
 @pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    return LocalEngine(1, hang_s=WAIT_S)
+def engine() -> LocalInferenceEngine:
+    return LocalInferenceEngine(1, hang_s=WAIT_S)
 
 
 @pytest.fixture(scope="module")
-def live(engine: LocalEngine) -> Iterator[LiveServer]:
+def live(engine: LocalInferenceEngine) -> Iterator[LiveServer]:
     with live_server([mlp()], engine=engine, default_deadline_us=60e6, drain_s=1.0) as live:
         yield live
 
@@ -249,7 +249,7 @@ def compute(live: LiveServer, deadline_ms: float | None = None) -> httpx.Respons
 
 
 def test_a_server_whose_only_worker_is_lost_is_not_ready_until_it_is_replaced(
-    live: LiveServer, engine: LocalEngine
+    live: LiveServer, engine: LocalInferenceEngine
 ) -> None:
     """Nobody has called the worker yet: its loss must be noticed all the same."""
     with triton.InferenceServerClient(live.grpc_address) as client:
@@ -283,7 +283,7 @@ def test_a_server_whose_only_worker_is_lost_is_not_ready_until_it_is_replaced(
 
 
 def test_a_log_on_a_full_disk_does_not_keep_a_lost_worker_from_being_replaced(
-    live: LiveServer, engine: LocalEngine
+    live: LiveServer, engine: LocalInferenceEngine
 ) -> None:
     full = open("/dev/full", "a")  # noqa: SIM115  # closing it fails, as writing does
     live.router.events.listen(log_to(full))
@@ -296,7 +296,7 @@ def test_a_log_on_a_full_disk_does_not_keep_a_lost_worker_from_being_replaced(
 
 
 def test_whoever_a_stuck_worker_keeps_waiting_at_the_drain_gets_a_sentence_and_then_the_close(
-    live: LiveServer, engine: LocalEngine
+    live: LiveServer, engine: LocalInferenceEngine
 ) -> None:
     host, port = live.address.split(":")
     head = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n\r\n".encode()

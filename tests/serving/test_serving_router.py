@@ -24,10 +24,10 @@ from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.model_switching import ModelSwitching
-from slotool.serving import Answer, Rejection, Router, ServedModel
-from slotool.serving.demands import Demands
+from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.events import Events
-from slotool.serving.margin import EVERY
+from slotool.serving.headroom import EVERY
+from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint, OutcomeTable
 
 SMALL, MEDIUM, LARGE = POINTS
@@ -44,55 +44,55 @@ def router_of(model: ThreeLinear, policy: Policy | None = None, **options: Any) 
     return router
 
 
-def together(router: Router, *asked: tuple[np.ndarray, Demands]) -> list[Answer | Rejection]:
+def together(router: Router, *asked: tuple[np.ndarray, RequestOptions]) -> list[InferenceResult | Rejection]:
     """All answers (or rejections) to requests that arrive in one turn of the loop."""
 
-    async def ask() -> list[Answer | Rejection]:
+    async def ask() -> list[InferenceResult | Rejection]:
         now_us = router.now_us()
-        waiting = (router.answer("three", x, demands, now_us, HERE) for x, demands in asked)
+        waiting = (router.answer("three", x, options, now_us, HERE) for x, options in asked)
         return await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[return-value]
 
     return asyncio.run(ask())
 
 
-def rejected(result: Answer | Rejection) -> Rejection:
+def rejected(result: InferenceResult | Rejection) -> Rejection:
     assert isinstance(result, Rejection), result
     return result
 
 
-def answered(result: Answer | Rejection) -> Answer:
-    assert isinstance(result, Answer), result
+def answered(result: InferenceResult | Rejection) -> InferenceResult:
+    assert isinstance(result, InferenceResult), result
     return result
 
 
 def test_requests_run_in_order_of_deadline_then_priority(three: ThreeLinear) -> None:
     timeouts = {1: math.inf, 2: 3e9, 3: 1e9, 4: 2e9}
-    asked = [(batch(n), Demands(timeout)) for n, timeout in timeouts.items()]
-    together(router_of(three), *asked, (batch(5), Demands(priority=1)))
+    asked = [(batch(n), RequestOptions(timeout)) for n, timeout in timeouts.items()]
+    together(router_of(three), *asked, (batch(5), RequestOptions(priority=1)))
     assert [n for _, n in three.calls] == [3, 4, 2, 5, 1]
 
 
 def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None:
     router = router_of(three)
     three.sleep_s[LARGE] = 2e-3  # Shorter calls follow each other for up to a millisecond.
-    urgent: list[asyncio.Task[Answer]] = []
+    urgent: list[asyncio.Task[InferenceResult]] = []
     plain = three.forward
 
     def forward(x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         if not urgent:
-            work = router.answer("three", batch(9), Demands(1e9), router.now_us(), HERE)
+            work = router.answer("three", batch(9), RequestOptions(1e9), router.now_us(), HERE)
             urgent.append(asyncio.get_running_loop().create_task(work))
         return plain(x, point)
 
     three.forward = forward  # type: ignore[method-assign]
-    together(router, *[(batch(n), Demands()) for n in (1, 2, 3)])
+    together(router, *[(batch(n), RequestOptions()) for n in (1, 2, 3)])
     assert [n for _, n in three.calls] == [1, 9, 2, 3]
 
 
 def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
     clock = itertools.chain([0.0, 100.0, 200.0], itertools.repeat(250.0))
     router = router_of(three, clock_us=lambda: next(clock))
-    late, in_time = together(router, (batch(1), Demands(100.0)), (batch(2), Demands(500.0)))
+    late, in_time = together(router, (batch(1), RequestOptions(100.0)), (batch(2), RequestOptions(500.0)))
     assert rejected(late).status == 504
     assert "100 µs" in str(late)
     assert answered(in_time).slack_us == 300.0
@@ -101,7 +101,7 @@ def test_an_expired_request_costs_no_work(three: ThreeLinear) -> None:
 
 
 def test_what_cannot_be_met_is_rejected_before_any_work(three: ThreeLinear) -> None:
-    result = together(router_of(three, LatencyConstrained(space(1e6, 2e6, 3e6))), (batch(1), Demands(9e5)))[0]
+    result = together(router_of(three, LatencyConstrained(space(1e6, 2e6, 3e6))), (batch(1), RequestOptions(9e5)))[0]
     assert (rejected(result).status, rejected(result).cause) == (503, "cannot-meet")
     assert "1000000 µs are needed" in str(result)
     assert three.calls == []
@@ -119,12 +119,12 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
     router = router_of(three, LatencyConstrained(space(2e3, 2e3, 2e3)))
     three.forward = forward  # type: ignore[method-assign]
 
-    async def ask() -> tuple[list[Answer | Rejection], Answer]:
+    async def ask() -> tuple[list[InferenceResult | Rejection], InferenceResult]:
         results = []
         for _ in range(2 * EVERY):
-            work = router.answer("three", batch(1), Demands(3.9e3), router.now_us(), HERE)
+            work = router.answer("three", batch(1), RequestOptions(3.9e3), router.now_us(), HERE)
             results += await asyncio.gather(work, return_exceptions=True)
-        return results, await router.answer("three", batch(1), Demands(1e6), router.now_us(), HERE)
+        return results, await router.answer("three", batch(1), RequestOptions(1e6), router.now_us(), HERE)
 
     results, patient = asyncio.run(ask())
     assert all(answered(result).slack_us < 0 for result in results[: EVERY - 1])
@@ -136,28 +136,28 @@ def test_a_deadline_too_near_for_what_answers_lately_take_is_not_said_to_have_pa
     three: ThreeLinear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     router = router_of(three)
-    monkeypatch.setattr(router.margin, "of", lambda timeout_us, now_us: 0.5e6)
+    monkeypatch.setattr(router.headroom, "of", lambda timeout_us, now_us: 0.5e6)
     for ago_us, said in ((0.1e6, r"4\d{5} µs are left after 1\d{5} µs"), (0.6e6, r"passed after 6\d{5} µs")):
         with pytest.raises(Rejection, match=said):
-            asyncio.run(router.answer("three", batch(1), Demands(0.55e6), router.now_us() - ago_us, HERE))
+            asyncio.run(router.answer("three", batch(1), RequestOptions(0.55e6), router.now_us() - ago_us, HERE))
     assert three.calls == []
 
 
 def test_a_policy_with_nothing_to_say_is_a_rejection(three: ThreeLinear) -> None:
-    result = together(router_of(three, LatencyConstrained(space(1.0))), (batch(1), Demands()))[0]
+    result = together(router_of(three, LatencyConstrained(space(1.0))), (batch(1), RequestOptions()))[0]
     assert "no policy" in str(rejected(result))
 
 
 def test_a_client_that_is_gone_costs_no_work(three: ThreeLinear) -> None:
     router = router_of(three)
     with pytest.raises(Rejection, match="closed the connection"):
-        asyncio.run(router.answer("three", batch(1), Demands(), router.now_us(), lambda: True))
+        asyncio.run(router.answer("three", batch(1), RequestOptions(), router.now_us(), lambda: True))
     assert three.calls == []
 
 
 def test_more_than_the_queue_holds_are_rejected_on_arrival(three: ThreeLinear) -> None:
-    results = together(router_of(three, max_queue=3), *[(batch(1), Demands())] * 5)
-    assert [isinstance(result, Answer) for result in results] == [True] * 3 + [False] * 2
+    results = together(router_of(three, max_queue=3), *[(batch(1), RequestOptions())] * 5)
+    assert [isinstance(result, InferenceResult) for result in results] == [True] * 3 + [False] * 2
     assert {rejected(result).cause for result in results[3:]} == {"queue-full"}
 
 
@@ -174,7 +174,7 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
 
     router = router_of(three, Broken())
     three.weights[SMALL] = np.zeros((5, 4), dtype=np.float32)
-    results = together(router, *[(batch(n), Demands()) for n in (1, 2, 3)])
+    results = together(router, *[(batch(n), RequestOptions()) for n in (1, 2, 3)])
     assert [rejected(result).status for result in results[:2]] == [500, 500]
     assert "a broken policy" in str(results[0])
     assert len(answered(results[2]).labels) == 3
@@ -182,7 +182,7 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
 
 def test_scores_that_overflow_are_the_inputs_fault() -> None:
     model = ThreeLinear(scale=1e30)
-    result = together(router_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), Demands()))[0]
+    result = together(router_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), RequestOptions()))[0]
     assert (rejected(result).status, "too large" in str(result)) == (400, True)
 
 
@@ -199,7 +199,7 @@ def outcomes(model: ThreeLinear, x: np.ndarray, y: np.ndarray) -> OutcomeTable:
 @pytest.mark.parametrize("tolerance", [0.1, 0.2, 0.3, 0.05])
 def test_ensembles_err_exactly_where_the_replay_says(three: ThreeLinear, tolerance: float) -> None:
     x, y = batch(300), np.random.default_rng(1).integers(0, 4, 300)
-    result = answered(together(router_of(three), (x, Demands(tolerance=tolerance)))[0])
+    result = answered(together(router_of(three), (x, RequestOptions(tolerance=tolerance)))[0])
     replayed = from_point(result.decision.point).replay(outcomes(three, x, y)).error
     assert 0 < replayed.sum() < 300
     np.testing.assert_array_equal(result.labels != y, replayed.astype(bool))
@@ -209,7 +209,7 @@ def test_seq_consults_the_second_version_only_where_the_first_is_unsure(three: T
     x = batch(300)
     unsure = int((confidence(three.forward(x, SMALL)) < 0.7).sum())
     three.calls.clear()
-    result = answered(together(router_of(three), (x, Demands(tolerance=0.1)))[0])
+    result = answered(together(router_of(three), (x, RequestOptions(tolerance=0.1)))[0])
     assert result.decision.rule == "response-time-0.1"
     assert three.calls == [(SMALL, 300), (LARGE, unsure)]
 
@@ -227,7 +227,7 @@ def test_conc_does_not_wait_for_the_second_version_when_the_first_is_sure(three:
     router = Router({"three": sure})
     three.forward = forward  # type: ignore[method-assign]
     try:
-        result = together(router, (batch(3), Demands(tolerance=0.2)))[0]
+        result = together(router, (batch(3), RequestOptions(tolerance=0.2)))[0]
         np.testing.assert_array_equal(answered(result).scored.logits, plain(batch(3), SMALL))
     finally:
         released.set()
@@ -267,7 +267,7 @@ def grid() -> ControlGrid:
 
 
 def test_those_who_wait_share_a_call_and_get_their_own_answers(three: ThreeLinear) -> None:
-    asked = [(batch(1, seed), Demands(1e9)) for seed in range(16)]
+    asked = [(batch(1, seed), RequestOptions(1e9)) for seed in range(16)]
     results = together(router_of(three, MaxAccuracy(grid())), *asked)
     assert three.calls == [(LARGE, 16)]
     for (x, _), result in zip(asked, results, strict=True):
@@ -276,7 +276,11 @@ def test_those_who_wait_share_a_call_and_get_their_own_answers(three: ThreeLinea
 
 
 def test_nobody_rides_below_the_accuracy_asked_for(three: ThreeLinear) -> None:
-    asked = [(batch(1), Demands(1e9)), (batch(1), Demands(1.1e9, min_accuracy=0.93)), (batch(1), Demands(1.2e9))]
+    asked = [
+        (batch(1), RequestOptions(1e9)),
+        (batch(1), RequestOptions(1.1e9, min_accuracy=0.93)),
+        (batch(1), RequestOptions(1.2e9)),
+    ]
     results = together(router_of(three, MinCost(grid())), *asked)
     assert [answered(result).decision.point for result in results] == [SMALL, LARGE, LARGE]
     assert [n for _, n in three.calls] == [1, 2]
@@ -293,7 +297,7 @@ def test_a_batch_that_fails_is_taken_apart(three: ThreeLinear) -> None:
     router = router_of(three, MaxAccuracy(grid()))
     three.forward = forward  # type: ignore[method-assign]
     sevens = np.full((1, 1, 2, 3), 7.0, dtype=np.float32)
-    results = together(router, *[(x, Demands(1e9)) for x in (batch(1), sevens, batch(1))])
+    results = together(router, *[(x, RequestOptions(1e9)) for x in (batch(1), sevens, batch(1))])
     assert "sevens" in str(rejected(results[1]))
     assert [answered(results[i]).batch for i in (0, 2)] == [1, 1]
 
@@ -301,9 +305,9 @@ def test_a_batch_that_fails_is_taken_apart(three: ThreeLinear) -> None:
 def test_another_policy_takes_over_without_losing_those_who_wait(three: ThreeLinear) -> None:
     router = router_of(three, MaxAccuracy(grid()))
 
-    async def ask() -> list[Answer]:
+    async def ask() -> list[InferenceResult]:
         waiting = [
-            asyncio.ensure_future(router.answer("three", batch(1), Demands(1e9), router.now_us(), HERE))
+            asyncio.ensure_future(router.answer("three", batch(1), RequestOptions(1e9), router.now_us(), HERE))
             for _ in range(3)
         ]
         await asyncio.sleep(0)
@@ -326,7 +330,7 @@ def test_switches_are_events(three: ThreeLinear) -> None:
     seen = []
     for at in range(300):
         now_us += 1e4 if at < 290 else 1e7
-        result = together(router, (batch(1), Demands()))[0]
+        result = together(router, (batch(1), RequestOptions()))[0]
         seen.append(answered(result).decision.point)
     changes = [(a.key, b.key) for a, b in itertools.pairwise(seen) if a != b]
     assert len(changes) >= 2

@@ -1,7 +1,7 @@
 """Where calls are computed: in the event loop, in worker processes."""
 
-from slotool.serving.engines.base import CalledOff, Engine, WorkerLost
-from slotool.serving.engines.inline import InlineEngine
-from slotool.serving.engines.local import LocalEngine
+from slotool.serving.engines.base import CallCancelled, InferenceEngine, WorkerLost
+from slotool.serving.engines.inline import InlineInferenceEngine
+from slotool.serving.engines.local import LocalInferenceEngine
 
-__all__ = ["CalledOff", "Engine", "InlineEngine", "LocalEngine", "WorkerLost"]
+__all__ = ["CallCancelled", "InferenceEngine", "InlineInferenceEngine", "LocalInferenceEngine", "WorkerLost"]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from slotool.errors import WorkerError
-from slotool.serving.ensemble import Scored
+from slotool.serving.ensemble import Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-Done = Callable[[Scored | Exception], None]
-# Told when a worker is lost (False) and when one is there again (True).
+Done = Callable[[Scores | Exception], None]
+# OutcomeCallback when a worker is lost (False) and when one is there again (True).
 WorkerChange = Callable[[int, bool], None]
 
 
@@ -21,22 +21,22 @@ class WorkerLost(WorkerError):
     """A worker died or hung in the middle of a call; the call may be made again elsewhere."""
 
 
-class CalledOff(WorkerError):
+class CallCancelled(WorkerError):
     """A call ended without an answer because it was told to."""
 
 
-class Engine(ABC):
+class InferenceEngine(ABC):
     """Computes calls on ``workers`` workers, one call at a time on each; the router keeps count of who is busy.
 
-    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``pairs``: a worker
-    begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a worker.
-    Use an engine from one event loop.
+    ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``runs_ensemble_calls``:
+    a worker begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a
+    worker. Use an engine from one event loop.
     """
 
     name: str
     workers: int = 1
     in_loop: bool = False
-    pairs: bool = False
+    runs_ensemble_calls: bool = False
 
     @abstractmethod
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
@@ -51,7 +51,7 @@ class Engine(ABC):
         """Compute ``x`` (float32 [n, *input_shape]) at ``point`` on an idle worker.
 
         ``done`` is called once, from the event loop, perhaps before this returns: with the scores, with ``WorkerLost``,
-        with ``CalledOff``, or with what the model raised.
+        with ``CallCancelled``, or with what the model raised.
         """
 
     def listen(self) -> None:
@@ -65,7 +65,7 @@ class Engine(ABC):
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
         return 1.0
 
-    def call_off(self, worker: int) -> None:
+    def cancel(self, worker: int) -> None:
         """Have the call that ``worker`` is at end as soon as it can; its ``done`` is told when it has, with whatever
         came of it. By default it runs to its end."""
         return

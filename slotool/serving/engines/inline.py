@@ -9,18 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from slotool.errors import RunError
-from slotool.serving.engines.base import Done, Engine, WorkerChange
+from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 
-class InlineEngine(Engine):
+class InlineInferenceEngine(InferenceEngine):
     """Runs every call where it is begun. Only Conc ensembles leave the loop, for a pool of two threads."""
 
     name = "inline"
     in_loop = True
-    pairs = True
+    runs_ensemble_calls = True
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="slotool-conc")

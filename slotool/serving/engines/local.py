@@ -20,36 +20,36 @@ import psutil
 
 from slotool.errors import InputError, RunError
 from slotool.process import bound_to, cores_by_preference, schedule, thread_variables
-from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import CALL, CALLED_OFF, FAILED, LONGEST, READY, REPLY, encode_point
+from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
+from slotool.serving.engines.protocol import CALL, CANCELLED, FAILED, MAX_MESSAGE_BYTES, READY, REPLY, encode_point
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
-from slotool.serving.ensemble import PointRunner, Scored
+from slotool.serving.ensemble import PointRunner, Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 START_TIMEOUT_S = 180.0
 # A worker that dies before it is warm is started again after so long, twice as long each time.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 # A replacement loads with the time that others leave; where that is too little, it takes its share after so long.
-STAND_BACK_S = 5.0
+LOW_PRIORITY_S = 5.0
 # One that is not warm after so many times what the last start took hangs; twice as many after each such replacement.
 START_FACTOR, MIN_START_LIMIT_S = 10.0, 20.0
 
 
-class LocalEngine(Engine):
+class LocalInferenceEngine(InferenceEngine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
-    than ``hang_s`` over a call, is replaced. ``most_examples``: in one call. A call that is called off ends before its
+    than ``hang_s`` over a call, is replaced. ``max_examples``: in one call. A call that is called off ends before its
     next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from artifacts
     (``ServedModel.path``).
     """
 
     name = "local"
 
-    def __init__(self, replicas: int = 1, threads: int = 1, *, most_examples: int = 1_024, hang_s: float = 10.0):
+    def __init__(self, replicas: int = 1, threads: int = 1, *, max_examples: int = 1_024, hang_s: float = 10.0):
         self.workers = replicas
-        self._threads, self._most_examples, self._hang_s = threads, most_examples, hang_s
+        self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
         self._models: dict[str, ServedModel] = {}
         self._processes: list[_Process] = []
         self._on_change: WorkerChange = _nobody_listens
@@ -95,8 +95,8 @@ class LocalEngine(Engine):
         except OSError:
             self._lost(worker)
 
-    def call_off(self, worker: int) -> None:
-        self._processes[worker].call_off()
+    def cancel(self, worker: int) -> None:
+        self._processes[worker].cancel()
 
     def close(self) -> None:
         self._closed = True
@@ -112,11 +112,11 @@ class LocalEngine(Engine):
         """Of the process that is ``worker`` now."""
         return self._processes[worker].popen.pid
 
-    def _started(self, worker: int, *, stand_back: bool = False) -> _Process:
+    def _started(self, worker: int, *, low_priority: bool = False) -> _Process:
         cores = cores_by_preference()
         first = worker * self._threads
         own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
-        return _Process(self._models, own, self._threads, self._most_examples, stand_back)
+        return _Process(self._models, own, self._threads, self._most_examples, low_priority)
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -127,7 +127,7 @@ class LocalEngine(Engine):
     def _hear(self, worker: int) -> None:
         process = self._processes[worker]
         try:
-            message = process.socket.recv(LONGEST)
+            message = process.socket.recv(MAX_MESSAGE_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -163,7 +163,7 @@ class LocalEngine(Engine):
 
     def _replace_later(self, worker: int, pauses: int) -> None:
         assert self._loop is not None
-        pause_s = min(FIRST_PAUSE_S * 2**pauses, LONGEST_PAUSE_S)
+        pause_s = min(FIRST_PAUSE_S * 2**pauses, MAX_PAUSE_S)
         self._processes[worker].starts_at_s = time.monotonic() + pause_s
         self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
@@ -171,7 +171,7 @@ class LocalEngine(Engine):
         if self._closed or self._loop is None:
             return
         try:
-            process = self._processes[worker] = self._started(worker, stand_back=True)
+            process = self._processes[worker] = self._started(worker, low_priority=True)
         except OSError:  # no memory, no process or no descriptor left just now
             self._replace_later(worker, pauses)
             return
@@ -183,8 +183,8 @@ class LocalEngine(Engine):
         for process in self._processes:
             if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
                 process.popen.kill()  # its socket closes, and that is heard
-            elif not process.was_warm and now_s - process.started_s > STAND_BACK_S:
-                process.hurry()
+            elif not process.was_warm and now_s - process.started_s > LOW_PRIORITY_S:
+                process.raise_priority()
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
 
@@ -198,28 +198,28 @@ class _Call:
 
 
 class _Process:
-    """One worker process as the router sees it. ``stand_back``: it starts with the time that others leave."""
+    """One worker process as the router sees it. ``low_priority``: it starts with the time that others leave."""
 
     def __init__(
         self,
         models: Mapping[str, ServedModel],
         cores: Sequence[int],
         threads: int,
-        most_examples: int,
-        stand_back: bool,
+        max_examples: int,
+        low_priority: bool,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
         shapes = {
             name: Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
             for name, served in models.items()
         }
-        self._tensors = SharedTensors(shapes, most_examples)
+        self._tensors = SharedTensors(shapes, max_examples)
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = {
             "parent": os.getpid(),
             "threads": threads,
-            "stand_back": stand_back,
-            "most_examples": most_examples,
+            "low_priority": low_priority,
+            "max_examples": max_examples,
             "socket_fd": other.fileno(),
             "tensors_fd": self._tensors.fd,
             "models": [_options(served, shapes[name]) for name, served in models.items()],
@@ -247,7 +247,7 @@ class _Process:
     def wait_until_warm(self, timeout_s: float) -> None:
         """Raises ``RunError`` when it does not get there."""
         heard, _, _ = select.select([self.socket], [], [], timeout_s)
-        message = self.socket.recv(LONGEST) if heard else b""
+        message = self.socket.recv(MAX_MESSAGE_BYTES) if heard else b""
         if not message:
             what = "died while it started" if heard else f"was not warm within {timeout_s:.0f} s"
             raise RunError(f"a worker process {what}")
@@ -258,14 +258,14 @@ class _Process:
 
     def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; ``done`` is then the caller's to tell."""
-        self._tensors.called_off = False
+        self._tensors.cancelled = False
         self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
         self.call = _Call(model, len(x), done, time.monotonic())
         self.socket.send(CALL.pack(self._numbers[model], len(x)) + encode_point(point))
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """The worker looks for this between two operators."""
-        self._tensors.called_off = True
+        self._tensors.cancelled = True
 
     def finish(self, message: bytes) -> None:
         """Hand the answer to whoever waits for it."""
@@ -275,11 +275,11 @@ class _Process:
         if kind == FAILED:
             call.done(RunError(self._tensors.read_text(length)))
             return
-        if kind == CALLED_OFF:
-            call.done(CalledOff("the call was called off"))
+        if kind == CANCELLED:
+            call.done(CallCancelled("the call was called off"))
             return
         seen = self._tensors.outputs(call.model, call.examples)
-        call.done(Scored(seen.logits.copy(), seen.confidence.copy()))
+        call.done(Scores(seen.logits.copy(), seen.confidence.copy()))
 
     def hangs(self, now_s: float, call_limit_s: float, start_limit_s: float) -> bool:
         """Whether its call or its start takes too long, or it was stopped (SIGSTOP) while idle now and before."""
@@ -296,7 +296,7 @@ class _Process:
         except psutil.Error:  # it has ended, which is heard elsewhere
             return False
 
-    def hurry(self) -> None:
+    def raise_priority(self) -> None:
         """Let it have its share of the cores while it loads."""
         with suppress(OSError):  # it has ended, which is heard elsewhere
             schedule(os.SCHED_OTHER, self.popen.pid)

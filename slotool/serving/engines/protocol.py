@@ -1,7 +1,7 @@
 """What router and worker process say to each other: short messages on a socket that keeps them apart.
 
 The router sends the model's number, the examples and the point as JSON; the worker answers ``DONE``, or ``FAILED`` +
-length of the sentence it left in the shared memory, or ``CALLED_OFF`` when that memory said so meanwhile. A worker says
+length of the sentence it left in the shared memory, or ``CANCELLED`` when that memory said so meanwhile. A worker says
 ``READY`` once it is warm, or ``FAILED``.
 """
 
@@ -15,8 +15,8 @@ from slotool.tables import OperatingPoint
 
 CALL = struct.Struct("<HI")
 REPLY = struct.Struct("<BI")
-READY, DONE, FAILED, CALLED_OFF = 1, 2, 3, 4
-LONGEST = 65_536
+READY, DONE, FAILED, CANCELLED = 1, 2, 3, 4
+MAX_MESSAGE_BYTES = 65_536
 
 
 @lru_cache(maxsize=4_096)

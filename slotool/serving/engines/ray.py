@@ -18,16 +18,16 @@ from slotool.artifacts.bundle import MANIFEST
 from slotool.errors import InputError, RunError
 from slotool.process import limit_threads
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
-from slotool.serving.engines.base import CalledOff, Done, Engine, WorkerChange, WorkerLost
+from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import decode_point, encode_point
-from slotool.serving.ensemble import PointRunner, Scored
+from slotool.serving.ensemble import PointRunner, Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 START_TIMEOUT_S = 180.0
 # ray starts a lost actor again by itself; it is asked so often whether it has.
 ASK_AGAIN_S = 0.5
-DONE, FAILED, CALLED_OFF, MISSING = "done", "failed", "called off", "missing"
+DONE, FAILED, CANCELLED, MISSING = "done", "failed", "called off", "missing"
 # Of one bundle: what its files hold, by name.
 Files = Mapping[str, bytes]
 
@@ -35,12 +35,12 @@ Files = Mapping[str, bytes]
 class Worker:
     """What an actor does. Everything it answers is a tuple of its kind and of plain data, never an exception.
 
-    Calls come one at a time; ``call_off``, ``stay`` and ``where`` come beside them, on threads of their own.
+    Calls come one at a time; ``cancel``, ``stay`` and ``where`` run in parallel, on threads of their own.
     """
 
     def __init__(self) -> None:
         self._runners: dict[str, PointRunner] = {}
-        self._call = self._called_off = 0
+        self._call = self._cancelled = 0
         self._received: list[tempfile.TemporaryDirectory[str]] = []
 
     def load(self, entries: list[dict[str, Any]], threads: int, files: Mapping[str, Files] | None = None) -> Any:
@@ -58,23 +58,23 @@ class Worker:
         return (DONE,)
 
     def compute(self, call: int, name: str, point: bytes, x: np.ndarray) -> Any:
-        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CALLED_OFF``."""
+        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``."""
         self._call = call
         try:
-            self._still_wanted()
+            self._check_cancelled()
             runner, at = self._runners[name], decode_point(point)
             if not runner.knows(at):
                 runner.add([at])  # of a policy that came later
             scored = runner.run(x, at)
-        except CalledOff:
-            return (CALLED_OFF,)
+        except CallCancelled:
+            return (CANCELLED,)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
         return DONE, scored.logits, scored.confidence
 
-    def call_off(self, call: int) -> None:
+    def cancel(self, call: int) -> None:
         """``compute`` looks for this between two operators."""
-        self._called_off = call
+        self._cancelled = call
 
     def stay(self) -> None:
         """Never answers: whoever asked is told when the actor is lost."""
@@ -86,9 +86,9 @@ class Worker:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def _still_wanted(self) -> None:
-        if self._called_off == self._call:
-            raise CalledOff("nobody wants the answer any more")
+    def _check_cancelled(self) -> None:
+        if self._cancelled == self._call:
+            raise CallCancelled("nobody wants the answer any more")
 
     def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
         from slotool.elastic import load_model
@@ -96,7 +96,7 @@ class Worker:
         model = load_model(instead or entry["path"])
         runner = PointRunner(model, dict.fromkeys([*model.points, *map(decode_point, entry["points"])]))
         runner.warm()
-        model.set_cancellation_check(self._still_wanted)
+        model.set_cancellation_check(self._check_cancelled)
         self._runners[entry["name"]] = runner
 
     def _unpacked(self, files: Files) -> str:
@@ -133,7 +133,7 @@ class _Place:
     lost_s: float | None = None
 
 
-class RayEngine(Engine):
+class RayInferenceEngine(InferenceEngine):
     """``replicas`` actors of ``threads`` CPUs each, spread over a cluster, each with every model warm.
 
     ``address``: as of ``ray.init``: ``auto``, ``host:port``, ``ray://host:port``; ``local`` starts a cluster, of this
@@ -199,10 +199,10 @@ class RayEngine(Engine):
         answer = place.actor.compute.remote(call.number, model, encode_point(point), x)
         self._when_done(answer, partial(self._answered, worker, place.life))
 
-    def call_off(self, worker: int) -> None:
+    def cancel(self, worker: int) -> None:
         place = self._places[worker]
         if place.call is not None:
-            place.actor.call_off.options(concurrency_group="beside").remote(place.call.number)
+            place.actor.cancel.options(concurrency_group="control").remote(place.call.number)
 
     def close(self) -> None:
         if self._closed:
@@ -217,12 +217,12 @@ class RayEngine(Engine):
 
     def node(self, worker: int) -> str:
         """The id of the node that ``worker`` runs on."""
-        asked = self._places[worker].actor.where.options(concurrency_group="beside").remote()
+        asked = self._places[worker].actor.where.options(concurrency_group="control").remote()
         return str(self._ray.get(asked))
 
     def _new_actor(self) -> Any:
         remote = self._ray.remote(
-            num_cpus=self._threads, max_restarts=-1, concurrency_groups={"beside": 2}, scheduling_strategy="SPREAD"
+            num_cpus=self._threads, max_restarts=-1, concurrency_groups={"control": 2}, scheduling_strategy="SPREAD"
         )
         return remote(Worker).remote()
 
@@ -260,7 +260,7 @@ class RayEngine(Engine):
     def _stay_with(self, worker: int) -> None:
         """Be told when the actor is lost, also while it is idle."""
         place = self._places[worker]
-        vigil = place.actor.stay.options(concurrency_group="beside").remote()
+        vigil = place.actor.stay.options(concurrency_group="control").remote()
         self._when_done(vigil, partial(self._lost, worker, place.life))
 
     def _when_done(self, reference: Any, then: Callable[[Any], None]) -> None:
@@ -284,9 +284,9 @@ class RayEngine(Engine):
         call, place.call = place.call, None
         kind, *said = answer
         if kind == DONE:
-            call.done(Scored(*said))
+            call.done(Scores(*said))
         else:
-            call.done(CalledOff("the call was called off") if kind == CALLED_OFF else RunError(said[0]))
+            call.done(CallCancelled("the call was called off") if kind == CANCELLED else RunError(said[0]))
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
         """Say so once, and wait until ray has started the actor again."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.serving.ensemble import Scored
+from slotool.serving.ensemble import Scores
 
 _ALIGN = 64
 # Before the tensors: whether the call at work has been called off.
-_CALLED_OFF, _HEADER_BYTES = 0, 64
+_CANCELLED, _HEADER_BYTES = 0, 64
 _TEXT_BYTES = 1_024
 
 
@@ -31,13 +31,13 @@ class Shapes:
 class SharedTensors:
     """One call's inputs, logits and confidences, behind one another, or what went wrong.
 
-    Room for ``most_examples`` of the largest model; pages that no call touches take no memory. The file has no name:
+    Room for ``max_examples`` of the largest model; pages that no call touches take no memory. The file has no name:
     it is gone when both ends are. ``fd``: what a child inherits; give it there instead of making a new one.
     """
 
-    def __init__(self, shapes: Mapping[str, Shapes], most_examples: int, fd: int | None = None):
+    def __init__(self, shapes: Mapping[str, Shapes], max_examples: int, fd: int | None = None):
         self._shapes = dict(shapes)
-        size = _HEADER_BYTES + max([_TEXT_BYTES, *(shape.bytes_for(most_examples) for shape in self._shapes.values())])
+        size = _HEADER_BYTES + max([_TEXT_BYTES, *(shape.bytes_for(max_examples) for shape in self._shapes.values())])
         self.fd = os.memfd_create("slotool-tensors") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, size)
@@ -48,13 +48,13 @@ class SharedTensors:
         count = self._shapes[model].inputs * examples
         return np.frombuffer(self._memory, np.float32, count, _HEADER_BYTES).reshape(examples, -1)
 
-    def outputs(self, model: str, examples: int) -> Scored:
+    def outputs(self, model: str, examples: int) -> Scores:
         """The same memory every time: copy what is to outlive the call."""
         shape = self._shapes[model]
         at = _HEADER_BYTES + _aligned(4 * shape.inputs * examples)
         logits = np.frombuffer(self._memory, np.float32, shape.classes * examples, at).reshape(examples, -1)
         sure = np.frombuffer(self._memory, np.float64, examples, at + _aligned(4 * shape.classes * examples))
-        return Scored(logits, sure)
+        return Scores(logits, sure)
 
     def write_text(self, text: str) -> int:
         """Bytes of ``text`` that were kept, at the beginning."""
@@ -66,13 +66,13 @@ class SharedTensors:
         return bytes(self._memory[_HEADER_BYTES : _HEADER_BYTES + length]).decode(errors="replace")
 
     @property
-    def called_off(self) -> bool:
+    def cancelled(self) -> bool:
         """Whether nobody wants the answer any more; the router says so, before each call and during it."""
-        return self._memory[_CALLED_OFF] != 0
+        return self._memory[_CANCELLED] != 0
 
-    @called_off.setter
-    def called_off(self, so: bool) -> None:
-        self._memory[_CALLED_OFF] = so
+    @cancelled.setter
+    def cancelled(self, so: bool) -> None:
+        self._memory[_CANCELLED] = so
 
 
 def _aligned(size: int) -> int:

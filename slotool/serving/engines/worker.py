@@ -3,7 +3,7 @@
 It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
 asked for, says that it is ready, and then answers call after call. Between two operators it looks whether its call has
 been called off, and then answers that. It ends when the router closes the socket,
-and dies with it. OPTIONS: JSON, see ``LocalEngine``.
+and dies with it. OPTIONS: JSON, see ``LocalInferenceEngine``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from typing import Any
 
 from slotool.elastic import load_model
 from slotool.process import die_with_parent, limit_threads, schedule
-from slotool.serving.engines.base import CalledOff
-from slotool.serving.engines.protocol import CALL, CALLED_OFF, DONE, FAILED, LONGEST, READY, REPLY, decode_point
+from slotool.serving.engines.base import CallCancelled
+from slotool.serving.engines.protocol import (
+    CALL,
+    CANCELLED,
+    DONE,
+    FAILED,
+    MAX_MESSAGE_BYTES,
+    READY,
+    REPLY,
+    decode_point,
+)
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner
 
@@ -30,7 +39,7 @@ def main() -> int:
     # Ctrl-C in the terminal is for the router, which drains first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
-    if options["stand_back"]:
+    if options["low_priority"]:
         # Loading takes a core for seconds, which those who serve meanwhile need more.
         schedule(os.SCHED_IDLE)
     return _serve(options)
@@ -38,7 +47,7 @@ def main() -> int:
 
 def _serve(options: dict[str, Any]) -> int:
     shapes = {entry["name"]: Shapes(entry["inputs"], entry["classes"]) for entry in options["models"]}
-    tensors = SharedTensors(shapes, options["most_examples"], options["tensors_fd"])
+    tensors = SharedTensors(shapes, options["max_examples"], options["tensors_fd"])
     router = socket.socket(fileno=options["socket_fd"])
     try:
         runners = _warm_runners(options)
@@ -48,17 +57,17 @@ def _serve(options: dict[str, Any]) -> int:
     # What is loaded stays: a full collection would stop a call for long.
     gc.collect()
     gc.freeze()
-    if options["stand_back"]:
+    if options["low_priority"]:
         schedule(os.SCHED_OTHER)
     for _, runner in runners:
-        runner.model.set_cancellation_check(partial(_still_wanted, tensors))
+        runner.model.set_cancellation_check(partial(_check_cancelled, tensors))
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:
             _answer(message, runners, tensors)
             reply = REPLY.pack(DONE, 0)
-        except CalledOff:
-            reply = REPLY.pack(CALLED_OFF, 0)
+        except CallCancelled:
+            reply = REPLY.pack(CANCELLED, 0)
         except Exception as error:
             reply = REPLY.pack(FAILED, tensors.write_text(f"{type(error).__name__}: {error}"))
         router.send(reply)
@@ -67,7 +76,7 @@ def _serve(options: dict[str, Any]) -> int:
 
 def _received(router: socket.socket) -> bytes:
     try:
-        return router.recv(LONGEST)
+        return router.recv(MAX_MESSAGE_BYTES)
     except ConnectionResetError:
         return b""
 
@@ -84,14 +93,14 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     return runners
 
 
-def _still_wanted(tensors: SharedTensors) -> None:
-    if tensors.called_off:
-        raise CalledOff("nobody wants the answer any more")
+def _check_cancelled(tensors: SharedTensors) -> None:
+    if tensors.cancelled:
+        raise CallCancelled("nobody wants the answer any more")
 
 
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> None:
     number, examples = CALL.unpack_from(message)
-    _still_wanted(tensors)
+    _check_cancelled(tensors)
     name, runner = runners[number]
     point = decode_point(message[CALL.size :])
     x = tensors.inputs(name, examples).reshape(examples, *runner.model.input_shape)

@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 
 from slotool.serving import rejections
 from slotool.serving.http.exchange import LOG, Exchange
-from slotool.serving.http.fast_path import Begun, FastPath, Head
+from slotool.serving.http.fast_path import FastPath, Head, StartedCoroutine
 from slotool.serving.http.transport import CoalescingTransport
 from slotool.serving.reply import Reply
 
@@ -89,7 +89,7 @@ class AnsweringProtocol(asyncio.Protocol):
         except Exception as error:
             self._broken(error)
         else:
-            task = self._loop.create_task(Begun(answering, waits_for))
+            task = self._loop.create_task(StartedCoroutine(answering, waits_for))
             task.add_done_callback(self._fast_path_ended)
             tasks: set[Any] = self._server_state.tasks
             tasks.add(task)
@@ -124,7 +124,7 @@ class AnsweringProtocol(asyncio.Protocol):
         self._answered()
 
     def _reply(self, reply: Reply) -> None:
-        """Answer the current request, as its last word if more of it is to come."""
+        """InferenceResult the current request, as its last word if more of it is to come."""
         exchange = self._exchange
         if self._transport.is_closing() or self._lingers or exchange is None:
             return

@@ -90,20 +90,20 @@ class FastPath:
             served = self._model(head)
         except Rejection as rejection:
             return self.rejected(head, rejection)
-        most_bytes = front.tensor_bytes(served) if head.model else front.example_bytes(served)
-        return self.rejected(head, bounds.too_large(most_bytes)) if body_bytes > most_bytes else None
+        max_bytes = front.tensor_bytes(served) if head.model else front.example_bytes(served)
+        return self.rejected(head, bounds.too_large(max_bytes)) if body_bytes > max_bytes else None
 
     def rejected(self, head: Head, rejection: Rejection) -> Reply:
         """Count a rejection of such a request, and tell it."""
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
-    async def answer(self, head: Head, body: bytes, is_gone: Callable[[], bool]) -> Reply:
+    async def answer(self, head: Head, body: bytes, is_disconnected: Callable[[], bool]) -> Reply:
         """Rejections are answers too; they are counted."""
         try:
             if not head.model:
-                return await self._compute.answer(head.headers, body, head.arrival_us, is_gone)
+                return await self._compute.answer(head.headers, body, head.arrival_us, is_disconnected)
             served = self._model(head)
-            return await self._inference.answer(served, head.headers, body, head.arrival_us, is_gone)
+            return await self._inference.answer(served, head.headers, body, head.arrival_us, is_disconnected)
         except Rejection as rejection:
             return self.rejected(head, rejection)
 
@@ -114,7 +114,7 @@ class FastPath:
         return self._compute.model(head.headers.get("model"))
 
 
-class Begun(Coroutine[Any, Any, Reply]):
+class StartedCoroutine(Coroutine[Any, Any, Reply]):
     """A coroutine that has run, outside of any task, until it first had to wait: for a task to go on with.
 
     Python 3.12 has this as ``asyncio.eager_task_factory``.

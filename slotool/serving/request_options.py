@@ -13,12 +13,12 @@ from slotool.scheduling.query import RESPONSE_TIME
 from slotool.serving.rejections import bad_request, shown
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-LONGEST_TIMEOUT_US = 1e12
-GREATEST_PRIORITY = 2**32 - 1
+MAX_TIMEOUT_US = 1e12
+MAX_PRIORITY = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Demands:
+class RequestOptions:
     """``timeout_us``: µs from arrival to deadline, ``inf`` without one; the others as in ``Query``."""
 
     timeout_us: float = math.inf
@@ -28,26 +28,26 @@ class Demands:
     priority: int = 0
 
 
-NOTHING = Demands()
+DEFAULT_OPTIONS = RequestOptions()
 
 
-def from_parameters(parameters: Mapping[str, Any]) -> Demands:
+def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
     """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
 
     Parameters of other names are none of our business. Raises ``Rejection`` (400) for a value that cannot be meant.
     """
-    return _demands("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
+    return _options("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
 
 
-def from_headers(headers: Mapping[str, str]) -> Demands:
+def from_headers(headers: Mapping[str, str]) -> RequestOptions:
     """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy`` and ``Priority``.
 
     ``headers``: names in lower case. Raises ``Rejection`` (400) for a value that cannot be meant.
     """
-    return _demands("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
+    return _options("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
 
 
-def _demands(
+def _options(
     kind: str,
     given: Mapping[str, Any],
     timeout: str,
@@ -56,11 +56,11 @@ def _demands(
     objective: str,
     min_accuracy: str,
     priority: str,
-) -> Demands:
+) -> RequestOptions:
     if not any(name in given for name in (timeout, tolerance, objective, min_accuracy, priority)):
-        return NOTHING
-    longest = LONGEST_TIMEOUT_US / timeout_unit_us
-    asked = Demands(
+        return DEFAULT_OPTIONS
+    longest = MAX_TIMEOUT_US / timeout_unit_us
+    asked = RequestOptions(
         timeout_us=(_number(kind, given, timeout, longest) or math.inf) * timeout_unit_us,
         tolerance=_number(kind, given, tolerance, math.inf),
         objective=_objective(kind, given, objective),
@@ -91,7 +91,7 @@ def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> floa
 
 
 def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
-    number = _number(kind, given, name, GREATEST_PRIORITY) or 0.0
+    number = _number(kind, given, name, MAX_PRIORITY) or 0.0
     if number != int(number):
         raise bad_request(f"{kind}{name}: {shown(given[name])} is not a whole number")
     return int(number)

@@ -13,19 +13,19 @@ import numpy as np
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import rejections
-from slotool.serving.ensemble import Scored
+from slotool.serving.ensemble import Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class InferenceResult:
     """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
 
-    scored: Scored
+    scored: Scores
     decision: Decision
     queue_us: float
     compute_us: float
@@ -40,23 +40,23 @@ class Answer:
 
 
 @dataclass(slots=True)
-class Ticket:
+class PendingRequest:
     """A request on its way; ``attempts``: calls it has been in.
 
-    ``margin_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
+    ``headroom_us``: by which its query's deadline lies before its own; ``overrun_us``: its call's time beyond the plan.
     """
 
     query: Query
     x: np.ndarray
-    future: asyncio.Future[Answer]
-    is_gone: Callable[[], bool]
-    margin_us: float = 0.0
+    future: asyncio.Future[InferenceResult]
+    is_disconnected: Callable[[], bool]
+    headroom_us: float = 0.0
     attempts: int = 0
     overrun_us: float = 0.0
 
     @property
-    def unwanted(self) -> bool:
-        return self.future.cancelled() or self.is_gone()
+    def abandoned(self) -> bool:
+        return self.future.cancelled() or self.is_disconnected()
 
     def reject(self, rejection: Rejection) -> None:
         # A cancelled future has nobody behind it.
@@ -64,8 +64,8 @@ class Ticket:
             self.future.set_exception(rejection)
 
 
-class Lane:
-    """A served model, the state of its queue, and the tickets of the queries in it or at work.
+class ModelQueue:
+    """A served model, the state of its queue, and the requests of the queries in it or at work.
 
     ``no_worker``: says why nobody could be served now, if that is so: the reason then for a deadline that passed.
     """
@@ -74,45 +74,45 @@ class Lane:
         self.served = served
         self._no_worker = no_worker
         self.switched_to: OperatingPoint | None = None
-        self.state = Dispatcher(served.policy, workers)
-        self.tickets: dict[str, Ticket] = {}
+        self.dispatcher = Dispatcher(served.policy, workers)
+        self.pending: dict[str, PendingRequest] = {}
 
     def reject(self, drops: Sequence[Drop], now_us: float) -> None:
         for drop in drops:
-            ticket = self.tickets.pop(drop.query.id)
+            request = self.pending.pop(drop.query.id)
             no_worker = self._no_worker() if drop.outcome is RequestOutcome.EXPIRED else None
-            ticket.reject(no_worker or rejection_of(drop, now_us, ticket.margin_us))
+            request.reject(no_worker or rejection_of(drop, now_us, request.headroom_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
         """Reject a query without a deadline that has waited for too long; whether it still waited."""
-        if not self.state.withdraw(query, RequestOutcome.EXPIRED):
+        if not self.dispatcher.withdraw(query, RequestOutcome.EXPIRED):
             return False
         rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
-        self.tickets.pop(query.id).reject(rejection)
+        self.pending.pop(query.id).reject(rejection)
         return True
 
     def end(self, rejection: Rejection) -> None:
         """Reject everybody who waits, and everybody whose call has not ended."""
-        for query in list(self.state.queue):
-            self.state.withdraw(query)
-            self.tickets.pop(query.id).reject(rejection)
-        for ticket in self.tickets.values():
-            ticket.reject(rejection)
+        for query in list(self.dispatcher.queue):
+            self.dispatcher.withdraw(query)
+            self.pending.pop(query.id).reject(rejection)
+        for request in self.pending.values():
+            request.reject(rejection)
 
     def withdraw(self, query: Query) -> None:
-        self.state.withdraw(query)
-        self.tickets.pop(query.id).reject(rejections.client_gone())
+        self.dispatcher.withdraw(query)
+        self.pending.pop(query.id).reject(rejections.client_gone())
 
 
-def urgency(lane: Lane) -> tuple[float, float, float]:
-    query = lane.state.queue.peek()
+def urgency(model_queue: ModelQueue) -> tuple[float, float, float]:
+    query = model_queue.dispatcher.queue.peek()
     assert query is not None
     return query.urgency
 
 
-def rejection_of(drop: Drop, now_us: float, margin_us: float) -> Rejection:
+def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
     if drop.outcome is RequestOutcome.EXPIRED:
-        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + margin_us
+        waited_us, left_us = now_us - drop.query.arrival_us, drop.query.slack_us(now_us) + headroom_us
         return rejections.deadline_infeasible(waited_us, left_us) if left_us > 0 else rejections.expired(waited_us)
     if drop.outcome is RequestOutcome.FAILED:
         return Rejection(500, "failed", drop.reason)
@@ -129,11 +129,11 @@ class DefaultDeadline:
 
     def __init__(self, default_us: float):
         self._default_us = default_us
-        self._waiting: deque[tuple[float, Lane, str]] = deque()
+        self._waiting: deque[tuple[float, ModelQueue, str]] = deque()
 
-    def begin(self, lane: Lane, query: Query) -> None:
+    def begin(self, model_queue: ModelQueue, query: Query) -> None:
         if math.isinf(query.deadline_us) and not math.isinf(self._default_us):
-            self._waiting.append((query.arrival_us + self._default_us, lane, query.id))
+            self._waiting.append((query.arrival_us + self._default_us, model_queue, query.id))
 
     def has_passed(self, query: Query, now_us: float) -> bool:
         return math.isinf(query.deadline_us) and now_us >= query.arrival_us + self._default_us
@@ -147,10 +147,10 @@ class DefaultDeadline:
     def expire(self, now_us: float) -> None:
         """Reject those that have waited for too long. One that is at work is given the time of its call."""
         while self.next_us <= now_us:
-            _, lane, name = self._waiting.popleft()
-            lane.expire(lane.tickets[name].query, now_us)
+            _, model_queue, name = self._waiting.popleft()
+            model_queue.expire(model_queue.pending[name].query, now_us)
 
     def _forget(self) -> None:
         """Those that were first in line and have ended."""
-        while self._waiting and self._waiting[0][2] not in self._waiting[0][1].tickets:
+        while self._waiting and self._waiting[0][2] not in self._waiting[0][1].pending:
             self._waiting.popleft()

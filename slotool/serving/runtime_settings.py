@@ -11,7 +11,7 @@ from slotool.serving.served import ServedModel
 from slotool.serving.sources import Sources
 
 
-class SourcesSteering:
+class ReloadableSettings:
     """Steers ``router`` by what ``sources`` say; ``warn`` is given a sentence for whatever is doubtful."""
 
     def __init__(self, sources: Sources, router: Router, warn: Callable[[str], None]):
@@ -38,7 +38,7 @@ class SourcesSteering:
     def reload(self) -> None:
         """Tables and rules as their files are now. Raises ``InputError``; then nothing has changed."""
         self._replace(self._sources.reload(self._router.models, self._warn).values())
-        self._router.events.tell("reload", "tables and rules read anew")
+        self._router.events.emit("reload", "tables and rules read anew")
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         before = list(self._router.models.values())

@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.margin import EVERY, FORGOTTEN_US, MOST, REMEMBERED, Margin
+from slotool.serving.headroom import EVERY, FORGOTTEN_US, MOST, REMEMBERED, LatencyHeadroom
 
 
 def test_nothing_seen_is_no_margin_and_what_is_old_is_forgotten() -> None:
-    margin = Margin()
-    assert margin.of(10_000.0, 0.0) == 0.0
+    headroom = LatencyHeadroom()
+    assert headroom.of(10_000.0, 0.0) == 0.0
     for at in range(EVERY):
-        margin.saw(700.0, float(at))
-    assert margin.of(10_000.0, EVERY) == pytest.approx(700.0)
-    assert margin.of(1_000.0, EVERY) == MOST * 1_000.0, "a short deadline is not eaten up"
-    assert margin.of(10_000.0, EVERY + FORGOTTEN_US + 1) == 0.0
+        headroom.observe(700.0, float(at))
+    assert headroom.of(10_000.0, EVERY) == pytest.approx(700.0)
+    assert headroom.of(1_000.0, EVERY) == MOST * 1_000.0, "a short deadline is not eaten up"
+    assert headroom.of(10_000.0, EVERY + FORGOTTEN_US + 1) == 0.0
 
 
 @given(st.lists(st.floats(-1e5, 1e5), min_size=EVERY, max_size=2 * REMEMBERED))
 def test_most_of_the_recent_answers_would_have_been_in_time(excesses: list[float]) -> None:
-    margin = Margin()
+    headroom = LatencyHeadroom()
     for at, excess_us in enumerate(excesses):
-        margin.saw(excess_us, float(at))
-    told = margin.of(np.inf, float(len(excesses)))
+        headroom.observe(excess_us, float(at))
+    told = headroom.of(np.inf, float(len(excesses)))
     counted = excesses[: len(excesses) // EVERY * EVERY][-REMEMBERED:]
     assert told >= 0.0
     assert np.mean(np.array(counted) <= told + 1e-6) >= 0.95, "of 25 all but one"

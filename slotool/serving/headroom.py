@@ -9,18 +9,18 @@ import numpy as np
 
 # Of the last so many answers, and not of older ones than so long.
 REMEMBERED, FORGOTTEN_US = 400, 2e6
-# Which share of them would have been in time by the margin; it is reckoned anew after so many answers.
+# Which share of them would have been in time by the headroom; it is reckoned anew after so many answers.
 QUANTILE, EVERY = 0.99, 25
-# A margin takes at most this share of the time that a request has.
+# A headroom takes at most this share of the time that a request has.
 MOST = 0.5
 
 
-class Margin:
+class LatencyHeadroom:
     """What a deadline is brought forward by, so that an answer planned to end by then has left when it comes.
 
-    Plans know the profile and no more. ``saw`` is told of every answer how much later it left than its call was planned
-    to end, in µs; what most of the recent ones needed is the margin. 0 before anything has been seen, and again when
-    nothing has been for long.
+    Plans know the profile and no more. ``observe`` is told of every answer how much later it left than its call was
+    planned to end, in µs; what most of the recent ones needed is the headroom. 0 before anything has been seen, and
+    again when nothing has been for long.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Margin:
         self._since = 0
         self._needed_us = 0.0
 
-    def saw(self, excess_us: float, now_us: float) -> None:
+    def observe(self, excess_us: float, now_us: float) -> None:
         if now_us - self._seen_at_us > FORGOTTEN_US:
             self._excess_us.clear()
         self._excess_us.append(excess_us)

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slotool.rules.policies import consults_second
-from slotool.serving.ensemble import Plan, Scored, combined
+from slotool.serving.ensemble import EnsemblePlan, Scores, combined
 
-Outcome = Scored | Exception
+CallOutcome = Scores | Exception
 # An outcome, and the instant in µs at which it was there.
-Told = Callable[[Outcome, float], None]
+OutcomeCallback = Callable[[CallOutcome, float], None]
 
 
-class Pair:
+class EnsembleCall:
     """Waits for the ``first`` version, and for the ``second`` where the first is not sure; tells ``done`` once.
 
-    What the second has to say is of no use when the first is sure, or breaks: then ``call_off`` is called, unless the
+    What the second has to say is of no use when the first is sure, or breaks: then ``cancel`` is called, unless the
     second has ended. So the answers are Seq's, example by example (tolerance-tiers, §IV-C).
     """
 
-    def __init__(self, plan: Plan, done: Told, call_off: Callable[[], None]):
-        self._plan, self._done, self._call_off = plan, done, call_off
-        self._first: Scored | None = None
-        self._second: Outcome | None = None
+    def __init__(self, plan: EnsemblePlan, done: OutcomeCallback, cancel: Callable[[], None]):
+        self._plan, self._done, self._cancel = plan, done, cancel
+        self._first: Scores | None = None
+        self._second: CallOutcome | None = None
         self.over = False
 
-    def first(self, outcome: Outcome, now_us: float) -> None:
+    def first(self, outcome: CallOutcome, now_us: float) -> None:
         """The first version's worker has ended."""
-        if isinstance(outcome, Scored) and consults_second(outcome.confidence, self._plan.threshold).any():
+        if isinstance(outcome, Scores) and consults_second(outcome.confidence, self._plan.threshold).any():
             self._first = outcome
             self._weigh(now_us)
             return
         if self._second is None:
-            self._call_off()
+            self._cancel()
         self._tell(outcome, now_us)
 
-    def second(self, outcome: Outcome, now_us: float) -> None:
+    def second(self, outcome: CallOutcome, now_us: float) -> None:
         """The second version's worker has ended."""
         self._second = outcome
         self._weigh(now_us)
@@ -47,9 +47,9 @@ class Pair:
             self._tell(self._second, now_us)
             return
         unsure = consults_second(self._first.confidence, self._plan.threshold)
-        second = Scored(self._second.logits[unsure], self._second.confidence[unsure])
+        second = Scores(self._second.logits[unsure], self._second.confidence[unsure])
         self._tell(combined(self._first, unsure, second), now_us)
 
-    def _tell(self, outcome: Outcome, now_us: float) -> None:
+    def _tell(self, outcome: CallOutcome, now_us: float) -> None:
         self.over = True
         self._done(outcome, now_us)

@@ -1,4 +1,4 @@
-"""What a request asks for: the same demands as parameters and as headers, and values that cannot be meant."""
+"""What a request asks for: the same options as parameters and as headers, and values that cannot be meant."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.demands import Demands, from_headers, from_parameters
 from slotool.serving.rejections import Rejection
+from slotool.serving.request_options import RequestOptions, from_headers, from_parameters
 
 
 def test_parameters_and_headers_say_the_same() -> None:
     parameters = {"timeout": 1_500, "tolerance": 0.01, "objective": "cost", "priority": 2, "sequence_id": 9}
     headers = {"deadline-ms": "1.5", "tolerance": "0.01", "objective": "cost", "priority": "2", "host": "x"}
-    assert from_parameters(parameters) == from_headers(headers) == Demands(1_500.0, 0.01, "cost", None, 2)
-    assert from_parameters({"min_accuracy": 0.9}) == from_headers({"min-accuracy": "0.9"}) == Demands(min_accuracy=0.9)
+    assert from_parameters(parameters) == from_headers(headers) == RequestOptions(1_500.0, 0.01, "cost", None, 2)
+    assert (
+        from_parameters({"min_accuracy": 0.9})
+        == from_headers({"min-accuracy": "0.9"})
+        == RequestOptions(min_accuracy=0.9)
+    )
 
 
 def test_nothing_asked_for_and_a_timeout_of_zero_mean_no_deadline() -> None:
-    assert from_parameters({}) == from_headers({}) == from_parameters({"timeout": 0}) == Demands()
-    assert Demands().timeout_us == math.inf
+    assert from_parameters({}) == from_headers({}) == from_parameters({"timeout": 0}) == RequestOptions()
+    assert RequestOptions().timeout_us == math.inf
 
 
 @pytest.mark.parametrize(
@@ -69,9 +73,9 @@ def test_tolerance_and_minimum_accuracy_together_are_rejected() -> None:
 @given(st.sampled_from(["deadline-ms", "tolerance", "objective", "min-accuracy", "priority"]), st.text(max_size=30))
 def test_no_header_text_does_more_than_be_rejected(name: str, text: str) -> None:
     try:
-        demands = from_headers({name: text})
+        options = from_headers({name: text})
     except Rejection as rejection:
         if rejection.status != 400:
             raise
     else:
-        assert demands.timeout_us >= 0
+        assert options.timeout_us >= 0
