@@ -11,7 +11,7 @@ from slotool.cli.options import Force, Json, Out, Seed
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
-    from slotool.workloads.in_company import Measured
+    from slotool.workloads.co_location import CoLocationResult
 
 LATENCY_SUFFIX = "-latency.parquet"
 # Accuracy targets by default: the full network's accuracy less these.
@@ -71,7 +71,7 @@ def evaluate_colocated(
     from slotool.machine import machine_id
     from slotool.process import limit_threads
     from slotool.tables import LatencyTable
-    from slotool.workloads import in_company
+    from slotool.workloads import co_location
 
     seconds = parse_duration(duration, "--duration")
     assert seconds is not None
@@ -82,8 +82,8 @@ def evaluate_colocated(
         refuse_existing(latency_path, force)
     limit_threads(1)
     model, output = load_model(opened), Output(as_json=json)
-    settings = in_company.Settings(
-        besides=_copies(co_runners),
+    settings = co_location.CoLocationSettings(
+        co_runner_counts=_copies(co_runners),
         quantile=quantile,
         seconds=seconds,
         deadlines_us=_numbers(deadlines_us, "--deadlines-us"),
@@ -106,7 +106,7 @@ def evaluate_colocated(
     }
     given = None if latency is None else LatencyTable.load(latency)
     with output.progress(f"{model.name} on {dataset.name}, solo and co-located") as progress:
-        measured = in_company.measure(
+        measured = co_location.measure(
             model, dataset, request, settings, latency=given, provenance=provenance, progress=progress.say
         )
     measured.table.save(out)
@@ -157,7 +157,7 @@ def _targets(model: Any, text: str | None) -> list[float]:
 
 
 def _report(
-    output: Output, measured: Measured, provenance: dict[str, Any], out: Path, latency_path: Path | None
+    output: Output, measured: CoLocationResult, provenance: dict[str, Any], out: Path, latency_path: Path | None
 ) -> None:
     from slotool.cli.output import duration, table
 
@@ -166,15 +166,15 @@ def _report(
     shown: list[Any] = [
         table(
             f"{provenance['subject']} on {provenance['data']}: latency-constrained, accuracy-optimised, one core",
-            ["deadline", "beside", "met", "full net", "least k", "refused", "accuracy", "± SE", "mean k"],
+            ["deadline", "co-runners", "met", "full net", "least k", "rejected", "accuracy", "± SE", "mean k"],
             [
                 [
                     duration(1e-6 * row["deadline_us"]),
-                    str(row["beside"]),
+                    str(row["co_runners"]),
                     f"{100 * row['met_share']:.2f} %",
                     f"{100 * row['full_met_share']:.2f} %",
                     f"{100 * row['least_met_share']:.2f} %",
-                    f"{100 * row['refused_share']:.1f} %",
+                    f"{100 * row['rejected_share']:.1f} %",
                     f"{row['accuracy']:.4f}",
                     f"{row['standard_error']:.4f}",
                     f"{row['mean_k']:.4f}",
@@ -188,7 +188,7 @@ def _report(
         cells = [
             [
                 f"{t['target']:.4f}",
-                str(t["beside"]),
+                str(t["co_runners"]),
                 f"{t['accuracy']:.4f}",
                 f"{t['mean_k']:.4f}",
                 duration(t["mean_s"]),
@@ -196,7 +196,7 @@ def _report(
             ]
             for t in targets
         ]
-        heads = ["target", "beside", "accuracy", "mean k", "mean latency", "p95"]
+        heads = ["target", "co-runners", "accuracy", "mean k", "mean latency", "p95"]
         shown.append(table("Accuracy-constrained, latency-optimised", heads, cells))
     document = {
         **provenance,
@@ -213,44 +213,44 @@ def _report(
     output.result("evaluate-colocated", document, *shown, *_sentences(measured, headline), wrote)
 
 
-def _aclo(measured: Measured) -> list[dict[str, Any]]:
+def _aclo(measured: CoLocationResult) -> list[dict[str, Any]]:
     from slotool.workloads.interference import ACLO
 
     return [
         {
             "target": answers.target,
-            "beside": beside,
+            "co_runners": co_runners,
             "accuracy": answers.accuracy,
             "mean_k": answers.mean_k,
             "mean_s": float(answers.latency_s.mean()),
             "p95_s": answers.quantile_s(0.95),
         }
-        for beside in measured.table.besides
-        for answers in measured.table.answers(ACLO, beside)
+        for co_runners in measured.table.co_runner_counts
+        for answers in measured.table.answers(ACLO, co_runners)
     ]
 
 
-def _slices(measured: Measured) -> list[dict[str, Any]]:
+def _slices(measured: CoLocationResult) -> list[dict[str, Any]]:
     import numpy as np
 
     return [
-        {"beside": beside, "pauses": len(pauses), "median_s": float(np.median(pauses)) if len(pauses) else None}
-        for beside, pauses in measured.pauses_s.items()
+        {"co_runners": co_runners, "pauses": len(pauses), "median_s": float(np.median(pauses)) if len(pauses) else None}
+        for co_runners, pauses in measured.pauses_s.items()
     ]
 
 
-def _sentences(measured: Measured, headline: list[dict[str, Any]]) -> list[str]:
+def _sentences(measured: CoLocationResult, headline: list[dict[str, Any]]) -> list[str]:
     from slotool.cli.output import duration
 
     said = []
     if measured.full_network != measured.table.provenance["subject"]:
         said.append("the full network is the reference model in float32; the model's own weights are quantized")
     for found in _slices(measured):
-        if found["beside"] and found["median_s"]:
-            said.append(f"beside {found['beside']} the core is away for {duration(found['median_s'])} at a time")
+        if found["co_runners"] and found["median_s"]:
+            said.append(f"with {found['co_runners']} co-runners the core is away for {duration(found['median_s'])} at a time")
     for row in headline:
         said.append(
-            f"at the uninterfered full network's p95, {duration(1e-6 * row['deadline_us'])}, beside {row['beside']}: "
+            f"at the solo full network's p95, {duration(1e-6 * row['deadline_us'])}, with {row['co_runners']} co-runners: "
             f"{100 * row['met_share']:.2f} % in time, the full network {100 * row['full_met_share']:.2f} %; "
             f"{100 * (1 - row['least_met_share']):.2f} % no choice of k could have saved; "
             f"{100 * row['lost']:.2f} ± {100 * row['lost_standard_error']:.2f} points lost"

@@ -41,7 +41,7 @@ def serve(
     ] = None,
     outcomes: Annotated[
         list[Path] | None,
-        typer.Option("--outcomes", help="CallOutcome table of a model, to choose points by accuracy."),
+        typer.Option("--outcomes", help="Outcome table of a model, to choose points by accuracy."),
     ] = None,
     name: Annotated[
         list[str] | None,

@@ -44,14 +44,14 @@ class FirstApplicable(Policy):
 
 
 def by_demand(
-    space: ControlSpace, rules: RuleSet | None = None, in_company: InterferenceAware | None = None
+    space: ControlSpace, rules: RuleSet | None = None, co_location: InterferenceAware | None = None
 ) -> FirstApplicable:
     """What a server does by default: whatever the query asks for decides which policy answers.
 
     A tolerance: its tier's rule, when there are ``rules``; a minimum accuracy: ACLO; a deadline: LCAO; nothing: the
-    full point. The first three also keep the deadline, as far as latencies are known. ``in_company``: LCAO where
-    latencies beside busy copies are known too.
+    full point. The first three also keep the deadline, as far as latencies are known. ``co_location``: LCAO where
+    co-located latencies are known too.
     """
     tiers = [ToleranceTiers(rules, space)] if rules is not None else []
-    in_time = in_company or LatencyConstrained(space)
+    in_time = co_location or LatencyConstrained(space)
     return FirstApplicable([*tiers, AccuracyConstrained(space), in_time, FixedPoint(space)])

@@ -1,4 +1,4 @@
-"""LCAO for one model that answers query after query: a look-up, where the queue's policies weigh a whole query."""
+"""LCAO for one model that answers query after query: one look-up per query."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Lcao:
     """The greatest k with t0 + T(k, β) ≤ τ* (slo-aware-neural-networks, §2.3, Eq. 3).
 
     The same answer as ``LatencyConstrained`` gives for a query of one example whose points' accuracies nobody knows;
-    here everything is settled beforehand but one bisection, because a small network answers in microseconds.
+    all but one bisection is precomputed, because a small network answers in microseconds.
     """
 
     def __init__(self, profile: LatencyProfile):
         self.profile = profile
-        self._stairs = {copies: _stairs(profile, copies) for copies in profile.planned_us}
+        self._breakpoints = {copies: _breakpoints(profile, copies) for copies in profile.planned_us}
 
     def choose(
         self,
         deadline_us: float,
         t0_us: float = 0.0,
-        beside: int = 0,
+        co_runners: int = 0,
         *,
         accuracy: float | None = None,
         expected: Mapping[OperatingPoint, float] | None = None,
@@ -35,34 +35,35 @@ class Lcao:
         """The point, or why there is none.
 
         ``deadline_us``: τ*, from the query's arrival. ``t0_us``: what it spent already (queueing, features).
-        ``beside``: β, busy copies beside it, given or a ``CoRunnerEstimator``'s. ``accuracy``: a*, which the point must
-        be expected to reach too (Definition 1), ``expected`` being what this input may expect of each point.
-        Raises ``InputError`` for NaN, a β that was not profiled, and an accuracy asked for of which nothing is known.
+        ``co_runners``: β, the number of co-located busy copies, given or a ``CoRunnerEstimator``'s. ``accuracy``: a*,
+        which the point must be expected to reach too (Definition 1), ``expected`` being what this input may expect of
+        each point. Raises ``InputError`` for NaN, a β that was not profiled, and an accuracy asked for of which nothing
+        is known.
         """
         left_us = deadline_us - t0_us
         if math.isnan(left_us):
             raise InputError("the deadline or the time already spent is not a number")
-        if beside not in self._stairs:
-            self.profile.beside(beside)  # says what is known instead
-        limits, points = self._stairs[beside]
+        if co_runners not in self._breakpoints:
+            self.profile.with_co_runners(co_runners)  # says what is known instead
+        limits, points = self._breakpoints[co_runners]
         step = bisect_right(limits, left_us)
         if accuracy is None:
-            return points[step - 1] if step else self._too_late(left_us, beside)
+            return points[step - 1] if step else self._too_late(left_us, co_runners)
         if expected is None:
-            raise InputError(f"nothing is known of what this input may expect, and an accuracy of {accuracy} is asked")
-        return self._accurate(left_us, beside, accuracy, expected)
+            raise InputError(f"no expected accuracy of this input is known, so accuracy {accuracy} cannot be met")
+        return self._accurate(left_us, co_runners, accuracy, expected)
 
     def _accurate(
-        self, left_us: float, beside: int, accuracy: float, expected: Mapping[OperatingPoint, float]
+        self, left_us: float, co_runners: int, accuracy: float, expected: Mapping[OperatingPoint, float]
     ) -> OperatingPoint | CannotMeet:
-        planned = self.profile.beside(beside)
+        planned = self.profile.with_co_runners(co_runners)
         enough = [point for point in self.profile.points if expected.get(point, -math.inf) >= accuracy]
         in_time = [point for point in self.profile.points if planned.get(point, math.inf) <= left_us]
         both = [point for point in in_time if point in enough]
         if both:
             return both[-1]
         if not in_time:
-            return self._too_late(left_us, beside)
+            return self._too_late(left_us, co_runners)
         if not enough:
             most = max(expected.values(), default=0.0)
             return CannotMeet(f"accuracy {accuracy:g} cannot be met; the most to expect of this input is {most:.4g}")
@@ -70,19 +71,19 @@ class Lcao:
         least = f"{min(needed):.4g} µs are needed" if needed else "what it needs was not profiled"
         return CannotMeet(f"accuracy {accuracy:g} cannot be met in time: {least} and {left_us:.4g} µs are left")
 
-    def _too_late(self, left_us: float, beside: int) -> CannotMeet:
+    def _too_late(self, left_us: float, co_runners: int) -> CannotMeet:
         if left_us <= 0:
             return CannotMeet("the deadline has passed")
-        fastest_us = min(self.profile.beside(beside).values(), default=math.inf)
-        company = f" beside {beside} {'copy' if beside == 1 else 'copies'}" if beside else ""
-        need = f"{fastest_us:.4g} µs are needed{company}"
+        fastest_us = min(self.profile.with_co_runners(co_runners).values(), default=math.inf)
+        given = f" with {co_runners} co-runner{'s' * (co_runners > 1)}" if co_runners else ""
+        need = f"{fastest_us:.4g} µs are needed{given}"
         return CannotMeet(f"the deadline cannot be met: {need} and {left_us:.4g} µs are left")
 
 
-def _stairs(profile: LatencyProfile, copies: int) -> tuple[list[float], list[OperatingPoint]]:
-    """Times ascending, and with each the greatest point that takes no longer: noise may put a greater k before a lesser
-    one, and then the lesser is of no use."""
-    planned = profile.beside(copies)
+def _breakpoints(profile: LatencyProfile, copies: int) -> tuple[list[float], list[OperatingPoint]]:
+    """Times, ascending, and for each the greatest point that takes no longer: where noise puts a greater k before a
+    lesser one, the lesser is left out."""
+    planned = profile.with_co_runners(copies)
     limits: list[float] = []
     points: list[OperatingPoint] = []
     rank = {point: at for at, point in enumerate(profile.points)}

@@ -112,7 +112,7 @@ class Sources:
         conditions: Mapping[str, Any],
     ) -> Policy:
         if self.policy == BY_DEMAND:
-            return by_demand(space, rules, _in_company(model, space, latency, conditions))
+            return by_demand(space, rules, _co_located_policy(model, space, latency, conditions))
         tiers = [ToleranceTiers(rules, space)] if rules is not None else []
         grid = ControlGrid(space)
         batching = make_policy(self.policy, grid, self.deadline_us) if self.plan is None else self._planned(model, grid)
@@ -172,10 +172,11 @@ def _conditions(
     return {**alone, "threads": threads} if threads in set(rows["threads"]) else alone
 
 
-def _in_company(
+def _co_located_policy(
     model: ElasticModel, space: ControlSpace, latency: LatencyTable | None, conditions: Mapping[str, Any]
 ) -> InterferenceAware | None:
-    """LCAO that tells how crowded the machine is, where latencies beside busy copies of the model are known."""
+    """LCAO that estimates the number of co-runners, where latencies co-located with busy copies of the model are
+    known."""
     if latency is None or not conditions:
         return None
     narrowed = {name: value for name, value in conditions.items() if name != "co_runners"}
@@ -185,7 +186,7 @@ def _in_company(
     profile = LatencyProfile.of_table(model.name, model.points, latency, **narrowed)
     accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
     spaces = {
-        beside: ControlSpace(model.points, {(point, 1): time_us for point, time_us in planned.items()}, accuracy)
-        for beside, planned in profile.planned_us.items()
+        co_runners: ControlSpace(model.points, {(point, 1): time_us for point, time_us in planned.items()}, accuracy)
+        for co_runners, planned in profile.planned_us.items()
     }
     return InterferenceAware(spaces, CoRunnerEstimator(profile.mean_us))

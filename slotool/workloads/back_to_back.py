@@ -20,7 +20,7 @@ from slotool.tables import FULL, LatencyTable, OperatingPoint
 TURN_S = 0.03
 WARM_UP_QUERIES = 20
 # Kept of each way's answers, drawn at random: every so-manyth would meet the same examples again and again.
-MOST_KEPT = 20_000
+MAX_KEPT = 20_000
 
 # The label and the point of example i; None when it cannot be met.
 Reply = Callable[[int], "tuple[int, OperatingPoint] | None"]
@@ -34,7 +34,7 @@ class Way:
     target: float
     reply: Reply
     observe: Callable[[OperatingPoint, float], Any] | None = None
-    refused: int = 0
+    rejected: int = 0
     spent_s: float = 0.0
     latency_s: list[float] = field(default_factory=list)
     examples: list[int] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Way:
             found = self.reply(example)
             ended = clock()
             if found is None:
-                self.refused += 1
+                self.rejected += 1
             else:
                 self.latency_s.append(ended - started)
                 self.examples.append(example)
@@ -63,16 +63,16 @@ class Way:
                 self.spent_s += ended - began
                 return at
 
-    def row(self, queries: Queries, beside: int) -> dict[str, Any]:
+    def row(self, queries: Queries, co_runners: int) -> dict[str, Any]:
         """Of an ``InterferenceTable``."""
         kept = _drawn(len(self.labels))
         examples, labels = (np.array(of, dtype=np.int64)[kept] for of in (self.examples, self.labels))
         return {
             "strategy": self.strategy,
-            "beside": beside,
+            "co_runners": co_runners,
             "target": self.target,
-            "queries": len(self.labels) + self.refused,
-            "refused": self.refused,
+            "queries": len(self.labels) + self.rejected,
+            "rejected": self.rejected,
             "latency_s": np.array(self.latency_s)[kept],
             "right": queries.right(examples, labels).astype(np.float64) if len(labels) else np.empty(0),
             "example": examples.astype(np.float64),
@@ -96,15 +96,15 @@ def lcao(
     chooser: Lcao,
     deadline_us: float,
     answers: Mapping[OperatingPoint, Answer],
-    beside: int | CoRunnerEstimator,
+    co_runners: int | CoRunnerEstimator,
 ) -> Way:
-    """Each query at the greatest k in time; choosing is part of its latency. ``beside``: β, given or estimated."""
+    """Each query at the greatest k in time; choosing is part of its latency. ``co_runners``: β, given or estimated."""
     labels = {point: answer.label for point, answer in answers.items()}
-    estimated = beside if isinstance(beside, CoRunnerEstimator) else None
-    given = 0 if isinstance(beside, CoRunnerEstimator) else beside
+    estimated = co_runners if isinstance(co_runners, CoRunnerEstimator) else None
+    given = 0 if isinstance(co_runners, CoRunnerEstimator) else co_runners
 
     def reply(example: int) -> tuple[int, OperatingPoint] | None:
-        point = chooser.choose(deadline_us, 0.0, estimated.beside if estimated else given)
+        point = chooser.choose(deadline_us, 0.0, estimated.co_runners if estimated else given)
         if isinstance(point, CannotMeet):
             return None
         return labels[point](example), point
@@ -115,7 +115,7 @@ def lcao(
 def run(ways: Sequence[Way], queries: Queries, seconds: float, *, seed: int = 0, after_turn: Any = None) -> None:
     """All ``ways`` in turns until each has had so many ``seconds``, on examples in an order drawn by ``seed``.
 
-    ``after_turn()`` is called between turns, to see whether the company is still there, or to draw progress.
+    ``after_turn()`` is called between turns, to see whether the co-runners are still alive, or to draw progress.
     """
     numbers = np.random.default_rng(seed).permutation(len(queries)).tolist()
     for way in ways:
@@ -133,7 +133,7 @@ def run(ways: Sequence[Way], queries: Queries, seconds: float, *, seed: int = 0,
 def profile_rows(
     queries: Queries,
     seconds: float,
-    beside: int,
+    co_runners: int,
     *,
     points: Sequence[OperatingPoint] | None = None,
     subject: str | None = None,
@@ -142,7 +142,7 @@ def profile_rows(
 ) -> LatencyTable:
     """T(k, β) as it is now: every one of ``points`` (default: all) in turns, single answers.
 
-    A ``LatencyTable`` with ``beside`` in its rows; ``subject``: what they call the model, by default its name.
+    A ``LatencyTable`` with ``co_runners`` in its rows; ``subject``: what they call the model, by default its name.
     """
     model = queries.model
     ways = [fixed(point.key, point, queries) for point in points or model.points]
@@ -155,7 +155,7 @@ def profile_rows(
             "device": "cpu",
             "backend": "elastic",
             "threads": 1,
-            "co_runners": "+".join([model.name] * beside),
+            "co_runners": "+".join([model.name] * co_runners),
             "machine": machine_id(),
             "samples_s": np.array(way.latency_s)[_drawn(len(way.latency_s))],
             "calls_per_sample": 1,
@@ -166,8 +166,8 @@ def profile_rows(
 
 
 def _drawn(n: int) -> np.ndarray:
-    """Which of n answers are kept, in order: int64 [at most ``MOST_KEPT``]."""
-    return np.arange(n) if n <= MOST_KEPT else np.sort(np.random.default_rng(n).choice(n, MOST_KEPT, replace=False))
+    """Which of n answers are kept, in order: int64 [at most ``MAX_KEPT``]."""
+    return np.arange(n) if n <= MAX_KEPT else np.sort(np.random.default_rng(n).choice(n, MAX_KEPT, replace=False))
 
 
 def share(point: OperatingPoint) -> float:

@@ -1,4 +1,4 @@
-"""What deadlines and accuracy become in company: ways of answering, alone and beside busy copies; answers kept."""
+"""Deadlines met and accuracy under co-location: the answers of each strategy, solo and with busy copies."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ LCAO, FULL_NETWORK, LEAST, ACLO = "lcao", "full", "least", "aclo"
 
 INTERFERENCE_SCHEMA = Schema(
     "interference",
-    1,
+    2,
     (
         Column("strategy", "text", "lcao, aclo, full (the whole network) or least (the cheapest point)"),
-        Column("beside", "integer", "busy copies on the same core", rule=NOT_NEGATIVE),
+        Column("co_runners", "integer", "busy copies on the same core", rule=NOT_NEGATIVE),
         Column("target", "number", "lcao: the deadline in seconds; aclo: the accuracy asked for", optional=True),
-        Column("queries", "integer", "queries that asked", rule=POSITIVE),
-        Column("refused", "integer", "of these, told that their deadline cannot be met", default=0, rule=NOT_NEGATIVE),
+        Column("queries", "integer", "queries sent", rule=POSITIVE),
+        Column(
+            "rejected", "integer", "queries rejected because their deadline cannot be met", default=0, rule=NOT_NEGATIVE
+        ),
         Column("latency_s", "numbers", "seconds of single answers, choosing k among them", rule=POSITIVE),
         Column("right", "numbers", "of the same answers: 1 for a right one, 0 for a wrong one"),
         Column("example", "numbers", "of the same answers: number of the example in its split"),
-        Column("k", "numbers", "of the same answers: share of nodes; NaN for a model without such a dial"),
+        Column("k", "numbers", "of the same answers: share of nodes; NaN for a model without k"),
     ),
+    earlier={1: {"beside": "co_runners", "refused": "rejected"}},
 )
 
 
@@ -36,35 +39,35 @@ class InterferenceTable(Table):
     schema = INTERFERENCE_SCHEMA
 
     @property
-    def besides(self) -> list[int]:
+    def co_runner_counts(self) -> list[int]:
         """The numbers of copies, ascending."""
-        return sorted({int(beside) for beside in self.rows["beside"]})
+        return sorted({int(co_runners) for co_runners in self.rows["co_runners"]})
 
     @property
     def deadlines_s(self) -> np.ndarray:
         """Every deadline LCAO was given, ascending."""
         return np.unique(self.rows.loc[self.rows["strategy"] == LCAO, "target"].to_numpy(dtype=np.float64))
 
-    def answers(self, strategy: str, beside: int) -> list[Answers]:
+    def answers(self, strategy: str, co_runners: int) -> list[Answers]:
         """The answers of one strategy, by rising target."""
         rows: pd.DataFrame = self.rows
-        own = rows[(rows["strategy"] == strategy) & (rows["beside"] == beside)].sort_values("target")
+        own = rows[(rows["strategy"] == strategy) & (rows["co_runners"] == co_runners)].sort_values("target")
         return [Answers.of_row(row) for row in own.to_dict("records")]
 
     def summary(self) -> Iterator[dict[str, Any]]:
         """Per deadline and number of copies: LCAO's figures, and the share of deadlines the full network and the
         cheapest point keep there: what the latter misses, no choice of k could have saved."""
-        for beside in self.besides:
-            full, least = self.answers(FULL_NETWORK, beside)[0], self.answers(LEAST, beside)[0]
-            for answers in self.answers(LCAO, beside):
+        for co_runners in self.co_runner_counts:
+            full, least = self.answers(FULL_NETWORK, co_runners)[0], self.answers(LEAST, co_runners)[0]
+            for answers in self.answers(LCAO, co_runners):
                 lost, error = answers.lost(full)
                 yield {
-                    "beside": beside,
+                    "co_runners": co_runners,
                     "deadline_us": 1e6 * answers.target,
                     "met_share": answers.met_share(answers.target),
                     "full_met_share": full.met_share(answers.target),
                     "least_met_share": least.met_share(answers.target),
-                    "refused_share": answers.refused / answers.queries,
+                    "rejected_share": answers.rejected / answers.queries,
                     "accuracy": answers.accuracy,
                     "standard_error": answers.standard_error,
                     "lost": lost,
@@ -78,7 +81,7 @@ class Answers(NamedTuple):
 
     target: float
     queries: int
-    refused: int
+    rejected: int
     latency_s: np.ndarray
     right: np.ndarray
     k: np.ndarray
@@ -87,13 +90,13 @@ class Answers(NamedTuple):
     @classmethod
     def of_row(cls, row: Any) -> Answers:
         arrays = (np.asarray(row[name], dtype=np.float64) for name in ("latency_s", "right", "k", "example"))
-        return cls(float(row["target"]), int(row["queries"]), int(row["refused"]), *arrays)
+        return cls(float(row["target"]), int(row["queries"]), int(row["rejected"]), *arrays)
 
     def met_share(self, deadline_s: float) -> float:
-        """Share of all queries answered within the deadline; refused ones were not."""
+        """Share of all queries answered within the deadline; rejected ones were not."""
         if not len(self.latency_s):
             return 0.0
-        return float((self.latency_s <= deadline_s).mean()) * (1 - self.refused / self.queries)
+        return float((self.latency_s <= deadline_s).mean()) * (1 - self.rejected / self.queries)
 
     @property
     def accuracy(self) -> float:

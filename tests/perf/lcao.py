@@ -1,4 +1,4 @@
-"""LCAO beside a busy copy of the model on the same core: the deadline is the uninterfered full network's p95.
+"""LCAO co-located with a busy copy of the model on the same core: the deadline is the uninterfered full network's p95.
 
 ``python -m tests.perf lcao`` reads networks from the folders in ``$SLOTOOL_NETWORKS`` (see ``slo_nn``; a 112-112
 network of Fashion-MNIST may lie there too, in ``fashion-mnist``) and sets from ``$SLOTOOL_DATA_DIR``; what is missing
@@ -49,7 +49,7 @@ def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
     from slotool.elastic.family import Family
     from slotool.elastic.queries import dataset_of
-    from slotool.workloads import in_company
+    from slotool.workloads import co_location
 
     source = Family.load(open_artifact(folder))
     data = dataset_of(source, name)
@@ -63,36 +63,42 @@ def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
         request = {"path": f"{place}/model", "point": model.full.key, "data": name}
         latency = None
         for estimate in (False, True):
-            settings = in_company.Settings(quantile=QUANTILE, seconds=SECONDS, sweep=False, estimate=estimate)
-            measured = in_company.measure(model, data, request, settings, latency=latency)
+            settings = co_location.CoLocationSettings(
+                quantile=QUANTILE, seconds=SECONDS, sweep=False, estimate=estimate
+            )
+            measured = co_location.measure(model, data, request, settings, latency=latency)
             latency = measured.latency
             for row in measured.table.summary():
                 row["beta"] = "estimated" if estimate else "given"
-                row["slice_us"] = 1e6 * float(np.median(measured.pauses_s[row["beside"]] if row["beside"] else [0.0]))
+                row["slice_us"] = 1e6 * float(
+                    np.median(measured.pauses_s[row["co_runners"]] if row["co_runners"] else [0.0])
+                )
                 rows.append(row)
     _print(name, rows, allowed)
     return rows
 
 
 def _print(name: str, rows: list[dict[str, Any]], allowed: float) -> None:
-    pause = next(row["slice_us"] for row in rows if row["beside"])
-    print(f"{name}: deadline {rows[0]['deadline_us']:.4g} µs; beside a copy the core is away {pause:,.0f} µs at a time")
-    heads = ("β", "beside", "in time", "full net", "floor", "refused", "mean k", "lost", "± SE")
+    pause = next(row["slice_us"] for row in rows if row["co_runners"])
+    print(
+        f"{name}: deadline {rows[0]['deadline_us']:.4g} µs; with a co-runner the core is away {pause:,.0f} µs at a time"
+    )
+    heads = ("β", "co-runners", "in time", "full net", "floor", "rejected", "mean k", "lost", "± SE")
     print(" ".join(f"{head:>10}" for head in heads))
     for row in rows:
         shares = [f"{100 * row[what]:.2f} %" for what in ("met_share", "full_met_share", "least_met_share")]
         lost = [f"{100 * row[what]:.2f}" for what in ("lost", "lost_standard_error")]
         cells = [
             row["beta"],
-            row["beside"],
+            row["co_runners"],
             *shares,
-            f"{100 * row['refused_share']:.1f} %",
+            f"{100 * row['rejected_share']:.1f} %",
             f"{row['mean_k']:.4f}",
             *lost,
         ]
         print(" ".join(f"{cell!s:>10}" for cell in cells))
     for row in rows:
-        if row["beside"]:
+        if row["co_runners"]:
             kept, true = row["met_share"] >= ASKED, row["lost"] <= allowed
             print(
                 f"β {row['beta']}: {'met' if kept else 'MISSED'} ≥ {100 * ASKED:g} % in time, "

@@ -67,13 +67,15 @@ def test_a_filled_table_is_a_profile_that_lcao_plans_with() -> None:
     filled = fill("net", POINTS, table({1: (0, 3)}), [0, 1, 2]).table
     profile = LatencyProfile.of_table("net", POINTS, filled, quantile=0.99)
     assert profile.predicted
-    assert profile.beside(2)[POINTS[0]] < 10, "of few calls of 5 µs a rival takes its slice"
-    assert profile.beside(2)[POINTS[2]] == pytest.approx(8_000, rel=0.1), "of more than 1 % of those of 120 µs two do"
-    assert Lcao(profile).choose(200.0, beside=2) == POINTS[1]
+    assert profile.with_co_runners(2)[POINTS[0]] < 10, "of few calls of 5 µs a rival takes its slice"
+    assert profile.with_co_runners(2)[POINTS[2]] == pytest.approx(8_000, rel=0.1), (
+        "of more than 1 % of those of 120 µs two do"
+    )
+    assert Lcao(profile).choose(200.0, co_runners=2) == POINTS[1]
     estimator = CoRunnerEstimator(profile.mean_us)
     for took_s in calls_s(20.0, 2, seed=1):
         estimator.observe(POINTS[1], 1e6 * took_s)
-    assert estimator.beside == 2
+    assert estimator.co_runners == 2
 
 
 @settings(max_examples=20, deadline=None)

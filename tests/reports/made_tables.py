@@ -96,7 +96,7 @@ def rule_set() -> RuleSet:
 
 
 def interference_table() -> InterferenceTable:
-    """Ten queries each; alone all is well, beside a copy the full network is late seven times and LCAO once."""
+    """Ten queries each; alone all is well, with one co-runner the full network is late seven times and LCAO once."""
     nan, alone = float("nan"), [50.0] * 10
     rows = [
         _answers("full", 0, nan, alone),
@@ -105,15 +105,15 @@ def interference_table() -> InterferenceTable:
         _answers("full", 1, nan, [50.0] * 3 + [4_000.0] * 7),
         _answers("least", 1, nan, [5.0] * 10),
         _answers("lcao", 1, 60e-6, [20.0] * 9 + [4_000.0], right=np.array([1.0] * 8 + [0.0] * 2)),
-        _answers("lcao", 1, 2e-6, [], queries=10, refused=10),
+        _answers("lcao", 1, 2e-6, [], queries=10, rejected=10),
         _answers("aclo", 0, 0.9, [25.0] * 10),
         _answers("aclo", 1, 0.9, alone),
     ]
     return InterferenceTable(pd.DataFrame(rows), {"deadline_us": 60.0})
 
 
-def _answers(strategy: str, beside: int, target: float, latency_us: list[float], **more: Any) -> dict[str, Any]:
+def _answers(strategy: str, co_runners: int, target: float, latency_us: list[float], **more: Any) -> dict[str, Any]:
     n = len(latency_us)
-    same = {"queries": n, "refused": 0, "right": np.ones(n), "k": np.full(n, 0.25), "example": np.arange(n)}
-    known = {"strategy": strategy, "beside": beside, "target": target, "latency_s": 1e-6 * np.array(latency_us)}
+    same = {"queries": n, "rejected": 0, "right": np.ones(n), "k": np.full(n, 0.25), "example": np.arange(n)}
+    known = {"strategy": strategy, "co_runners": co_runners, "target": target, "latency_s": 1e-6 * np.array(latency_us)}
     return {**same, **known, **more}

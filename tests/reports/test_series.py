@@ -204,24 +204,24 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     assert spaced_labels(same, same, ["a", "b", "c"], axis, axis) == ("a", "", "c")
 
 
-def test_deadlines_in_company_say_what_their_table_says() -> None:
+def test_deadlines_under_co_location_say_what_their_table_says() -> None:
     lcao, kept, aclo = interference_figures("net", interference_table(), "i")
-    assert [limit.text for limit in lcao.limits] == ["full network alone", "full network with 1 co-runner"]
-    assert curve(lcao, "with 1 co-runner").y == pytest.approx([0.8]), "what was refused has no accuracy"
+    assert [limit.text for limit in lcao.limits] == ["full network solo", "full network with 1 co-runner"]
+    assert curve(lcao, "with 1 co-runner").y == pytest.approx([0.8]), "what was rejected has no accuracy"
     assert curve(kept, "LCAO with 1 co-runner").y == pytest.approx([0.0, 0.9])
     assert curve(kept, "full network with 1 co-runner").y == pytest.approx([0.0, 0.3])
     assert "90.00 % are answered in time with 1 co-runner and 30.00 % by the full network" in kept.caption
-    assert curve(aclo, "alone").x == pytest.approx([2.0])
+    assert curve(aclo, "solo").x == pytest.approx([2.0])
     assert len(kept.table.rows) == 3
 
 
 def test_shares_are_of_all_queries_and_accuracy_of_those_answered() -> None:
-    found = {(r["beside"], round(r["deadline_us"])): r for r in interference_table().summary()}
+    found = {(r["co_runners"], round(r["deadline_us"])): r for r in interference_table().summary()}
     assert set(found) == {(0, 60), (1, 60), (1, 2)}
     late = found[1, 60]
     assert (late["met_share"], late["full_met_share"], late["least_met_share"]) == pytest.approx((0.9, 0.3, 1.0))
     assert (late["accuracy"], late["mean_k"]) == pytest.approx((0.8, 0.25))
     assert (late["lost"], late["lost_standard_error"]) == pytest.approx((0.2, 0.4 / 10**0.5))
-    refused = found[1, 2]
-    assert (refused["met_share"], refused["refused_share"]) == (0.0, 1.0)
-    assert np.isnan(refused["accuracy"])
+    rejected = found[1, 2]
+    assert (rejected["met_share"], rejected["rejected_share"]) == (0.0, 1.0)
+    assert np.isnan(rejected["accuracy"])

@@ -1,4 +1,4 @@
-"""LCAO of a model under interference: the greatest k in time, beside so many copies as are given or estimated."""
+"""LCAO of a model under interference: the greatest k in time, co_runners so many copies as are given or estimated."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ ALONE = dict(zip(POINTS, (10.0, 20.0, 40.0, 80.0), strict=True))
 BESIDE = {point: 2.5 * time for point, time in ALONE.items()}
 
 
-def profile(alone: dict[OperatingPoint, float] = ALONE, beside: dict[OperatingPoint, float] = BESIDE) -> LatencyProfile:
-    return LatencyProfile(POINTS, {0: alone, 1: beside}, {0: alone, 1: beside})
+def profile(
+    alone: dict[OperatingPoint, float] = ALONE, co_runners: dict[OperatingPoint, float] = BESIDE
+) -> LatencyProfile:
+    return LatencyProfile(POINTS, {0: alone, 1: co_runners}, {0: alone, 1: co_runners})
 
 
 def row(point: OperatingPoint, samples_us: list[float], co_runners: str = "", **more: Any) -> dict[str, Any]:
@@ -46,26 +48,26 @@ def test_the_greatest_k_in_time_is_taken() -> None:
     assert lcao.choose(1_000.0) == FULL
     assert lcao.choose(45.0, 5.0) == POINTS[2], "5 + 40 ≤ 45: the limit itself is in time"
     assert lcao.choose(44.9, 5.0) == POINTS[1]
-    assert lcao.choose(45.0, 5.0, beside=1) == POINTS[0]
+    assert lcao.choose(45.0, 5.0, co_runners=1) == POINTS[0]
     assert Lcao(profile({POINTS[1]: 20.0})).choose(1_000.0) == POINTS[1], "a point nobody timed is not considered"
 
 
 def test_what_cannot_be_met_is_said() -> None:
     lcao, expected = Lcao(profile()), dict(zip(POINTS, (0.5, 0.8, 0.9, 0.95), strict=True))
     assert lcao.choose(9.0) == CannotMeet("the deadline cannot be met: 10 µs are needed and 9 µs are left")
-    late = lcao.choose(30.0, 10.0, beside=1)
-    assert late == CannotMeet("the deadline cannot be met: 25 µs are needed beside 1 copy and 20 µs are left")
+    late = lcao.choose(30.0, 10.0, co_runners=1)
+    assert late == CannotMeet("the deadline cannot be met: 25 µs are needed with 1 co-runner and 20 µs are left")
     assert lcao.choose(20.0, 20.0) == CannotMeet("the deadline has passed")
     assert lcao.choose(100.0, accuracy=0.85, expected=expected) == FULL, "accuracy-optimised, not the least k"
     both = lcao.choose(30.0, accuracy=0.85, expected=expected)
     assert both == CannotMeet("accuracy 0.85 cannot be met in time: 40 µs are needed and 30 µs are left")
     never = lcao.choose(30.0, accuracy=0.99, expected=expected)
     assert never == CannotMeet("accuracy 0.99 cannot be met; the most to expect of this input is 0.95")
-    with pytest.raises(InputError, match="beside 0, 1 copies, not beside 2"):
-        lcao.choose(30.0, beside=2)
+    with pytest.raises(InputError, match="with 0, 1 co-runners, not with 2"):
+        lcao.choose(30.0, co_runners=2)
     with pytest.raises(InputError, match="not a number"):
         lcao.choose(float("nan"))
-    with pytest.raises(InputError, match="nothing is known"):
+    with pytest.raises(InputError, match="no expected accuracy"):
         lcao.choose(30.0, accuracy=0.5)
 
 
@@ -104,7 +106,7 @@ def test_a_profile_is_a_view_of_the_latency_table() -> None:
         )
     )
     found = LatencyProfile.of_table("net", POINTS, table)
-    assert {beside: sorted(map(str, known)) for beside, known in found.planned_us.items()} == {
+    assert {co_runners: sorted(map(str, known)) for co_runners, known in found.planned_us.items()} == {
         0: ["full", "k=0.1"],
         1: ["k=0.1"],
         2: ["full"],
@@ -155,7 +157,7 @@ def test_co_runners_are_told_from_how_long_answers_take(scale: float) -> None:
             took_us = sliced(rng, alone[point]) if busy else alone[point] * float(rng.uniform(0.9, 1.1))
             estimator.observe(point, took_us)
             passed_us += took_us
-        assert estimator.beside == int(busy)
+        assert estimator.co_runners == int(busy)
 
 
 def test_an_estimate_begins_where_it_is_told_and_ignores_what_it_cannot_compare() -> None:
@@ -163,10 +165,10 @@ def test_an_estimate_begins_where_it_is_told_and_ignores_what_it_cannot_compare(
     estimator = CoRunnerEstimator(means, start=1)
     for _ in range(10_000):
         estimator.observe(POINTS[0], 10.0)
-    assert estimator.beside == 1
+    assert estimator.co_runners == 1
     for _ in range(1_000):
         estimator.observe(FULL, 80.0)
-    assert estimator.beside == 0
+    assert estimator.co_runners == 0
     with pytest.raises(InputError, match="one of 0, 1"):
         CoRunnerEstimator(means, start=2)
 
@@ -181,7 +183,7 @@ def test_the_policy_of_the_queue_follows_the_estimate() -> None:
     quick = three_versions()
     large = quick.points[-1]
     slow = ControlSpace(quick.points, {(point, 1): 3 * (quick.latency_us(point) or 0.0) for point in quick.points})
-    means = {beside: {large: space.latency_us(large) or 0.0} for beside, space in ((0, quick), (1, slow))}
+    means = {co_runners: {large: space.latency_us(large) or 0.0} for co_runners, space in ((0, quick), (1, slow))}
     policy = InterferenceAware({0: quick, 1: slow}, CoRunnerEstimator(means))
     query = Query("q", NOW_US, NOW_US + 2_000.0)
     assert policy.decide(NOW_US, queue_of(query)) == LatencyConstrained(quick).decide(NOW_US, queue_of(query))

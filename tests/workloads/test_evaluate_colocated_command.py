@@ -28,9 +28,9 @@ def test_evaluate_colocated_with_a_busy_copy_end_to_end(slotool: Callable[..., A
         assert done.exit_code == 0, done.stderr
         document = done.document
         assert document["schema"] == "slotool/evaluate-colocated"
-        assert [found["beside"] for found in document["time_slices"]] == [0, 1]
+        assert [found["co_runners"] for found in document["time_slices"]] == [0, 1]
         assert document["time_slices"][1]["pauses"] > 0, "a busy copy on the same core takes it away now and then"
-        assert [found["beside"] for found in document["at_full_p95"]] == [0, 1]
+        assert [found["co_runners"] for found in document["at_full_p95"]] == [0, 1]
         table, latency = InterferenceTable.load(out), LatencyTable.load(tmp_path / "colocated-latency.parquet")
         assert set(latency.rows["co_runners"]) == {"", "net"}
         assert len(table.answers("lcao", 1)) == len(table.deadlines_s) == 10

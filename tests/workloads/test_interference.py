@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from slotool.data.dataset import Split
@@ -15,9 +18,10 @@ from slotool.elastic.queries import Queries
 from slotool.errors import InputError
 from slotool.scheduling import CoRunnerEstimator, LatencyProfile, Lcao
 from slotool.tables import FULL, LatencyTable, OperatingPoint
+from slotool.tables.schema import METADATA_KEY
 from slotool.workloads.back_to_back import aclo, fixed, lcao, profile_rows, run
-from slotool.workloads.in_company import Settings, measure
-from slotool.workloads.interference import InterferenceTable
+from slotool.workloads.co_location import CoLocationSettings, measure
+from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 
 HALF = OperatingPoint.of(k=0.5)
 
@@ -56,7 +60,7 @@ def test_each_way_answers_as_it_says_and_every_answer_is_scored() -> None:
     rows = [way.row(asked, 0) for way in ways]
     assert [r["right"].mean() for r in rows[:3]] == pytest.approx([1.0, 0.5, 0.5], abs=0.02)
     assert [set(r["k"].tolist()) for r in rows] == [{1.0}, {0.5}, {0.5}, set(), {1.0}]
-    assert rows[3]["refused"] == rows[3]["queries"] > 0
+    assert rows[3]["rejected"] == rows[3]["queries"] > 0
     assert all(len(r["latency_s"]) == len(r["right"]) == len(r["k"]) for r in rows)
     InterferenceTable(pd.DataFrame(rows))
     with pytest.raises(InputError, match="cannot tell what an input may expect"):
@@ -64,9 +68,12 @@ def test_each_way_answers_as_it_says_and_every_answer_is_scored() -> None:
 
 
 def test_a_measured_profile_is_one_that_lcao_reads() -> None:
-    rows = [profile_rows(queries(), 0.01, beside).rows for beside in (0, 2)]
+    rows = [profile_rows(queries(), 0.01, co_runners).rows for co_runners in (0, 2)]
     found = LatencyProfile.of_table("halved", Halved.points, LatencyTable(pd.concat(rows, ignore_index=True)))
-    assert {beside: set(known) for beside, known in found.planned_us.items()} == {0: {HALF, FULL}, 2: {HALF, FULL}}
+    assert {co_runners: set(known) for co_runners, known in found.planned_us.items()} == {
+        0: {HALF, FULL},
+        2: {HALF, FULL},
+    }
     assert not found.blocks
 
 
@@ -80,10 +87,10 @@ def test_examples_of_another_shape_are_refused(x: np.ndarray) -> None:
 def test_alone_the_measured_profile_is_planned_with_and_deadlines_are_swept(estimate: bool) -> None:
     split = Split(np.eye(4, dtype=np.float32), np.arange(4))
     data = SimpleNamespace(validation=split, test=split)
-    settings = Settings(besides=(0,), seconds=0.02, estimate=estimate)
+    settings = CoLocationSettings(co_runner_counts=(0,), seconds=0.02, estimate=estimate)
     measured = measure(Halved(), data, {}, settings)
     table = measured.table
-    assert (table.besides, len(table.deadlines_s)) == ([0], 10)
+    assert (table.co_runner_counts, len(table.deadlines_s)) == ([0], 10)
     assert measured.deadline_us == pytest.approx(1e6 * table.deadlines_s[-3]), "two deadlines lie beyond it"
     assert [found["lost"] for found in table.summary() if found["mean_k"] == 1.0][-1] == pytest.approx(0.0)
     only = measure(Halved(), data, {}, replace(settings, sweep=False), latency=measured.latency)
@@ -105,7 +112,10 @@ class Rounded(Halved):
 
 def test_a_rounded_model_is_held_against_the_network_that_was_brought() -> None:
     split = Split(np.eye(4, dtype=np.float32), np.arange(4))
-    data, settings = SimpleNamespace(validation=split, test=split), Settings((0,), seconds=0.02, deadlines_us=(1e6,))
+    data, settings = (
+        SimpleNamespace(validation=split, test=split),
+        CoLocationSettings((0,), seconds=0.02, deadlines_us=(1e6,)),
+    )
     measured = measure(Rounded(), data, {}, settings)
     (row,) = measured.table.summary()
     assert (row["mean_k"], row["lost"]) == (1.0, 0.75), "its full point names class 0 whatever it is asked"
@@ -115,3 +125,19 @@ def test_a_rounded_model_is_held_against_the_network_that_was_brought() -> None:
     assert measured.deadline_us == pytest.approx(1e6 * np.quantile(brought["samples_s"].iloc[0], 0.95))
     again = measure(Rounded(), data, {}, settings, latency=measured.latency)
     assert (again.deadline_us, len(again.latency)) == (measured.deadline_us, len(measured.latency))
+
+
+def test_a_table_of_schema_version_1_reads_as_the_present_one(tmp_path: Path) -> None:
+    ways = [fixed("full", FULL, queries())]
+    run(ways, queries(), 0.001)
+    table = InterferenceTable(pd.DataFrame([way.row(queries(), 2) for way in ways]))
+    path = tmp_path / "earlier.parquet"
+    table.save(path)
+    written = pq.read_table(path).rename_columns(
+        [{"co_runners": "beside", "rejected": "refused"}.get(name, name) for name in table.rows.columns]
+    )
+    header = {"schema": INTERFERENCE_SCHEMA.name, "schema_version": 1, "provenance": {}}
+    pq.write_table(written.replace_schema_metadata({METADATA_KEY: json.dumps(header)}), path)
+    read = InterferenceTable.load(path)
+    assert read.co_runner_counts == [2]
+    assert list(read.rows["rejected"]) == [0]

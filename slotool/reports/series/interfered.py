@@ -1,4 +1,4 @@
-"""Deadlines and accuracy under co-location: what LCAO keeps of both, alone and with busy copies on the same core."""
+"""Deadlines met and accuracy of LCAO, solo and co-located with busy copies on the same core."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
 from slotool.workloads.interference import ACLO, FULL_NETWORK, LCAO, LEAST, Answers, InterferenceTable
 
-# Palette slots: alone and co-located, as in the paper's Fig. 6; the full network; the cheapest point.
+# Palette slots: solo and co-located, as in the paper's Fig. 6; the full network; the cheapest point.
 COLOURS = (0, 1, 2, 3, 4)
 FULL_COLOUR, MIN_COLOUR = 5, 7
 
@@ -21,48 +21,51 @@ def interference_figures(name: str, table: InterferenceTable, source: str) -> It
     if len(table.deadlines_s):
         yield _accuracy_against_latency(name, table, source)
         yield _deadlines_kept(name, table, source)
-    if any(table.answers(ACLO, beside) for beside in table.besides):
+    if any(table.answers(ACLO, co_runners) for co_runners in table.co_runner_counts):
         yield _accuracy_against_speedup(name, table, source)
 
 
-def company(beside: int) -> str:
+def co_located(co_runners: int) -> str:
     """Words for a number of copies."""
-    return "alone" if not beside else f"with {beside} co-runner{'' if beside == 1 else 's'}"
+    return "solo" if not co_runners else f"with {co_runners} co-runner{'s' * (co_runners > 1)}"
 
 
 def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) -> Figure:
     """Median latency and accuracy LCAO reaches at each deadline; vertical lines: the full network's median latency."""
-    answered = {beside: [a for a in table.answers(LCAO, beside) if len(a.right)] for beside in table.besides}
-    full = {beside: table.answers(FULL_NETWORK, beside)[0] for beside in table.besides}
+    answered = {
+        co_runners: [a for a in table.answers(LCAO, co_runners) if len(a.right)]
+        for co_runners in table.co_runner_counts
+    }
+    full = {co_runners: table.answers(FULL_NETWORK, co_runners)[0] for co_runners in table.co_runner_counts}
     every = [a for answers in answered.values() for a in answers]
     medians_s = np.array([np.median(a.latency_s) for a in [*every, *full.values()]])
     unit = Unit.best_for(medians_s)
     bounds = np.array([a.accuracy + sign * a.standard_error for a in [*every, *full.values()] for sign in (-1, 1)])
     curves = []
-    for beside, answers in answered.items():
+    for co_runners, answers in answered.items():
         curves.append(
             Curve(
-                company(beside),
+                co_located(co_runners),
                 unit.of(np.array([np.median(a.latency_s) for a in answers])),
                 np.array([a.accuracy for a in answers]),
                 "dots",
-                COLOURS[beside % len(COLOURS)],
+                COLOURS[co_runners % len(COLOURS)],
                 error=np.array([a.standard_error for a in answers]),
                 hover=tuple(_hover(a) for a in answers),
             )
         )
     limits = tuple(
-        Limit(float(unit.of(np.array([np.median(a.latency_s)]))[0]), f"full network {company(beside)}")
-        for beside, a in full.items()
+        Limit(float(unit.of(np.array([np.median(a.latency_s)]))[0]), f"full network {co_located(co_runners)}")
+        for co_runners, a in full.items()
     )
-    most = table.besides[-1]
+    most = table.co_runner_counts[-1]
     return Figure(
         id=f"lcao-{name}",
         title=f"{name}: accuracy and latency under deadlines",
         caption=(
             "Each dot is a deadline and the k it left time for. The full network takes "
-            f"{duration(full[table.besides[0]].quantile_s(0.95))} {company(table.besides[0])} and "
-            f"{duration(full[most].quantile_s(0.95))} {company(most)} at the 95th percentile (bars: ± 1 SE)."
+            f"{duration(full[table.co_runner_counts[0]].quantile_s(0.95))} {co_located(table.co_runner_counts[0])} and "
+            f"{duration(full[most].quantile_s(0.95))} {co_located(most)} at the 95th percentile (bars: ± 1 SE)."
         ),
         source=source,
         x=log_axis(f"median latency of one answer, {unit.name}", unit.of(medians_s)),
@@ -76,46 +79,46 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
 def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
     deadlines_s = table.deadlines_s
     unit = Unit.best_for(deadlines_s)
-    x, most = unit.of(deadlines_s), table.besides[-1]
+    x, most = unit.of(deadlines_s), table.co_runner_counts[-1]
     curves = []
-    for beside in table.besides:
-        answers, colour = table.answers(LCAO, beside), COLOURS[beside % len(COLOURS)]
+    for co_runners in table.co_runner_counts:
+        answers, colour = table.answers(LCAO, co_runners), COLOURS[co_runners % len(COLOURS)]
         met = np.array([a.met_share(a.target) for a in answers])
-        curves.append(Curve(f"LCAO {company(beside)}", x, met, "dots and line", colour))
+        curves.append(Curve(f"LCAO {co_located(co_runners)}", x, met, "dots and line", colour))
     for strategy, what, colour in ((FULL_NETWORK, "full network", FULL_COLOUR), (LEAST, "least k", MIN_COLOUR)):
         fixed = table.answers(strategy, most)[0]
         kept = np.array([fixed.met_share(deadline_s) for deadline_s in deadlines_s])
-        curves.append(Curve(f"{what} {company(most)}", x, kept, "dashes" if strategy == LEAST else "line", colour))
+        curves.append(Curve(f"{what} {co_located(most)}", x, kept, "dashes" if strategy == LEAST else "line", colour))
     deadline_s = 1e-6 * float(table.provenance.get("deadline_us") or 1e6 * deadlines_s[-1])
-    at = min(table.summary(), key=lambda row: (row["beside"] != most, abs(row["deadline_us"] - 1e6 * deadline_s)))
+    at = min(table.summary(), key=lambda row: (row["co_runners"] != most, abs(row["deadline_us"] - 1e6 * deadline_s)))
     return Figure(
         id=f"deadlines-{name}",
         title=f"{name}: deadlines kept",
         caption=(
             f"Of queries with {duration(1e-6 * at['deadline_us'])}, {percent(at['met_share'], 2)} are answered in time "
-            f"{company(most)} and {percent(at['full_met_share'], 2)} by the full network; "
+            f"{co_located(most)} and {percent(at['full_met_share'], 2)} by the full network; "
             f"{percent(1 - at['least_met_share'], 2)} no choice of k could have saved."
         ),
         source=source,
         x=log_axis(f"deadline, {unit.name}", x),
         y=share_axis("share of queries in time", np.array([0.0, 1.0]), air=0.03),
         curves=tuple(curves),
-        limits=(Limit(float(unit.of(np.array([deadline_s]))[0]), "full network's p95 alone"),),
+        limits=(Limit(float(unit.of(np.array([deadline_s]))[0]), "full network's p95 solo"),),
         table=_table(table),
-        headlines=((f"{name}: in time {company(most)}, at the full network's p95", percent(at["met_share"], 2)),),
+        headlines=((f"{name}: in time {co_located(most)}, at the full network's p95", percent(at["met_share"], 2)),),
     )
 
 
 def _accuracy_against_speedup(name: str, table: InterferenceTable, source: str) -> Figure:
     curves, cells = [], []
-    for beside in table.besides:
-        answers, full = table.answers(ACLO, beside), table.answers(FULL_NETWORK, beside)[0]
+    for co_runners in table.co_runner_counts:
+        answers, full = table.answers(ACLO, co_runners), table.answers(FULL_NETWORK, co_runners)[0]
         faster = np.array([full.latency_s.mean() / a.latency_s.mean() for a in answers])
         accuracy, error = (np.array([getattr(a, what) for a in answers]) for what in ("accuracy", "standard_error"))
-        colour = COLOURS[beside % len(COLOURS)]
-        curves.append(Curve(company(beside), faster, accuracy, "dots and line", colour, error=error))
+        colour = COLOURS[co_runners % len(COLOURS)]
+        curves.append(Curve(co_located(co_runners), faster, accuracy, "dots and line", colour, error=error))
         cells += [
-            (percent(a.target, 2), company(beside), percent(a.accuracy, 2), f"{a.mean_k:.4f}", f"{times:.2f} ×")
+            (percent(a.target, 2), co_located(co_runners), percent(a.accuracy, 2), f"{a.mean_k:.4f}", f"{times:.2f} ×")
             for a, times in zip(answers, faster, strict=True)
         ]
     times = np.concatenate([curve.x for curve in curves])
@@ -141,11 +144,11 @@ def _table(table: InterferenceTable) -> Rows:
         tuple(
             (
                 duration(1e-6 * row["deadline_us"]),
-                company(row["beside"]),
+                co_located(row["co_runners"]),
                 percent(row["met_share"], 2),
                 percent(row["full_met_share"], 2),
                 percent(row["least_met_share"], 2),
-                percent(row["refused_share"]),
+                percent(row["rejected_share"]),
                 percent(row["accuracy"], 2),
                 percent(row["standard_error"], 2),
                 f"{row['mean_k']:.4f}",

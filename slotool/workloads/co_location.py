@@ -1,4 +1,4 @@
-"""LCAO, ACLO and the full network, alone and beside busy copies on the same core (the paper's Figs. 4–6).
+"""LCAO, ACLO and the full network, solo and co-located with busy copies on the same core (the paper's Figs. 4–6).
 
 The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the one its
 user brought, in float32 (``reference_model``), whatever a model of rounded weights answers at its full point.
@@ -27,7 +27,7 @@ from slotool.workloads import back_to_back
 from slotool.workloads.interference import FULL_NETWORK, LEAST, InterferenceTable
 
 # Spent on finding the time slice, at most.
-MOST_PAUSES_S = 1.0
+MAX_PAUSES_S = 1.0
 # Deadlines swept by default: so many from the cheapest point's median to the full network's p95, and beyond it.
 DEADLINES_WITHIN, DEADLINES_BEYOND = 8, (1.5, 2.5)
 DEADLINE_QUANTILE = 0.95
@@ -36,15 +36,15 @@ AS_BROUGHT = "{} as brought"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """``besides``: numbers of busy copies; 0 is always among them, for it is what company is held against.
+class CoLocationSettings:
+    """``co_runner_counts``: numbers of busy copies; 0, the solo reference, is always added.
 
-    ``quantile`` of T(k, β) is planned with. ``seconds`` that each way of answering gets at each number of copies.
+    ``quantile`` of T(k, β) is planned with. ``seconds`` of each strategy at each number of copies.
     ``deadlines_us``, ``targets`` (accuracy): what to sweep; no deadlines: a range found from T(k, 0), or without
-    ``sweep`` the uninterfered full network's p95. ``estimate``: β is told from recent latencies instead of given.
+    ``sweep`` the uninterfered full network's p95. ``estimate``: β is estimated from recent latencies instead of given.
     """
 
-    besides: Sequence[int] = (0, 1)
+    co_runner_counts: Sequence[int] = (0, 1)
     quantile: float = PLANNING_QUANTILE
     seconds: float = 1.0
     deadlines_us: Sequence[float] = ()
@@ -55,10 +55,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """``table``: every way's answers; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: the uninterfered
-    full network's p95; ``pauses_s``: by number of copies, how long others had the core at a time; ``full_network``:
-    what ``latency`` calls the network that both are of."""
+class CoLocationResult:
+    """``table``: the answers of every strategy; ``latency``: T(k, β) that LCAO planned with; ``deadline_us``: the
+    uninterfered full network's p95; ``pauses_s``: by number of copies, how long co-runners held the core at a time;
+    ``full_network``: what ``latency`` calls the network that both are of."""
 
     table: InterferenceTable
     latency: LatencyTable
@@ -71,40 +71,40 @@ def measure(
     model: ElasticModel,
     data: Any,
     request: Mapping[str, Any],
-    settings: Settings,
+    settings: CoLocationSettings,
     *,
     latency: LatencyTable | None = None,
     provenance: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> Measured:
-    """Answer ``data.test`` by every strategy, alone and in company, on one core.
+) -> CoLocationResult:
+    """Answer ``data.test`` by every strategy, solo and co-located, on one core.
 
     T(k, β) is measured on ``data.validation`` unless ``latency`` gives it, and the network that was brought wherever
     it has no row of that one. ``request``: what the copies open (see ``ElasticBackend.open``). Raises ``WorkerError``
-    when the company breaks up, ``InputError`` as ``Queries`` does.
+    when a busy copy dies, ``InputError`` as ``Queries`` does.
     """
     run = _Run(model, data, request, settings, progress, [] if latency is None else [latency])
-    besides = sorted({0, *settings.besides})
+    co_runner_counts = sorted({0, *settings.co_runner_counts})
     profiled = latency is not None
     if not profiled and settings.estimate:
-        # β can be told only where every one that may be is known.
-        for beside in besides:
-            with run.company(beside) as company:
-                run.profile(beside, company)
+        # β can be estimated only where the latencies at every β are known.
+        for co_runners in co_runner_counts:
+            with run.co_located(co_runners) as copies:
+                run.profile(co_runners, copies)
         profiled = True
     run.profile_brought()
     rows: list[dict[str, Any]] = []
     pauses: dict[int, np.ndarray] = {}
-    for beside in besides:
-        with run.company(beside) as company:
-            progress(f"beside {beside}: what the system hands out")
-            pauses[beside] = pauses_s(min(MOST_PAUSES_S, 5 * settings.seconds))
+    for co_runners in co_runner_counts:
+        with run.co_located(co_runners) as copies:
+            progress(f"{co_runners} co-runners: the time slices of the system")
+            pauses[co_runners] = pauses_s(min(MAX_PAUSES_S, 5 * settings.seconds))
             if not profiled:
-                run.profile(beside, company)
-            rows += run.answer(beside, company)
+                run.profile(co_runners, copies)
+            rows += run.answer(co_runners, copies)
     deadline_us = run.full_us()
     table = InterferenceTable(pd.DataFrame(rows), {**(provenance or {}), "deadline_us": deadline_us})
-    return Measured(table, run.latency, deadline_us, pauses, run.full_network)
+    return CoLocationResult(table, run.latency, deadline_us, pauses, run.full_network)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Run:
     model: ElasticModel
     data: Any
     request: Mapping[str, Any]
-    settings: Settings
+    settings: CoLocationSettings
     progress: Callable[[str], None]
     tables: list[LatencyTable]
 
@@ -137,16 +137,16 @@ class _Run:
         return LatencyTable(rows, self.tables[0].provenance)
 
     @contextmanager
-    def company(self, beside: int) -> Iterator[BusyCopies]:
+    def co_located(self, co_runners: int) -> Iterator[BusyCopies]:
         core = cores_by_preference()[0]
-        with BusyCopies(self.request, beside, core) as company, bound_to([core]):
-            yield company
+        with BusyCopies(self.request, co_runners, core) as copies, bound_to([core]):
+            yield copies
 
-    def profile(self, beside: int, company: BusyCopies) -> None:
+    def profile(self, co_runners: int, copies: BusyCopies) -> None:
         """T(k, β) of all points."""
-        self.progress(f"beside {beside}: T(k, β)")
+        self.progress(f"{co_runners} co-runners: T(k, β)")
         known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
-        self.tables.append(back_to_back.profile_rows(known, seconds, beside, seed=seed, after_turn=company.check))
+        self.tables.append(back_to_back.profile_rows(known, seconds, co_runners, seed=seed, after_turn=copies.check))
 
     def profile_brought(self) -> None:
         """That of the network that was brought, alone, unless a table has it."""
@@ -156,21 +156,23 @@ class _Run:
         self.progress("the full network as it was brought")
         known, seconds, seed = Queries(self.brought, self.data.validation), self.settings.seconds, self.settings.seed
         full, name = [self.brought.full], self.full_network
-        with self.company(0):
+        with self.co_located(0):
             self.tables.append(back_to_back.profile_rows(known, seconds, 0, points=full, subject=name, seed=seed))
 
     def full_us(self) -> float:
         """The uninterfered full network's p95."""
         alone, full = self.latency.where(co_runners=""), self.brought.full
-        return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).beside(0)[full]
+        return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).with_co_runners(0)[
+            full
+        ]
 
-    def answer(self, beside: int, company: BusyCopies) -> list[dict[str, Any]]:
-        """Rows of an ``InterferenceTable``: every way of answering in turns."""
-        self.progress(f"beside {beside}: deadlines and accuracy targets")
+    def answer(self, co_runners: int, copies: BusyCopies) -> list[dict[str, Any]]:
+        """Rows of an ``InterferenceTable``: all strategies, interleaved."""
+        self.progress(f"{co_runners} co-runners: deadlines and accuracy targets")
         model, settings, asked = self.model, self.settings, self.asked
         profile = LatencyProfile.of_table(model.name, model.points, self.latency, quantile=settings.quantile)
         answers, chooser = {point: asked.answer(point) for point in model.points}, Lcao(profile)
-        state = CoRunnerEstimator(profile.mean_us) if settings.estimate else beside
+        state = CoRunnerEstimator(profile.mean_us) if settings.estimate else co_runners
         cheapest = _cheapest(model, profile)
         deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
         ways = [
@@ -179,8 +181,8 @@ class _Run:
             *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
             *(back_to_back.aclo(target, asked) for target in settings.targets),
         ]
-        back_to_back.run(ways, asked, settings.seconds, seed=settings.seed, after_turn=company.check)
-        return [way.row(asked, beside) for way in ways]
+        back_to_back.run(ways, asked, settings.seconds, seed=settings.seed, after_turn=copies.check)
+        return [way.row(asked, co_runners) for way in ways]
 
     def _deadlines(self, least_us: float) -> Sequence[float]:
         """Those asked for; else from ``least_us``, where the cheapest point is in time every second time, to where the
@@ -194,5 +196,5 @@ class _Run:
 
 def _cheapest(model: ElasticModel, profile: LatencyProfile) -> OperatingPoint:
     """The first point, unless the full one is quicker still alone, as a rounded network's may be."""
-    alone = profile.beside(0)
+    alone = profile.with_co_runners(0)
     return min((model.points[0], model.full), key=lambda point: alone.get(point, math.inf))
