@@ -2,7 +2,7 @@
 
 from slotool.scheduling.accuracy_constrained import AccuracyConstrained
 from slotool.scheduling.co_runners import CoRunnerEstimator, InterferenceAware
-from slotool.scheduling.dispatcher import Batch, Dispatcher, Drop, RequestOutcome, Workers
+from slotool.scheduling.dispatcher import Dispatcher, Drop, RequestOutcome
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.first_applicable import FirstApplicable, by_demand
 from slotool.scheduling.fixed import FixedPoint
@@ -13,6 +13,7 @@ from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
 from slotool.scheduling.tolerance_tiers import ToleranceTiers
+from slotool.scheduling.workers import Batch, Workers
 
 __all__ = [
     "AccuracyConstrained",

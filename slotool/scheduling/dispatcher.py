@@ -7,14 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from heapq import heappop, heappush
 
-import numpy as np
-
-from slotool.errors import InputError
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
+from slotool.scheduling.workers import Batch, Workers
 
 
 class RequestOutcome(StrEnum):
@@ -35,94 +32,12 @@ class RequestOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A call that ``worker`` is to make at once: ``queries``, most urgent first, at ``decision.point``.
-
-    ``second_worker``: the worker of an ensemble's second version, when both begin at the same time.
-    """
-
-    worker: int
-    queries: list[Query]
-    decision: Decision
-    begun_us: float
-    second_worker: int | None = None
-
-    @property
-    def examples(self) -> int:
-        return sum(query.examples for query in self.queries)
-
-
-@dataclass(frozen=True, slots=True)
 class Drop:
     """A query that will not be served, and why: ``EXPIRED``, ``REJECTED``, ``SHED`` or ``FAILED``."""
 
     query: Query
     outcome: RequestOutcome
     reason: str
-
-
-class Workers:
-    """Who is there, who is at what, and who has rested longest; the queues of several models may share them.
-
-    ``free_us``: float64 [workers], the instant at which each comes free, infinite for a dead one. ``running``: the
-    batch each busy one is at. ``runs_ensemble_calls``: one worker begins both versions of an ensemble at the same time
-    by itself.
-    """
-
-    def __init__(self, count: int, *, runs_ensemble_calls: bool = False):
-        self.free_us = np.zeros(count)
-        self.running: dict[int, Batch] = {}
-        self.runs_ensemble_calls = runs_ensemble_calls
-        self._idle = [(0.0, worker) for worker in range(count)]
-
-    def idle(self) -> int | None:
-        """The worker that has been idle for longest, None when there is none."""
-        while self._idle:
-            if self._is_idle(*self._idle[0]):
-                return self._idle[0][1]
-            # It has died, or died and come back.
-            heappop(self._idle)
-        return None
-
-    def second_idle(self, worker: int) -> int | None:
-        """Of the others the one that has been idle for longest, None when there is none."""
-        others = [rest for rest in self._idle if rest[1] != worker and self._is_idle(*rest)]
-        return min(others)[1] if others else None
-
-    def concurrent_slots(self) -> int:
-        """How many versions of one query could begin now."""
-        idle = sum(worker not in self.running for worker in np.flatnonzero(np.isfinite(self.free_us)))
-        return 2 * idle if self.runs_ensemble_calls else idle
-
-    def begins(self, batch: Batch, planned_us: float) -> None:
-        """The batch's workers are at it, for as long as planned."""
-        for worker in (batch.worker, batch.second_worker):
-            if worker is not None:
-                self.running[worker] = batch
-                self.free_us[worker] = batch.begun_us + planned_us
-
-    def ends(self, worker: int) -> Batch:
-        """What ``worker`` was at. Raises ``InputError`` when that is nothing."""
-        if worker not in self.running:
-            raise InputError(f"worker {worker} has no batch")
-        return self.running.pop(worker)
-
-    def becomes_idle(self, worker: int, now_us: float) -> None:
-        """``worker`` is there and idle."""
-        self.free_us[worker] = now_us
-        heappush(self._idle, (now_us, worker))
-
-    def _is_idle(self, since_us: float, worker: int) -> bool:
-        return worker not in self.running and since_us == self.free_us[worker]
-
-    def adds(self, now_us: float, worker: int | None = None) -> int:
-        """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
-        dead = [at for at in np.flatnonzero(np.isinf(self.free_us)) if at not in self.running]
-        if worker is None and not dead:
-            self.free_us = np.append(self.free_us, now_us)
-        number = int(dead[0] if dead else len(self.free_us) - 1) if worker is None else worker
-        self.becomes_idle(number, now_us)
-        return number
 
 
 class Dispatcher:
@@ -140,8 +55,7 @@ class Dispatcher:
     def __init__(self, policy: Policy, workers: int | Workers = 1):
         self.policy = policy
         self.workers = Workers(workers) if isinstance(workers, int) else workers
-        self.queue = EdfQueue()
-        self.queue.free_us, self.queue.concurrent_slots = self.workers.free_us, self.workers.concurrent_slots
+        self.queue = EdfQueue(self.workers)
         self.outcomes: Counter[RequestOutcome] = Counter()
 
     @property
@@ -170,7 +84,6 @@ class Dispatcher:
             for query in self.queue.expire(now_us)
         ]
         worker = self.workers.idle()
-        self.queue.free_us = self.workers.free_us
         while worker is not None and self.queue:
             dropped += self._shed(now_us)
             outcome = RequestOutcome.REJECTED
@@ -210,7 +123,7 @@ class Dispatcher:
     def lost(self, worker: int) -> Batch | None:
         """``worker`` is no more, whatever becomes of its batch, which is returned; None when it was idle."""
         batch = self.workers.ends(worker) if worker in self.running else None
-        self.workers.free_us[worker] = math.inf
+        self.workers.remove(worker)
         return batch
 
     def answered(self, batch: Batch, now_us: float) -> None:
@@ -229,7 +142,7 @@ class Dispatcher:
 
     def expects(self, worker: int, free_us: float) -> None:
         """``worker`` will come free at this instant, and not as planned (``inf``: never)."""
-        self.workers.free_us[worker] = free_us
+        self.workers.expects(worker, free_us)
 
     @property
     def next_expiry_us(self) -> float:

@@ -6,7 +6,8 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -17,21 +18,41 @@ RECENT = 4_096
 _FIRST_ROOM = 1_024
 
 
+class WorkerState(Protocol):
+    """What a queue reports of the workers that serve it."""
+
+    @property
+    def free_us(self) -> np.ndarray: ...
+
+    def concurrent_slots(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class FixedWorkers:
+    """Workers whose state does not change: one that is idle, where nothing else is given."""
+
+    free_us: np.ndarray = field(default_factory=lambda: np.zeros(1))
+    slots: int = 2
+
+    def concurrent_slots(self) -> int:
+        return self.slots
+
+
 class EdfQueue:
     """Queries by deadline, then priority, then arrival, then order of pushing.
 
-    Besides the queries the queue says what a policy may want to know of its surroundings: ``deadlines_us``: float64
-    [examples waiting], one deadline per example, ascending. ``levels``: float64, likewise, their priorities, ``inf``
-    for none. ``arrived_us``: float64, instants of the last ``RECENT`` arrivals, ascending. ``free_us``: float64
-    [workers], for each worker that serves this queue the instant at which it comes free (in the past: it is idle); the
-    dispatcher sets it, one idle worker unless told. ``concurrent``: asked for how many versions of one query could
-    begin now, each on a worker; two unless told.
+    Besides the queries the queue reports what a policy may need: ``deadlines_us``: float64 [examples waiting], one
+    deadline per example, ascending. ``levels``: float64, their priorities, ``inf`` for none. ``arrived_us``: float64,
+    instants of the last ``RECENT`` arrivals, ascending. ``free_us``: float64 [workers], for each of the queue's
+    ``workers`` the instant at which it becomes idle (in the past: it is idle). ``concurrent_slots``: how many versions
+    of one query could begin now, each on a worker.
 
     A push that comes last in the order, as with equal times allowed, costs O(1); any other moves what lies behind.
     Source: superserve, §5 (the router's queue).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: WorkerState | None = None):
+        self._workers = workers or FixedWorkers()
         self._entries: list[tuple[tuple[float, float, float], int, Query]] = []
         self._first = 0
         self._pushed = 0
@@ -40,8 +61,13 @@ class EdfQueue:
         self._head = self._tail = 0
         self._arrivals = np.empty(2 * RECENT)
         self._arrived = 0
-        self.free_us: np.ndarray = np.zeros(1)
-        self.concurrent_slots: Callable[[], int] = lambda: 2
+
+    @property
+    def free_us(self) -> np.ndarray:
+        return self._workers.free_us
+
+    def concurrent_slots(self) -> int:
+        return self._workers.concurrent_slots()
 
     @property
     def deadlines_us(self) -> np.ndarray:

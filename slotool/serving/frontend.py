@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from slotool.serving import bounds, rejections
-from slotool.serving.admission import REJECTION, Admission
+from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
@@ -61,10 +61,22 @@ class FrontEnd:
         self.feedback = {name: Feedback() for name in self.models}
         self.live = Live(self.router.waiting)
         self.admission = Admission()
+        self._selector: IdleTrackingSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
+
+    def watch_loop(self, selector: IdleTrackingSelector) -> None:
+        """Measure the load of the event loop that ``selector`` serves, from now on."""
+        self._selector = selector
+        self.admission.listen_to(lambda: selector.idle_s)
+
+    def _arrives_alone(self) -> bool:
+        """Whether no other request arrived in this iteration of the event loop: one that might be more urgent, or share
+        a call."""
+        selector = self._selector
+        return selector is not None and selector.ready <= 1 and self.admission.in_progress <= 1
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
@@ -107,7 +119,8 @@ class FrontEnd:
         answered = False
         self.admission.begin()
         try:
-            answer = await self.router.answer(served.name, x, options, arrival_us, is_disconnected)
+            alone = self._arrives_alone()
+            answer = await self.router.answer(served.name, x, options, arrival_us, is_disconnected, alone=alone)
             answered = True
         except Rejection:
             self.statistics[served.name].rejected(self.router.now_us() - arrival_us)

@@ -73,9 +73,18 @@ class ModelQueue:
     def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Rejection | None]):
         self.served = served
         self._no_worker = no_worker
-        self.switched_to: OperatingPoint | None = None
+        self._switched_to: OperatingPoint | None = None
         self.dispatcher = Dispatcher(served.policy, workers)
         self.pending: dict[str, PendingRequest] = {}
+
+    def replace(self, served: ServedModel) -> None:
+        """From the next dispatch on, choose by another policy."""
+        self.served, self.dispatcher.policy = served, served.policy
+
+    def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
+        """The point before ``point``, where that is another one; None otherwise."""
+        before, self._switched_to = self._switched_to, point
+        return before if before != point else None
 
     def reject(self, drops: Sequence[Drop], now_us: float) -> None:
         for drop in drops:

@@ -27,13 +27,13 @@ from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-# Turns of the event loop between two dispatches: requests are read in the first, in the second their handlers run and
-# closed connections are read, in the third these are noted. Only then does the queue hold all that arrived during the
-# last dispatch, and is it known who has left.
-READING_TURNS = 3
-# The loop has been away for so long that somebody may have come, more urgent than those who wait, or left again.
+# Iterations of the event loop between two dispatches. The first reads requests, the second runs their handlers and
+# reads closed connections, the third marks those requests. Only then does the queue hold all that arrived during the
+# last dispatch, without the requests of clients that have left.
+READING_ITERATIONS = 3
+# After a blocking call of this length more urgent requests may have arrived, or clients may have left.
 LONG_US = 1_000.0
-# A request is given to a worker so often; one that takes three workers with it is taken to be the reason.
+# Calls that a request may be part of. One whose call kills three workers is taken to be the cause.
 MAX_ATTEMPTS = 3
 
 
@@ -43,14 +43,14 @@ def monotonic_us() -> float:
 
 
 class Router:
-    """Has requests wait in EDF order, and gives the most urgent to a worker as soon as one is idle.
+    """Queues requests in EDF order and gives the most urgent to a worker as soon as one is idle.
 
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
-    what has arrived after each that is long, and after a millisecond of short ones, so that an urgent newcomer
-    overtakes. A request whose worker is lost is given to another one while its deadline lasts. Deadlines are brought
-    forward by ``headroom``, learnt from answers. ``max_queue``: requests waiting beyond this are rejected on arrival.
-    ``default_deadline_us``: for so long those without a deadline wait for a worker (``inf``: for ever).
-    ``events``: told of workers lost and replaced and of models switched. ``clock_us`` may be replaced in tests. Use it
+    new arrivals after each long call, and after a millisecond of short calls: an urgent request overtakes. A request
+    whose worker is lost goes to another worker until its deadline. Deadlines are brought forward by ``headroom``, a
+    latency headroom estimated from recent answers. ``max_queue``: requests waiting beyond this are rejected on arrival.
+    ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
+    ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests. Use it
     from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
     ``RunError`` when one cannot run.
     """
@@ -73,15 +73,12 @@ class Router:
         self.engine = engine or InlineInferenceEngine()
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
-        # Whether nobody else has come in this turn of the event loop, who might be more urgent or share a call. The
-        # server knows.
-        self.comes_alone: Callable[[], bool] = lambda: False
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
         self._queues = {name: ModelQueue(served, self._workers, self._no_worker) for name, served in models.items()}
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._ended: Rejection | None = None
-        self.is_draining = False
+        self._is_draining = False
         self._numbered = 0
         self._scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
@@ -91,11 +88,11 @@ class Router:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """What is served, as it is now."""
+        """The served models, by name."""
         return {name: model_queue.served for name, model_queue in self._queues.items()}
 
     def model(self, name: str) -> ServedModel | None:
-        """The model of this name as it is served now."""
+        """The served model of this name, or None."""
         model_queue = self._queues.get(name)
         return None if model_queue is None else model_queue.served
 
@@ -104,48 +101,60 @@ class Router:
         return sum(len(model_queue.dispatcher.queue) for model_queue in self._queues.values())
 
     def alive(self) -> int:
-        """Workers that are there, busy or not."""
+        """Number of live workers, busy or not."""
         return int(np.isfinite(self._workers.free_us).sum())
 
     def busy(self) -> int:
-        """Workers that are at a call."""
+        """Number of workers with a call in progress."""
         return len(self._workers.running)
 
     def unready(self) -> Rejection | None:
-        """Why no request could be answered now; None while a worker is there that has every model warm."""
-        return rejections.stopping() if self.is_draining else self._no_worker()
+        """Why the server is not ready; None while some worker has every model warm."""
+        return rejections.stopping() if self._is_draining else self._no_worker()
 
     def listen(self) -> None:
         """From now on notice, in the running event loop, workers that are lost while they are idle."""
         self.engine.listen()
 
+    def begin_drain(self) -> None:
+        """Report not ready from now on; requests that come all the same are still answered."""
+        self._is_draining = True
+
     def end(self) -> None:
-        """Reject everybody who is not answered yet, also those whose call has not ended, and all who come."""
+        """Reject all requests in the queue and in progress, and all later ones."""
         self._ended = rejections.stopping()
         for model_queue in self._queues.values():
             model_queue.end(self._ended)
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Close the engine."""
         if self._alarm is not None:
             self._alarm.cancel()
         self.engine.close()
 
     def replace(self, served: ServedModel) -> None:
-        """From the next dispatch on, choose by another policy or other rules; nobody who waits is lost.
+        """From the next dispatch on, choose by another policy or other rules; waiting requests stay in the queue.
 
         Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
         """
         self.engine.prepare(served.name, served.policy.points)
         model_queue = self._queues[served.name]
-        model_queue.served, model_queue.dispatcher.policy = served, served.policy
+        model_queue.replace(served)
 
     async def answer(
-        self, name: str, x: np.ndarray, options: RequestOptions, arrival_us: float, is_disconnected: Callable[[], bool]
+        self,
+        name: str,
+        x: np.ndarray,
+        options: RequestOptions,
+        arrival_us: float,
+        is_disconnected: Callable[[], bool],
+        *,
+        alone: bool = False,
     ) -> InferenceResult:
         """The answer for ``x`` (float32 [n, *input_shape]) of the model ``name``, when its turn has come.
 
-        ``is_disconnected`` tells, just before any work is done, whether the client has left. Raises ``Rejection``.
+        ``is_disconnected`` is called just before any work is done: the client may have left. ``alone``: no other
+        request arrived in this iteration of the event loop, so it is dispatched at once. Raises ``Rejection``.
         """
         model_queue = self._queues[name]
         if self._ended is not None:
@@ -173,7 +182,7 @@ class Router:
         request = model_queue.pending[query.id] = PendingRequest(query, x, future, is_disconnected, headroom_us)
         model_queue.dispatcher.arrive(query)
         self._default_deadline.begin(model_queue, query)
-        if self._scheduled or not self.comes_alone():
+        if self._scheduled or not alone:
             self._wake()
         else:
             self._dispatch()
@@ -195,23 +204,24 @@ class Router:
         if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
             raise no_worker
 
-    def _wake(self, turns: int = 0) -> None:
+    def _wake(self, iterations: int = 0) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._dispatch_after(turns)
+            self._dispatch_after(iterations)
 
     def _wake_if_needed(self, blocked_us: float = 0.0) -> None:
-        # A turn of the loop costs a look at all sockets: it is for those who wait, or may have come meanwhile.
+        # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
+        # meanwhile.
         if self.waiting() or blocked_us > LONG_US:
-            self._wake(READING_TURNS)
+            self._wake(READING_ITERATIONS)
 
-    def _dispatch_after(self, turns: int) -> None:
-        then = (self._dispatch_after, turns - 1) if turns else (self._dispatch,)
+    def _dispatch_after(self, iterations: int) -> None:
+        then = (self._dispatch_after, iterations - 1) if iterations else (self._dispatch,)
         asyncio.get_running_loop().call_soon(*then)
 
     def _dispatch(self) -> None:
-        """Serve the most urgent queries of all queues while a worker is idle; in the loop itself not for long at a
-        time, for the loop has to read what arrives meanwhile."""
+        """Serve the most urgent queries of all queues while a worker is idle. Where calls run in the loop itself, this
+        takes at most ``LONG_US`` at a time, so that the loop reads new arrivals."""
         self._scheduled = False
         began_us = now_us = self.now_us()
         self._default_deadline.expire(now_us)
@@ -229,9 +239,7 @@ class Router:
             self._wake_if_needed(blocked_us=now_us - began_us)
         elif self.waiting():
             for model_queue in self._queues.values():
-                model_queue.reject(
-                    model_queue.dispatcher.next_batch(now_us)[1], now_us
-                )  # those whose deadline has come
+                model_queue.reject(model_queue.dispatcher.next_batch(now_us)[1], now_us)  # expired ones
             self._set_alarm()
 
     def _turn(self, model_queue: ModelQueue, now_us: float) -> None:
@@ -248,8 +256,8 @@ class Router:
         self._call(model_queue, batch, [request for request in requests if not request.future.done()])
 
     def _note_switch(self, model_queue: ModelQueue, point: OperatingPoint) -> None:
-        before, model_queue.switched_to = model_queue.switched_to, point
-        if before is not None and before != point:
+        before = model_queue.switches_to(point)
+        if before is not None:
             name = model_queue.served.name
             self.metrics.switched(name)
             self.events.emit("switch", f"{name}: {before} to {point}", model=name, before=before.key, point=point.key)
@@ -258,20 +266,20 @@ class Router:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else np.concatenate([request.x for request in wanted])
-        settle = partial(self._call_ended, model_queue, batch, wanted)
+        on_end = partial(self._call_ended, model_queue, batch, wanted)
         if batch.second_worker is None:
-            self._start_call(batch.worker, model_queue, batch.decision.point, x, settle)
+            self._start_call(batch.worker, model_queue, batch.decision.point, x, on_end)
             return
         plan = ensemble_plan(model_queue.served.model, batch.decision.point)
         assert plan.second is not None
-        ensemble_call = EnsembleCall(plan, settle, partial(self._cancel, batch.second_worker, model_queue))
+        ensemble_call = EnsembleCall(plan, on_end, partial(self._cancel, batch.second_worker, model_queue))
         self._start_call(batch.second_worker, model_queue, plan.second, x, ensemble_call.second)
         self._start_call(batch.worker, model_queue, plan.first, x, ensemble_call.first)
 
     def _start_call(
-        self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: np.ndarray, tell: OutcomeCallback
+        self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: np.ndarray, report: OutcomeCallback
     ) -> None:
-        """A call for one worker; ``tell`` is told its outcome when the worker is idle again or gone."""
+        """Start a call on one worker; ``report`` receives its outcome when the worker is idle again or lost."""
 
         def done(outcome: CallOutcome) -> None:
             now_us = self.now_us()
@@ -280,7 +288,7 @@ class Router:
                 self.events.emit("worker-lost", str(outcome), worker=worker)
             else:
                 model_queue.dispatcher.ended(worker, now_us)
-            tell(outcome, now_us)
+            report(outcome, now_us)
             self._wake_if_needed()
 
         try:
@@ -333,7 +341,7 @@ class Router:
                 request.future.set_result(InferenceResult(part, batch.decision, *timing, examples, query.id))
 
     def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
-        """The batch of a lost worker waits again, but for those who have been in too many such calls."""
+        """The batch of a lost worker waits again, except requests that were in too many such calls."""
         for query in batch.queries:
             request = model_queue.pending[query.id]
             request.attempts += 1
@@ -347,7 +355,7 @@ class Router:
                 self.metrics.retried(model_queue.served.name)
 
     def _retry_separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
-        """Of a batch that failed each request is tried by itself, so that one does not take the others with it."""
+        """Retry each request of a failed batch by itself: one bad request must not fail the others."""
         for query in batch.queries:
             request = model_queue.pending.pop(query.id)
             if len(batch.queries) > 1 and not request.future.done():
@@ -359,18 +367,18 @@ class Router:
                 request.reject(rejections.failed(error))
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
-        """The engine's word on a worker that is not in a call, or is there again."""
+        """A worker without a call was lost, or one was replaced."""
         if alive:
             self._workers.adds(self.now_us(), worker)
             self.metrics.worker_restarted()
             self._wake()
             self.events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
         else:
-            self._workers.free_us[worker] = math.inf
-            self.events.emit("worker-lost", f"worker {worker} ended while it was in no call", worker=worker)
+            self._workers.remove(worker)
+            self.events.emit("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
 
     def _set_alarm(self) -> None:
-        """All workers are busy: come back when the first deadline passes, so that nobody is left without a word."""
+        """All workers are busy: wake at the next deadline, to reject what expires."""
         if self._alarm is not None:
             self._alarm.cancel()
         soonest_us = min(model_queue.dispatcher.next_expiry_us for model_queue in self._queues.values())
@@ -381,7 +389,7 @@ class Router:
 
 
 def _expected(model: ElasticModel, x: np.ndarray) -> dict[OperatingPoint, float] | None:
-    """Per point the least accuracy any example of ``x`` may expect, so that the request's minimum holds for each."""
+    """Per point the lowest expected accuracy of any example of ``x``: the request's minimum must hold for each."""
     each = [model.expected_accuracy(x[i : i + 1]) for i in range(len(x))]
     known = [expected for expected in each if expected is not None]
     if len(known) < len(each):

@@ -153,7 +153,7 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         logging.getLogger("uvicorn.error").addFilter(_says_something)
-        self._front, self._admission, self._router = front, front.admission, front.router
+        self._front, self._router = front, front.router
         self._on_ready = on_ready
         self._secondary = secondary
         self._drain_s = drain_s
@@ -163,8 +163,7 @@ class Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         selector = IdleTrackingSelector()
-        self._admission.listen_to(lambda: selector.idle_s)
-        self._router.comes_alone = lambda: selector.ready <= 1 and self._admission.in_progress <= 1
+        self._front.watch_loop(selector)
         with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
             runner.run(self.serve(sockets=sockets))
 
@@ -179,7 +178,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
-        self._router.is_draining = True
+        self._router.begin_drain()
         ends_s = time.monotonic() + self._drain_s
         # Whoever is not answered by then is told so, and has a moment to hear it.
         telling = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)

@@ -39,7 +39,7 @@ class _Loop:
         self._arrived, self._calls, self._busy_us = 0, 0, 0.0
 
     def run(self) -> SimulationResult:
-        state, free_us, death_us = self._state, self._state.queue.free_us, self._scenario.death_us
+        state, free_us, death_us = self._state, self._state.workers.free_us, self._scenario.death_us
         now_us = 0.0
         while True:
             worker = int(np.argmin(free_us))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slotool.scheduling.edf import EdfQueue
+from slotool.scheduling.edf import EdfQueue, WorkerState
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.space import ControlSpace
@@ -43,8 +43,8 @@ def demanding_queries() -> list[Query]:
     ]  # fmt: skip
 
 
-def queue_of(*queries: Query) -> EdfQueue:
-    queue = EdfQueue()
+def queue_of(*queries: Query, workers: WorkerState | None = None) -> EdfQueue:
+    queue = EdfQueue(workers)
     for query in queries:
         queue.push(query)
     return queue

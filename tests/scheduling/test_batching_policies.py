@@ -25,6 +25,7 @@ from slotool.scheduling.batching import (
     make_policy,
 )
 from slotool.scheduling.batching.values import value_tables
+from slotool.scheduling.edf import FixedWorkers
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, PolicyConformance, queue_of, three_versions
 
@@ -152,8 +153,8 @@ def test_switching_follows_the_rate_of_the_window_per_worker() -> None:
     rates = {SMALL: 1_000.0, MEDIUM: 100.0, LARGE: 10.0}
     for per_s, workers, expected in ((8, 1, LARGE), (50, 1, MEDIUM), (45, 5, LARGE), (500, 1, SMALL), (4e3, 1, SMALL)):
         gap_us = 1e6 / per_s
-        queue = queue_of(*(Query(str(i), NOW_US - i * gap_us, NOW_US + 1e6) for i in reversed(range(int(per_s)))))
-        queue.free_us = np.array([0.0] * workers + [math.inf])
+        asked = (Query(str(i), NOW_US - i * gap_us, NOW_US + 1e6) for i in reversed(range(int(per_s))))
+        queue = queue_of(*asked, workers=FixedWorkers(np.array([0.0] * workers + [math.inf])))
         decision = ModelSwitching(three_versions(), rates).decide(NOW_US, queue)
         assert isinstance(decision, Decision)
         assert decision.point == expected, per_s

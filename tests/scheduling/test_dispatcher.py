@@ -14,6 +14,7 @@ from slotool.errors import InputError
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import Dispatcher, EdfQueue, FixedPoint, Query, RequestOutcome, ToleranceTiers, Workers
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
+from slotool.scheduling.edf import FixedWorkers
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
 
@@ -149,7 +150,7 @@ def test_of_a_pair_that_lost_a_worker_everybody_waits_again() -> None:
 
 
 def test_a_worker_that_takes_both_versions_itself_needs_no_other() -> None:
-    state = conc(Workers(1, pairs=True))
+    state = conc(Workers(1, runs_ensemble_calls=True))
     state.arrive(Query("q", 0.0, 5_000.0, 0.1))
     batch, _ = state.next_batch(0.0)
     assert batch
@@ -191,8 +192,8 @@ def quickest_us(count: int, workers: int) -> np.ndarray:
 
 @given(st.lists(st.tuples(st.integers(100, 3_000), st.integers(0, 3)), min_size=1, max_size=40), st.integers(1, 3))
 def test_only_who_is_less_important_gives_way_and_only_if_somebody_must(asked: list, workers: int) -> None:
-    queue = queue_of(*(Query(str(i), NOW_US, NOW_US + s, priority=p) for i, (s, p) in enumerate(asked)))
-    queue.free_us = np.zeros(workers)
+    queries = (Query(str(i), NOW_US, NOW_US + s, priority=p) for i, (s, p) in enumerate(asked))
+    queue = queue_of(*queries, workers=FixedWorkers(np.zeros(workers)))
     policy, before = ValueIteration(GRID), list(queue)
     feasible = (quickest_us(len(queue), workers) <= queue.deadlines_us).all()
     gone = []

@@ -23,6 +23,7 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
+from slotool.scheduling.edf import FixedWorkers
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, PolicyConformance, queue_of, three_versions
 
@@ -140,18 +141,18 @@ def test_tiers_go_stricter_when_the_deadline_needs_it_never_wider() -> None:
 
 def test_conc_is_taken_in_turn_where_one_worker_is_idle_and_the_deadline_allows() -> None:
     policy = ToleranceTiers(rules(), three_versions())
-    queue = queue_of(Query("q", NOW_US, NOW_US + 5_000.0, 0.05))
-    assert policy.decide(NOW_US, queue).concurrent  # type: ignore[union-attr]
-    queue.concurrent_slots = lambda: 1
+    query, one_idle = Query("q", NOW_US, NOW_US + 5_000.0, 0.05), FixedWorkers(slots=1)
+    assert policy.decide(NOW_US, queue_of(query)).concurrent  # type: ignore[union-attr]
+    queue = queue_of(query, workers=one_idle)
     decision = policy.decide(NOW_US, queue)
     assert isinstance(decision, Decision)
     assert not decision.concurrent
     assert decision.point == in_turn(CONC)
     assert decision.point in policy.points
     assert "one worker is idle" in decision.reason
-    urgent = queue_of(Query("q", NOW_US, NOW_US + 2_050.0, 0.05))
-    assert policy.decide(NOW_US, urgent).point == CONC  # type: ignore[union-attr]
-    urgent.concurrent_slots = queue.concurrent_slots
+    query = Query("q", NOW_US, NOW_US + 2_050.0, 0.05)
+    assert policy.decide(NOW_US, queue_of(query)).point == CONC  # type: ignore[union-attr]
+    urgent = queue_of(query, workers=one_idle)
     assert policy.decide(NOW_US, urgent).point == BEST, "2,100 µs in turn are too long"  # type: ignore[union-attr]
 
 

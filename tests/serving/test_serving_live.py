@@ -220,7 +220,7 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"tolerance": -0.1}, "a number from 0 on"),
         ({"tolerance": "0.1"}, "a number from 0 on"),
         ({"tolerance": True}, "a number from 0 on"),
-        ({"tempo": 3}, "none is called 'tempo'"),
+        ({"tempo": 3}, "'tempo' is no runtime setting"),
         ([], "not a JSON object"),
         ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
     ],

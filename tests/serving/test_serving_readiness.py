@@ -162,7 +162,7 @@ def test_who_is_not_answered_by_the_drains_end_is_told_so() -> None:
         router = Router({"three": served(ThreeLinear())}, engine)
         at_work, waiting = ask(router), ask(router)
         await asyncio.sleep(0.01)
-        router.is_draining = True
+        router.begin_drain()
         unready = router.unready()
         assert unready is not None
         assert unready.cause == "stopping"
