@@ -1,4 +1,4 @@
-"""``slotool generate arrivals``: when requests come, written to a file that simulate and loadtest replay."""
+"""``slotool generate arrivals``: arrival instants, written to a file that simulate and loadtest replay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import Force, Json, Out, Seed, parse_duration, parse_numbers
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 Kind = Annotated[str, typer.Option("--kind", help="poisson, bursty, time-varying or markov.")]
 Rate = Annotated[
-    float | None, typer.Option("--rate", min=1e-6, help="Arrivals per second: the mean, or where a ramp ends.")
+    float | None, typer.Option("--rate", min=1e-6, help="Arrivals per second: the mean, or the end of a ramp.")
 ]
 Trace = Annotated[
     Path | None,
@@ -37,10 +38,10 @@ def generate_arrivals(
         float, typer.Option("--cv2", min=0.0, help="Squared variation of gaps: bursty, time-varying; 1 is Poisson.")
     ] = 1.0,
     from_rate: Annotated[
-        float | None, typer.Option("--from-rate", min=1e-6, help="time-varying: where the ramp begins.")
+        float | None, typer.Option("--from-rate", min=1e-6, help="time-varying: rate at the start of the ramp.")
     ] = None,
     acceleration: Annotated[
-        float, typer.Option("--acceleration", min=1e-9, help="time-varying: arrivals/s gained each second.")
+        float, typer.Option("--acceleration", min=1e-9, help="time-varying: change of the rate per second.")
     ] = 100.0,
     rates: Annotated[str | None, typer.Option("--rates", help="markov: the rates, e.g. 100,800.")] = None,
     stay: Annotated[str, typer.Option("--stay", help="markov: mean time at one rate.")] = "1s",
@@ -60,6 +61,7 @@ def generate_arrivals(
     from slotool.cli.output import Output
     from slotool.workloads import ArrivalTable, RecordedInstants, read_trace
 
+    _refuse_foreign_options(kind, traced=trace is not None)
     refuse_existing(out, force)
     wanted_s = parse_duration(duration, "--duration")
     if trace is not None:
@@ -70,10 +72,19 @@ def generate_arrivals(
     times_s = process.times(wanted_s or own_s, seed)
     if not len(times_s):
         raise typer.BadParameter("nothing arrives in that time", param_hint="--duration")
-    told: dict[str, object] = {"kind": process.name, "trace": None if trace is None else trace.name, "seed": seed,
+    facts: dict[str, object] = {"kind": process.name, "trace": None if trace is None else trace.name, "seed": seed,
             "mean_rate_per_s": process.mean_rate_per_s, "duration_s": wanted_s or own_s}  # fmt: skip
-    ArrivalTable.of([{"arrival_s": time} for time in times_s], told).save(out)
-    _report(Output(as_json=json), out, told, times_s)
+    ArrivalTable.of([{"arrival_s": time} for time in times_s], facts).save(out)
+    _report(Output(as_json=json), out, facts, times_s)
+
+
+def _refuse_foreign_options(kind: str, *, traced: bool) -> None:
+    """A usage error for an option of another arrival process."""
+    own = {"bursty": {"base", "cv2"}, "time-varying": {"from_rate", "acceleration", "cv2"}, "markov": {"rates", "stay"}}
+    foreign = set().union(*own.values()) - (set() if traced else own.get(kind, set()))
+    refuse_without_effect(sorted(foreign), "with --trace" if traced else f"with --kind {kind}")
+    if traced:
+        refuse_without_effect(("kind",), "with --trace")
 
 
 def _process(
@@ -103,7 +114,7 @@ def _process(
     raise typer.BadParameter(f"{kind!r} is none of poisson, bursty, time-varying and markov", param_hint="--kind")
 
 
-def _report(output: object, out: Path, told: dict[str, object], times_s: object) -> None:
+def _report(output: object, out: Path, facts: dict[str, object], times_s: object) -> None:
     import numpy as np
 
     from slotool.cli.output import Output, duration, number, table
@@ -112,9 +123,9 @@ def _report(output: object, out: Path, told: dict[str, object], times_s: object)
     assert isinstance(times_s, np.ndarray)
     gaps = np.diff(times_s)
     cv2 = float(gaps.var() / gaps.mean() ** 2) if len(gaps) > 1 and gaps.mean() > 0 else float("nan")
-    length = float(told["duration_s"])  # type: ignore[arg-type]
+    length = float(facts["duration_s"])  # type: ignore[arg-type]
     counts = np.histogram(times_s, np.arange(0.0, max(1.0, np.floor(length)) + 1.0))[0]
-    document = {"out": str(out), **told, "arrivals": len(times_s), "cv2": cv2, "busiest_second": int(counts.max())}
+    document = {"out": str(out), **facts, "arrivals": len(times_s), "cv2": cv2, "busiest_second": int(counts.max())}
     rows = [
         ["arrivals", f"{len(times_s):,}"],
         ["over", duration(length)],
@@ -123,5 +134,5 @@ def _report(output: object, out: Path, told: dict[str, object], times_s: object)
         ["squared variation of gaps", number(cv2)],
     ]
     output.result(
-        "generate-arrivals", document, table(f"Arrivals ({told['kind']})", ["fact", "value"], rows), f"wrote {out}"
+        "generate-arrivals", document, table(f"Arrivals ({facts['kind']})", ["fact", "value"], rows), f"wrote {out}"
     )

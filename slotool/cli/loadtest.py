@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import DataName, Force, Json, Out, Seed
+from slotool.cli.commands import refuse_without_effect
+from slotool.cli.options import DataName, Force, Json, Out, Seed, parse_duration
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.data import Dataset
     from slotool.workloads import ArrivalProcess
-    from slotool.workloads.channels import Target
+    from slotool.workloads.channels import TargetServer
     from slotool.workloads.client import LoadPlan, LoadRun
     from slotool.workloads.requests import RequestLog
 
-# A client later than this share of the deadline (or of the median latency) measures itself.
-NOTICEABLE_LATENESS = 0.1
-# A client that sends less than this share of what was asked for could not keep the rate.
+# A send delay above this share of the deadline (or of the median latency) distorts the result.
+NOTICEABLE_SEND_DELAY = 0.1
+# Below this share of the target rate the client could not keep up.
 ACHIEVED = 0.98
+
+_LOAD, _SERVER, _REQUESTS = "Load", "Server", "Request options"
 
 
 def register(app: typer.Typer) -> None:
@@ -32,58 +35,93 @@ def loadtest(
     url: Annotated[str, typer.Argument(help="The server, e.g. http://127.0.0.1:8000.")],
     out: Out,
     model: Annotated[
-        str | None, typer.Option("--model", help="Which model.", show_default="the first the server lists")
+        str | None,
+        typer.Option(
+            "--model", help="Which model.", show_default="the first the server lists", rich_help_panel=_SERVER
+        ),
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0.001, help="Requests per second, on average.")] = 200.0,
-    duration: Annotated[float, typer.Option("--duration", min=0.001, help="Seconds of sending.")] = 10.0,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.001, help="Mean requests per second.", rich_help_panel=_LOAD)
+    ] = 200.0,
+    duration: Annotated[
+        str, typer.Option("--duration", help="How long to send, e.g. 30s or 2min.", rich_help_panel=_LOAD)
+    ] = "10s",
     arrivals_file: Annotated[
         Path | None,
-        typer.Option("--arrivals", help="Replay the arrivals of this file (see generate arrivals); else Poisson."),
+        typer.Option(
+            "--arrivals",
+            help="Replay this file of slotool generate arrivals, instead of Poisson arrivals.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     data: DataName = "auto",
-    protocol: Annotated[str, typer.Option("--protocol", help="http or grpc.")] = "http",
+    protocol: Annotated[str, typer.Option("--protocol", help="http or grpc.", rich_help_panel=_SERVER)] = "http",
     endpoint: Annotated[
-        str, typer.Option("--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).")
+        str,
+        typer.Option(
+            "--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).", rich_help_panel=_SERVER
+        ),
     ] = "infer",
     processes: Annotated[
-        int, typer.Option("--processes", min=1, max=256, help="Client processes that share the sending.")
+        int, typer.Option("--processes", min=1, max=256, help="Client processes.", rich_help_panel=_LOAD)
     ] = 1,
     deadline_ms: Annotated[
-        float | None, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")
+        float | None,
+        typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.", rich_help_panel=_REQUESTS),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.")
+        float | None,
+        typer.Option("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.", rich_help_panel=_REQUESTS),
     ] = None,
     objective: Annotated[
-        str | None, typer.Option("--objective", help="What the tolerance is to save: response-time or cost.")
+        str | None,
+        typer.Option("--objective", help="What the tolerance saves: response-time or cost.", rich_help_panel=_REQUESTS),
     ] = None,
     min_accuracy: Annotated[
-        float | None, typer.Option("--min-accuracy", min=0.0, max=1.0, help="Accuracy every answer should have.")
+        float | None,
+        typer.Option(
+            "--min-accuracy",
+            min=0.0,
+            max=1.0,
+            help="Accuracy that every answer should have.",
+            rich_help_panel=_REQUESTS,
+        ),
     ] = None,
     priority: Annotated[
         str | None,
-        typer.Option("--priority", help="Of every request, 1 being the most important; or shares: 1=0.2,2=0.3."),
+        typer.Option(
+            "--priority",
+            help="Priority of every request, 1 the highest; or shares: 1=0.2,2=0.3.",
+            rich_help_panel=_REQUESTS,
+        ),
     ] = None,
-    slo: Annotated[
+    target: Annotated[
         float | None,
-        typer.Option("--slo", min=0.0, max=1.0, help="Exit 1 when fewer than this share meet the deadline, e.g. 0.99."),
+        typer.Option(
+            "--target", min=0.0, max=1.0, help="Exit 1 when fewer than this share meet the deadline, e.g. 0.99."
+        ),
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds until a request is given up.")] = 10.0,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=0.1, help="Seconds until a request counts as failed.", rich_help_panel=_SERVER),
+    ] = 10.0,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="The server is another machine, and its owner agrees.")
+        bool,
+        typer.Option(
+            "--allow-remote", help="Allow another machine, whose owner expects this load.", rich_help_panel=_SERVER
+        ),
     ] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send real test examples at Poisson instants, or a file's, open loop, and write what became of each request.
+    """Send test examples to a server, open loop, at Poisson or recorded instants, and log each request.
 
-    Every request leaves when it is due, however many are outstanding, and its latency counts from that instant.
-    Effective accuracy is the share of all requests sent that were answered correctly and in time. A client that is
-    late itself is warned about; an SLO missed for that reason alone is no verdict but a failed run (exit 3).
-    A server's bearer token is taken from $SLOTOOL_TOKEN.
+    Every request is sent when it is due, however many are outstanding, and its latency counts from that instant.
+    Effective accuracy is the share of all requests that were answered correctly and in time. A target missed because
+    the client sent late is no verdict but a failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
 
-    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10 --deadline-ms 20
+    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --endpoint compute --tolerance 0.05
 
@@ -92,34 +130,37 @@ def loadtest(
     Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --rate 1000 --processes 2
     """
     form, shares = _form(protocol, endpoint), _shares(priority)
-    _check_terms(deadline_ms, tolerance, objective, min_accuracy, slo)
+    _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.data import load_dataset
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
-    from slotool.workloads.channels import Target, ask_first_model
+    from slotool.workloads.channels import TargetServer, ask_first_model
     from slotool.workloads.client import LoadPlan
     from slotool.workloads.endpoint import Terms
     from slotool.workloads.target import server_address
 
+    duration_s = parse_duration(duration, "--duration")
+    assert duration_s is not None
     address = server_address(url, scheme=protocol, allow_remote=allow_remote)
     refuse_existing(out, force)
     arrivals: ArrivalProcess = Poisson(rate)
     if arrivals_file is not None:
+        refuse_without_effect(("rate", "duration"), "with --arrivals")
         arrivals = RecordedInstants(ArrivalTable.load(arrivals_file).times_s, from_start=True)
-        rate, duration = arrivals.mean_rate_per_s, arrivals.duration_s
+        rate, duration_s = arrivals.mean_rate_per_s, arrivals.duration_s
     dataset = load_dataset(data)
-    plan = LoadPlan.draw(arrivals, duration, dataset.test, seed, shares)
+    plan = LoadPlan.draw(arrivals, duration_s, dataset.test, seed, shares)
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
-    target = Target(address, form, model or ask_first_model(address, form), terms, timeout)
-    provenance = _provenance(target, dataset, arrivals.name, rate, duration, seed)
+    server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout)
+    provenance = _provenance(server, dataset, arrivals.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": priority}
     output = Output(as_json=json)
-    with output.progress(f"{address}: {rate:g} requests/s for {duration:g} s", total=len(plan)) as progress:
-        log = _drive(_run(plan, target, processes, progress.advance), out, provenance)
-    _report(output, log, out, slo)
-    if slo is not None and deadline_ms is not None:
-        _judge(log.summary(), slo, deadline_ms)
+    with output.progress(f"{address}: {rate:g} requests/s for {duration_s:g} s", total=len(plan)) as progress:
+        log = _drive(_run(plan, server, processes, progress.advance), out, provenance)
+    _report(output, log, out, target)
+    if target is not None and deadline_ms is not None:
+        _judge(log.summary(), target, deadline_ms)
 
 
 def _form(protocol: str, endpoint: str) -> str:
@@ -151,25 +192,26 @@ def _shares(text: str | None) -> dict[int, float]:
     return shares
 
 
-def _run(plan: LoadPlan, target: Target, processes: int, advance: Callable[..., None]) -> LoadRun:
+def _run(plan: LoadPlan, server: TargetServer, processes: int, advance: Callable[..., None]) -> LoadRun:
     from slotool.workloads.client import LocalRun
     from slotool.workloads.many_processes import ManyProcesses
 
-    return LocalRun(plan, target, advance) if processes == 1 else ManyProcesses(plan, target, processes, advance)
+    return LocalRun(plan, server, advance) if processes == 1 else ManyProcesses(plan, server, processes, advance)
 
 
-def _judge(summary: dict[str, Any], slo: float, deadline_ms: float) -> None:
-    """Raises ``PromiseBroken`` when the server missed the SLO, ``RunError`` when that may be the client's own fault."""
+def _judge(summary: dict[str, Any], target: float, deadline_ms: float) -> None:
+    """Raises ``PromiseBroken`` when the server missed the target, ``RunError`` when the client's send delay may be the
+    cause."""
     from slotool.errors import PromiseBroken, RunError
 
-    met, met_of_sending = summary["deadline_meet_rate"], summary["deadline_meet_rate_from_sending"]
-    sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the SLO is {slo:.2%}"
-    if met >= slo:
+    met, met_from_sending = summary["deadline_meet_rate"], summary["deadline_meet_rate_from_sending"]
+    sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the target is {target:.2%}"
+    if met >= target:
         return
-    if met_of_sending >= slo:
+    if met_from_sending >= target:
         raise RunError(
-            f"{sentence}; but {met_of_sending:.2%} did so from when they left the client, which was late itself: "
-            "no verdict; use more --processes or a lower --rate"
+            f"{sentence}, but {met_from_sending:.2%} counted from when the client sent them: the client was late, so "
+            "there is no verdict; use more --processes or a lower --rate"
         )
     raise PromiseBroken(sentence)
 
@@ -179,14 +221,14 @@ def _check_terms(
     tolerance: float | None,
     objective: str | None,
     min_accuracy: float | None,
-    slo: float | None,
+    target: float | None,
 ) -> None:
     if objective not in (None, "response-time", "cost"):
         raise typer.BadParameter(f"{objective!r} is neither response-time nor cost", param_hint="--objective")
     if tolerance is not None and min_accuracy is not None:
         raise typer.BadParameter("it contradicts --tolerance: ask for one of them", param_hint="--min-accuracy")
-    if slo is not None and deadline_ms is None:
-        raise typer.BadParameter("it is the share that meets a deadline: give --deadline-ms too", param_hint="--slo")
+    if target is not None and deadline_ms is None:
+        raise typer.BadParameter("it is the share that meets a deadline: give --deadline-ms too", param_hint="--target")
 
 
 def _drive(run: LoadRun, out: Path, provenance: dict[str, Any]) -> RequestLog:
@@ -203,20 +245,20 @@ def _drive(run: LoadRun, out: Path, provenance: dict[str, Any]) -> RequestLog:
 
 
 def _provenance(
-    target: Target, dataset: Dataset, arrivals: str, rate: float, duration: float, seed: int
+    server: TargetServer, dataset: Dataset, arrivals: str, rate: float, duration_s: float, seed: int
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
     from slotool.machine import machine_id
 
     return {
-        "subject": target.model,
-        "server": target.address,
-        "endpoint": target.form,
-        "terms": asdict(target.terms),
+        "subject": server.model,
+        "server": server.address,
+        "endpoint": server.form,
+        "terms": asdict(server.terms),
         "arrivals": arrivals,
         "rate_per_s": rate,
-        "duration_s": duration,
+        "duration_s": duration_s,
         "seed": seed,
         "data": dataset.name,
         "split": "test",
@@ -224,14 +266,14 @@ def _provenance(
     }
 
 
-def _report(output: Output, log: RequestLog, out: Path, slo: float | None) -> None:
+def _report(output: Output, log: RequestLog, out: Path, target: float | None) -> None:
     from slotool.cli.output import duration, table
 
     summary, statuses, points = log.summary(), log.statuses(), log.points()
-    document = {**log.provenance, **summary, "statuses": statuses, "points": points, "slo": slo, "log": str(out)}
+    document = {**log.provenance, **summary, "statuses": statuses, "points": points, "target": target, "log": str(out)}
     document["priorities"] = priorities = log.priorities()
     title = f"{summary['requests']:,} requests to {log.provenance['subject']}"
-    shown: list[Any] = [table(title, ["figure", "value"], _figures(summary, slo))]
+    shown: list[Any] = [table(title, ["figure", "value"], _figures(summary, target))]
     if len(statuses) > 1 or summary["answered"] < summary["requests"]:
         rows = [[str(s["status"] or "none"), f"{s['requests']:,}", s["error"]] for s in statuses]
         shown.append(table("HTTP status", ["status", "requests", "for example"], rows))
@@ -240,12 +282,12 @@ def _report(output: Output, log: RequestLog, out: Path, slo: float | None) -> No
         cells = [
             [p["point"], f"{p['share']:.1%}", f"{p['accuracy']:.4f}", duration(p["median_latency_s"])] for p in points
         ]
-        shown.append(table("Who answered", columns, cells))
+        shown.append(table("Operating points", columns, cells))
     if len(priorities) > 1:
         columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
         shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
     output.result("loadtest", document, *shown, f"wrote {out}")
-    _warn_of_lateness(output, summary)
+    _warn_of_send_delay(output, summary)
 
 
 def _of_priority(found: dict[str, Any]) -> list[str]:
@@ -253,7 +295,7 @@ def _of_priority(found: dict[str, Any]) -> list[str]:
     return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, f"{found['effective_accuracy']:.4f}"]
 
 
-def _figures(summary: dict[str, Any], slo: float | None) -> list[list[str]]:
+def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
     import math
 
     from slotool.cli.output import duration
@@ -263,9 +305,9 @@ def _figures(summary: dict[str, Any], slo: float | None) -> list[list[str]]:
 
     deadline_s = summary["deadline_s"]
     met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
-    verdict = "" if slo is None else f" (SLO {slo:.2%})"
-    late = "lateness_worst_s" if math.isnan(summary["lateness_p99_s"]) else "lateness_p99_s"
-    rates = [f"{summary[name]:.1f}/s" for name in ("sent_rate_per_s", "asked_rate_per_s")]
+    verdict = "" if target is None else f" (target {target:.2%})"
+    late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
+    rates = [f"{summary[name]:.1f}/s" for name in ("achieved_rate_per_s", "target_rate_per_s")]
     return [
         ["p50 latency", time("p50_s")],
         ["p90 latency", time("p90_s")],
@@ -273,24 +315,24 @@ def _figures(summary: dict[str, Any], slo: float | None) -> list[list[str]]:
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
         ["effective accuracy", f"{summary['effective_accuracy']:.4f}"],
         ["accuracy of answered", f"{summary['accuracy_of_answered']:.4f}"],
-        ["sent, of asked for", f"{rates[0]} of {rates[1]}"],
-        ["client's own lateness", f"{time(late)} ({'p99' if late == 'lateness_p99_s' else 'worst'})"],
+        ["achieved of target rate", f"{rates[0]} of {rates[1]}"],
+        ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]
 
 
-def _warn_of_lateness(output: Output, summary: dict[str, Any]) -> None:
+def _warn_of_send_delay(output: Output, summary: dict[str, Any]) -> None:
     import math
 
     from slotool.cli.output import duration
 
-    p99_s, worst_s = summary["lateness_p99_s"], summary["lateness_worst_s"]
-    lateness_s, who = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
+    p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
+    send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
     measure_s = summary["deadline_s"] or summary["p50_s"]
-    asked, sent = summary["asked_rate_per_s"], summary["sent_rate_per_s"]
-    if sent < ACHIEVED * asked:
-        output.warn(f"the client sent {sent:.1f}/s where {asked:.1f}/s were asked for: it could not keep this rate")
-    if lateness_s > NOTICEABLE_LATENESS * measure_s:
+    wanted, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
+    if achieved < ACHIEVED * wanted:
+        output.warn(f"the client achieved {achieved:.1f}/s of the target rate {wanted:.1f}/s")
+    if send_delay_s > NOTICEABLE_SEND_DELAY * measure_s:
         output.warn(
-            f"{who} left the client {duration(lateness_s)} late or more, which counts in the latencies above; "
+            f"the client sent {share} {duration(send_delay_s)} late or more, which counts in the latencies above; "
             "use more --processes or a lower --rate, or leave the client a core of its own"
         )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli import interrupts
-from slotool.cli.options import Json, cores_given
+from slotool.cli.commands import refuse_without_effect
+from slotool.cli.options import Json, cores_given, parse_duration
 
 if TYPE_CHECKING:
     import socket
@@ -31,89 +32,125 @@ def register(app: typer.Typer) -> None:
     app.command()(serve)
 
 
+_POINTS, _NETWORK, _WORKERS, _LIMITS, _RUN = (
+    "Operating points",
+    "Network",
+    "Workers",
+    "Limits",
+    "Operation",
+)
+
+
 def serve(
-    artifacts: Annotated[list[Path], typer.Argument(help="Networks, families or SLO-NNs.")],
+    artifacts: Annotated[list[Path], typer.Argument(help="Networks, families, SLO-NNs or supernets.")],
     rules: Annotated[
-        Path | None, typer.Option("--rules", help="Tolerance-tier rules, for the model that has their versions.")
+        Path | None, typer.Option("--rules", help="Tolerance tiers, from gen-rules.", rich_help_panel=_POINTS)
     ] = None,
     latency: Annotated[
-        Path | None, typer.Option("--latency", help="Latency table, to choose points by deadline and reject early.")
+        Path | None,
+        typer.Option("--latency", help="Latency table: choose points by deadline.", rich_help_panel=_POINTS),
     ] = None,
     outcomes: Annotated[
         list[Path] | None,
-        typer.Option("--outcomes", help="Outcome table of a model, to choose points by accuracy."),
-    ] = None,
-    name: Annotated[
-        list[str] | None,
-        typer.Option("--name", help="Name to serve under, once per artifact.", show_default="the artifact's"),
-    ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
-    grpc_port: Annotated[
-        int | None,
         typer.Option(
-            "--grpc-port", min=0, max=65535, help="Serve gRPC too, on this port (Triton's is 8001); 0 takes any."
+            "--outcomes", help="Outcome table of a model: choose points by accuracy.", rich_help_panel=_POINTS
         ),
     ] = None,
     policy: Annotated[
         str,
         typer.Option(
-            "--policy", help="by-demand, or value-iteration, slackfit, switching …: points and batches by load."
+            "--policy",
+            help="by-demand, or a batching policy: value-iteration, slackfit, switching …",
+            rich_help_panel=_POINTS,
         ),
     ] = "by-demand",
     deadline_ms: Annotated[
         float | None,
-        typer.Option("--deadline-ms", min=0.001, help="What requests usually have; some policies plan by it."),
+        typer.Option("--deadline-ms", min=0.001, help="Usual deadline, for policies.", rich_help_panel=_POINTS),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option("--plan", help="Switching plan of gen-rules, which --policy switching follows.")
+        Path | None,
+        typer.Option("--plan", help="Switching plan, for --policy switching.", rich_help_panel=_POINTS),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="Name to serve under, once per artifact.",
+            show_default="the artifact's",
+            rich_help_panel=_NETWORK,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.", rich_help_panel=_NETWORK)] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="HTTP port; 0: any free one.", rich_help_panel=_NETWORK)
+    ] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option("--grpc-port", min=0, max=65535, help="Serve gRPC on this port too.", rich_help_panel=_NETWORK),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="Bearer token that clients must send.",
+            show_default="$SLOTOOL_TOKEN",
+            rich_help_panel=_NETWORK,
+        ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
             "--engine",
-            help="inline: in the server itself; local: worker processes; ray: actors of a ray cluster "
-            "(pip install 'slotool[ray]').",
+            help="Where calls run: inline (in the server), local (worker processes) or ray.",
+            rich_help_panel=_WORKERS,
         ),
     ] = "inline",
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, help="Workers of --engine local or ray.", rich_help_panel=_WORKERS)
+    ] = 1,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, help="Compute threads per call.", rich_help_panel=_WORKERS)
+    ] = 1,
     address: Annotated[
         str | None,
         typer.Option(
-            "--address", help="The ray cluster: host:port, or auto for the one this machine is in.", show_default="auto"
+            "--address", help="Ray cluster: host:port or auto.", show_default="auto", rich_help_panel=_WORKERS
         ),
     ] = None,
     hang: Annotated[
-        float, typer.Option("--hang", min=0.1, help="Seconds after which a worker's call counts as hung.")
-    ] = 10.0,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads per model call.")] = 1,
-    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Most examples in one request.")] = 1_024,
+        str, typer.Option("--hang", help="Restart a worker whose call takes longer.", rich_help_panel=_WORKERS)
+    ] = "10s",
+    max_batch: Annotated[
+        int, typer.Option("--max-batch", min=1, help="Examples in one request.", rich_help_panel=_LIMITS)
+    ] = 1_024,
     max_queue: Annotated[
-        int, typer.Option("--max-queue", min=1, help="Waiting requests before rejecting more.")
+        int,
+        typer.Option("--max-queue", min=1, help="Waiting requests; later ones are rejected.", rich_help_panel=_LIMITS),
     ] = 1_000,
     default_deadline_ms: Annotated[
         float,
         typer.Option(
-            "--default-deadline-ms", min=0, help="How long requests without a deadline wait at most; 0: for ever."
+            "--default-deadline-ms",
+            min=0,
+            help="Longest wait of a request without a deadline; 0: unlimited.",
+            rich_help_panel=_LIMITS,
         ),
     ] = 10_000.0,
-    drain: Annotated[float, typer.Option("--drain", min=1, help="Seconds to finish requests when told to end.")] = 10.0,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="Clients must show the token in this file (or in $SLOTOOL_TOKEN)."),
-    ] = None,
+    drain: Annotated[
+        str, typer.Option("--drain", help="Time to finish requests on SIGTERM.", rich_help_panel=_RUN)
+    ] = "10s",
     log: Annotated[
-        Path | None, typer.Option("--log", help="File to which events are added, a JSON object per line.")
+        Path | None,
+        typer.Option("--log", help="Append events to this file, one JSON object a line.", rich_help_panel=_RUN),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Serve artifacts over HTTP and gRPC, each answer at the operating point that its request asks for.
+    """Serve artifacts over HTTP and gRPC; each request gets the operating point that meets its options.
 
-    Open Inference Protocol V2 under /v2 and, with --grpc-port (pip install 'slotool[grpc]'), over gRPC; one example per
-    POST /compute; Prometheus at /metrics. A request may carry a deadline (timeout in µs, or Deadline-Ms), a tolerance
-    and objective, a minimum accuracy and a priority; the answer says which operating point served it and why. Prints
-    one line once it is ready; ends on SIGTERM (exit code 0) or Ctrl-C (130) after answering what is in flight; SIGHUP
-    has it read tables and rules anew.
+    Serves the Open Inference Protocol V2 under /v2 and over gRPC, one example per POST /compute, a live page at / and
+    Prometheus metrics at /metrics. A request may set a deadline, a tolerance and objective, a minimum accuracy and a
+    priority. Prints one line when ready. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
 
@@ -132,6 +169,13 @@ def serve(
     from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
     from slotool.serving.sources import Sources
 
+    hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
+    assert hang_s is not None
+    assert drain_s is not None
+    if engine == "inline":
+        refuse_without_effect(("address", "hang", "replicas"), "with --engine inline")
+    elif engine == "local":
+        refuse_without_effect(("address",), "with --engine local")
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
@@ -144,7 +188,7 @@ def serve(
     with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener, _log(log) as events:
         router = Router(
             sources.load(output.warn),
-            _engine(engine, replicas, threads, max_batch, hang, address),
+            _engine(engine, replicas, threads, max_batch, hang_s, address),
             max_queue=max_queue,
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
@@ -152,15 +196,15 @@ def serve(
         runtime_settings = ReloadableSettings(sources, router, output.warn)
         app = create_app(router, limits=Limits(batch=max_batch), token=token, runtime_settings=runtime_settings)
         if not is_loopback(listener):
-            who = "everyone who can reach this machine" if token is None else "everyone who overhears the token"
-            output.warn(f"listening on {host}: {who} can use the server")
+            risk = "anyone who can reach this machine" if token is None else "anyone who intercepts the token"
+            output.warn(f"listening on {host}: {risk} can use the server")
         secondary, grpc_address = _grpc_front(app, grpc_listener)
         ready = partial(_ready, output, url_of(listener), grpc_address, router.models, default_deadline_ms)
         reload = partial(_reload, output, runtime_settings)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
         ended_by = serve_until_signalled(
-            app, listener, ready, drain_s=drain, warn=output.warn, secondary=secondary, on_hangup=reload
+            app, listener, ready, drain_s=drain_s, warn=output.warn, secondary=secondary, on_hangup=reload
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -195,29 +239,25 @@ def _engine(
         from slotool.serving.engines.ray import RayInferenceEngine
 
         return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
-    if address is not None:
-        raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
     if name == LocalInferenceEngine.name:
         return LocalInferenceEngine(replicas, threads, max_examples=max_examples, hang_s=hang_s)
     if name != InlineInferenceEngine.name:
         raise typer.BadParameter(
             f"no engine is called {name!r}; there are inline, local and ray", param_hint="--engine"
         )
-    if replicas > 1:
-        raise typer.BadParameter("the inline engine is one worker: take --engine local or ray", param_hint="--replicas")
     return InlineInferenceEngine()
 
 
 def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:
-    """Tables and rules as their files are now; where something is wrong with them, the server goes on with the old."""
+    """Reload tables and rules; where one is invalid, the server keeps the old ones."""
     from slotool.errors import InputError
 
     try:
         runtime_settings.reload()
     except InputError as error:
-        output.warn(f"not reloaded, the old tables and rules stay: {error}")
+        output.warn(f"not reloaded, the old tables and rules stay in use: {error}")
     else:
-        output.note("tables and rules read anew")
+        output.note("tables and rules reloaded")
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:

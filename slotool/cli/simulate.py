@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 ALL = "value-iteration,slackfit,maxbatch,maxacc,mincost,switching,fixed"
 OPTIMA = ("auto", "milp", "bound")
 
+_PROFILE, _SERVICE, _RESULT = "Profile", "Service", "Result"
+
 
 def register(app: typer.Typer) -> None:
     app.command()(simulate)
@@ -25,49 +27,74 @@ def register(app: typer.Typer) -> None:
 def simulate(
     profile: Annotated[Path, typer.Argument(help="Latency table (Parquet or CSV) of points × batch sizes.")],
     arrivals: Annotated[Path, typer.Option("--arrivals", help="File of slotool generate arrivals.")],
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Time every query has.")],
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Deadline of every query.")],
     outcomes: Annotated[
         Path | None,
-        typer.Option("--outcomes", help="Accuracy of the points.", show_default="column accuracy of the profile"),
+        typer.Option(
+            "--outcomes",
+            help="Accuracy of the points.",
+            show_default="column accuracy of the profile",
+            rich_help_panel=_PROFILE,
+        ),
     ] = None,
     subject: Annotated[
-        str | None, typer.Option("--subject", help="Whose rows.", show_default="the only one of the profile")
+        str | None,
+        typer.Option(
+            "--subject",
+            help="Subject of the rows.",
+            show_default="the only one of the profile",
+            rich_help_panel=_PROFILE,
+        ),
     ] = None,
     policies: Annotated[
-        str, typer.Option("--policies", help="Several with commas; fixed@POINT is a point of your own.")
+        str, typer.Option("--policies", help="Comma-separated; fixed@POINT serves one point.", rich_help_panel=_SERVICE)
     ] = ALL,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Workers that serve the one queue.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Workers of the queue.", rich_help_panel=_SERVICE)
+    ] = 1,
     deaths: Annotated[
-        str | None, typer.Option("--deaths", help="Seconds at which a worker dies, one after another: 10,20.")
+        str | None, typer.Option("--deaths", help="Seconds at which workers die: 10,20.", rich_help_panel=_SERVICE)
     ] = None,
     noise: Annotated[
-        bool, typer.Option("--noise/--no-noise", help="Calls take samples of the profile, else just what was planned.")
+        bool,
+        typer.Option(
+            "--noise/--no-noise",
+            help="Draw call latencies from the profile's samples, or use the planned ones.",
+            rich_help_panel=_SERVICE,
+        ),
     ] = True,
     quantile: Annotated[
-        float, typer.Option("--quantile", min=0.0, max=1.0, help="Of the samples: how long calls are planned to take.")
+        float,
+        typer.Option(
+            "--quantile", min=0.0, max=1.0, help="Quantile of the samples to plan with.", rich_help_panel=_SERVICE
+        ),
     ] = 0.95,
     optimum: Annotated[
         str,
         typer.Option(
             "--optimum",
             help="The best possible: auto, milp (integer program: any workers, up to a hundred queries) or bound.",
+            rich_help_panel=_RESULT,
         ),
     ] = "auto",
     plots: Annotated[
         Path | None,
         typer.Option(
-            "--plots", callback=drawable, help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."
+            "--plots",
+            callback=drawable,
+            help="Folder for plots (PNG) of rate, accuracy, batch and queue over time.",
+            rich_help_panel=_RESULT,
         ),
     ] = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Run policies on the same arrivals and print what each of them makes of it.
+    """Compare scheduling policies on the same arrivals, on a virtual clock.
 
     SLO attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret
-    is effective accuracy lost against the best possible with all arrivals known: with one worker that lives and
-    --no-noise the optimum, else a bound (calls made fluid, and as quick as ever measured). --optimum milp solves the
-    paper's integer program instead, also for several workers and deaths: on small arrivals, a minute or two at most.
+    is the effective accuracy lost against the best possible with all arrivals known: the optimum with one worker, no
+    deaths and --no-noise, else a fluid upper bound. --optimum milp solves the paper's integer program instead, also for
+    several workers and deaths, on at most a hundred queries.
 
     Example: slotool simulate profile.csv --arrivals bursts.parquet --deadline-ms 36 --workers 2
 
@@ -142,7 +169,7 @@ def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
     return paths
 
 
-def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str, Any], plots: list[Path]) -> None:
+def _report(output: Any, rows: list[dict[str, Any]], best: float, facts: dict[str, Any], plots: list[Path]) -> None:
     from slotool.cli.output import table
 
     columns = ["policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation"]
@@ -160,7 +187,7 @@ def _report(output: Any, rows: list[dict[str, Any]], best: float, told: dict[str
         ]
         for row in rows
     ]
-    title = f"{rows[0]['queries']:,} queries of {told['deadline_ms']:g} ms to {told['subject']}"
-    found = f"best possible with all arrivals known ({told['best_by']}): {best:.4f} effective accuracy"
-    document = {**told, "best_possible": best, "policies": rows, "plots": [str(path) for path in plots]}
+    title = f"{rows[0]['queries']:,} queries of {facts['deadline_ms']:g} ms to {facts['subject']}"
+    found = f"best possible with all arrivals known ({facts['best_by']}): {best:.4f} effective accuracy"
+    document = {**facts, "best_possible": best, "policies": rows, "plots": [str(path) for path in plots]}
     output.result("simulate", document, table(title, columns, cells), found, *(f"wrote {path}" for path in plots))

@@ -19,7 +19,7 @@ from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching import ControlGrid
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import Poisson
-from slotool.workloads.channels import Target, ask_first_model
+from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 
@@ -105,7 +105,7 @@ class PlanSearch:
         workers = ["--engine", "local", "--replicas", str(replicas), "--threads", str(threads)]
         with server_process([str(self.artifact), *tables, *workers]) as url:
             terms = Terms(self.deadline_s, None, None, None)
-            target = Target(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S)
+            target = TargetServer(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S)
 
             def measure(rate_per_s: float) -> LoadTest:
                 run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed), target)

@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 
-MOST_ARRIVALS = 5_000_000
+MAX_ARRIVALS = 5_000_000
 
 
 class ArrivalProcess(ABC):
@@ -29,12 +29,12 @@ class ArrivalProcess(ABC):
     def times(self, duration_s: float, seed: int) -> np.ndarray:
         """``draw`` with a seed; the same seed gives the same instants.
 
-        Raises ``InputError`` for a duration that is not positive, or for more than ``MOST_ARRIVALS`` expected.
+        Raises ``InputError`` for a duration that is not positive, or for more than ``MAX_ARRIVALS`` expected.
         """
         if not 0 < duration_s < float("inf"):
             raise InputError(f"a duration of {duration_s:g} s is not a positive, finite time")
-        if self.mean_rate_per_s * duration_s > MOST_ARRIVALS:
+        if self.mean_rate_per_s * duration_s > MAX_ARRIVALS:
             raise InputError(
-                f"{self.mean_rate_per_s:g} arrivals/s over {duration_s:g} s are more than {MOST_ARRIVALS:,} requests"
+                f"{self.mean_rate_per_s:g} arrivals/s over {duration_s:g} s are more than {MAX_ARRIVALS:,} requests"
             )
         return self.draw(duration_s, np.random.default_rng(seed))

@@ -1,4 +1,4 @@
-"""Query after query without a pause, several ways of answering in turns, on this core as it is."""
+"""Queries back to back on this core, with several answering strategies interleaved."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from slotool.process import collector_off
 from slotool.scheduling import CannotMeet, CoRunnerEstimator, Lcao
 from slotool.tables import FULL, LatencyTable, OperatingPoint
 
-# Ways take turns of so long: several time slices of a rival on the core, and short against the machine's drift.
+# Length of a turn: several time slices of a co-runner, and short against the drift of the machine.
 TURN_S = 0.03
 WARM_UP_QUERIES = 20
-# Kept of each way's answers, drawn at random: every so-manyth would meet the same examples again and again.
+# Answers kept per strategy, drawn at random: a regular stride would keep the same examples again and again.
 MAX_KEPT = 20_000
 
 # The label and the point of example i; None when it cannot be met.
-Reply = Callable[[int], "tuple[int, OperatingPoint] | None"]
+AnswerFunction = Callable[[int], "tuple[int, OperatingPoint] | None"]
 
 
 @dataclass
-class Way:
-    """One way of answering and what became of it. ``observe`` is told of every answer, outside its time."""
+class Strategy:
+    """One answering strategy and its results. ``observe`` receives every answer, outside the measured time."""
 
-    strategy: str
+    name: str
     target: float
-    reply: Reply
+    reply: AnswerFunction
     observe: Callable[[OperatingPoint, float], Any] | None = None
     rejected: int = 0
     spent_s: float = 0.0
@@ -42,7 +42,7 @@ class Way:
     points: list[OperatingPoint] = field(default_factory=list)
 
     def take_turn(self, numbers: Sequence[int], first: int, seconds: float) -> int:
-        """Answer ``numbers`` round and round from place ``first`` on for so long; returns the place it came to."""
+        """Answer ``numbers`` cyclically from place ``first`` for so many ``seconds``; returns the next place."""
         clock, began, at = time.perf_counter, time.perf_counter(), first
         while True:
             example = numbers[at % len(numbers)]
@@ -68,7 +68,7 @@ class Way:
         kept = _drawn(len(self.labels))
         examples, labels = (np.array(of, dtype=np.int64)[kept] for of in (self.examples, self.labels))
         return {
-            "strategy": self.strategy,
+            "strategy": self.name,
             "co_runners": co_runners,
             "target": self.target,
             "queries": len(self.labels) + self.rejected,
@@ -80,16 +80,16 @@ class Way:
         }
 
 
-def fixed(strategy: str, point: OperatingPoint, queries: Queries) -> Way:
+def fixed(name: str, point: OperatingPoint, queries: Queries) -> Strategy:
     """Every query at one point."""
     label = queries.answer(point).label
-    return Way(strategy, float("nan"), lambda i: (label(i), point))
+    return Strategy(name, float("nan"), lambda i: (label(i), point))
 
 
-def aclo(accuracy: float, queries: Queries) -> Way:
+def aclo(accuracy: float, queries: Queries) -> Strategy:
     """Each query at the least k expected to reach ``accuracy``."""
     label, taken = queries.answer(accuracy=accuracy)
-    return Way("aclo", accuracy, lambda i: (label(i), taken()))
+    return Strategy("aclo", accuracy, lambda i: (label(i), taken()))
 
 
 def lcao(
@@ -97,7 +97,7 @@ def lcao(
     deadline_us: float,
     answers: Mapping[OperatingPoint, Answer],
     co_runners: int | CoRunnerEstimator,
-) -> Way:
+) -> Strategy:
     """Each query at the greatest k in time; choosing is part of its latency. ``co_runners``: β, given or estimated."""
     labels = {point: answer.label for point, answer in answers.items()}
     estimated = co_runners if isinstance(co_runners, CoRunnerEstimator) else None
@@ -109,23 +109,25 @@ def lcao(
             return None
         return labels[point](example), point
 
-    return Way("lcao", 1e-6 * deadline_us, reply, estimated.observe if estimated else None)
+    return Strategy("lcao", 1e-6 * deadline_us, reply, estimated.observe if estimated else None)
 
 
-def run(ways: Sequence[Way], queries: Queries, seconds: float, *, seed: int = 0, after_turn: Any = None) -> None:
-    """All ``ways`` in turns until each has had so many ``seconds``, on examples in an order drawn by ``seed``.
+def run(
+    strategies: Sequence[Strategy], queries: Queries, seconds: float, *, seed: int = 0, after_turn: Any = None
+) -> None:
+    """All ``strategies`` in turns until each has run for ``seconds``, on examples in an order drawn by ``seed``.
 
     ``after_turn()`` is called between turns, to see whether the co-runners are still alive, or to draw progress.
     """
     numbers = np.random.default_rng(seed).permutation(len(queries)).tolist()
-    for way in ways:
+    for strategy in strategies:
         for example in numbers[:WARM_UP_QUERIES]:
-            way.reply(example)
-    place = dict.fromkeys(range(len(ways)), 0)
+            strategy.reply(example)
+    place = dict.fromkeys(range(len(strategies)), 0)
     with collector_off():
-        while any(way.spent_s < seconds for way in ways):
-            for at, way in enumerate(ways):
-                place[at] = way.take_turn(numbers, place[at], min(TURN_S, seconds))
+        while any(strategy.spent_s < seconds for strategy in strategies):
+            for at, strategy in enumerate(strategies):
+                place[at] = strategy.take_turn(numbers, place[at], min(TURN_S, seconds))
                 if after_turn is not None:
                     after_turn()
 
@@ -142,35 +144,35 @@ def profile_rows(
 ) -> LatencyTable:
     """T(k, β) as it is now: every one of ``points`` (default: all) in turns, single answers.
 
-    A ``LatencyTable`` with ``co_runners`` in its rows; ``subject``: what they call the model, by default its name.
+    A ``LatencyTable`` with ``co_runners`` in its rows; ``subject``: the model's name there, by default its own.
     """
     model = queries.model
-    ways = [fixed(point.key, point, queries) for point in points or model.points]
-    run(ways, queries, seconds, seed=seed, after_turn=after_turn)
+    strategies = [fixed(point.key, point, queries) for point in points or model.points]
+    run(strategies, queries, seconds, seed=seed, after_turn=after_turn)
     rows = [
         {
             "subject": subject or model.name,
-            "point": way.strategy,
+            "point": strategy.name,
             "batch_size": 1,
             "device": "cpu",
             "backend": "elastic",
             "threads": 1,
             "co_runners": "+".join([model.name] * co_runners),
             "machine": machine_id(),
-            "samples_s": np.array(way.latency_s)[_drawn(len(way.latency_s))],
+            "samples_s": np.array(strategy.latency_s)[_drawn(len(strategy.latency_s))],
             "calls_per_sample": 1,
         }
-        for way in ways
+        for strategy in strategies
     ]
     return LatencyTable(pd.DataFrame(rows))
 
 
 def _drawn(n: int) -> np.ndarray:
-    """Which of n answers are kept, in order: int64 [at most ``MAX_KEPT``]."""
+    """Indices of the answers kept of n, in order: int64 [at most ``MAX_KEPT``]."""
     return np.arange(n) if n <= MAX_KEPT else np.sort(np.random.default_rng(n).choice(n, MAX_KEPT, replace=False))
 
 
 def share(point: OperatingPoint) -> float:
-    """k of a point: 1 for the full network, NaN where the dial is another."""
+    """k of a point: 1 for the full network, NaN for a point without k."""
     k = point.get("k")
     return 1.0 if point == FULL else float(k) if isinstance(k, int | float) else float("nan")

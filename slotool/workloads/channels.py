@@ -17,7 +17,7 @@ _HTTP = {"infer": InferEndpoint, "compute": ComputeEndpoint}
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetServer:
     """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: after that long a request is given up.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.

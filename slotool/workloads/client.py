@@ -20,7 +20,7 @@ from slotool.data.dataset import Split
 from slotool.errors import InputError, RunError
 from slotool.process import allow_connections
 from slotool.workloads.arrivals import ArrivalProcess
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.endpoint import Channel
 from slotool.workloads.requests import RequestLog
 
@@ -114,7 +114,7 @@ class LocalRun(LoadRun):
     """
 
     plan: LoadPlan
-    target: Target
+    target: TargetServer
     progress: Callable[[], None] = lambda: None
     begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -123,7 +123,7 @@ class LocalRun(LoadRun):
     def drive(self) -> None:
         # A stalled server must not be mistaken for a client out of sockets.
         allow_connections(len(self.plan))
-        with _collector_resting():
+        with _collector_frozen():
             run_precisely(self._drive())
 
     @property
@@ -195,7 +195,7 @@ def run_precisely(main: Any) -> None:
 
 
 @contextmanager
-def _collector_resting() -> Iterator[None]:
+def _collector_frozen() -> Iterator[None]:
     """What exists already is not looked through again, so that a collection is short and delays no request."""
     gc.collect()
     gc.freeze()

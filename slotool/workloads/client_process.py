@@ -16,7 +16,7 @@ import numpy as np
 
 from slotool.data.dataset import Split
 from slotool.errors import InputError, SlotoolError
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 
@@ -30,7 +30,7 @@ def main() -> None:
     names = ("times_s", "examples", "priorities", "x", "y")
     times_s, examples, priorities, x, y = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
     plan = LoadPlan(times_s, examples, Split(x, y), priorities).part(number, options["processes"])
-    target = Target(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
+    target = TargetServer(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
     run = LocalRun(plan, target, begin=_begin)
     run.progress = lambda: _progress(run)
     try:

@@ -175,14 +175,14 @@ class _Run:
         state = CoRunnerEstimator(profile.mean_us) if settings.estimate else co_runners
         cheapest = _cheapest(model, profile)
         deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
-        ways = [
+        strategies = [
             back_to_back.fixed(FULL_NETWORK, self.brought.full, Queries(self.brought, self.data.test)),
             back_to_back.fixed(LEAST, cheapest, asked),
             *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
             *(back_to_back.aclo(target, asked) for target in settings.targets),
         ]
-        back_to_back.run(ways, asked, settings.seconds, seed=settings.seed, after_turn=copies.check)
-        return [way.row(asked, co_runners) for way in ways]
+        back_to_back.run(strategies, asked, settings.seconds, seed=settings.seed, after_turn=copies.check)
+        return [strategy.row(asked, co_runners) for strategy in strategies]
 
     def _deadlines(self, least_us: float) -> Sequence[float]:
         """Those asked for; else from ``least_us``, where the cheapest point is in time every second time, to where the

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slotool.workloads.endpoint import Answer, Endpoint, number_of, object_of, seconds_of
+from slotool.workloads.endpoint import Endpoint, ServerAnswer, number_of, object_of, seconds_of
 
 
 class ComputeEndpoint(Endpoint):
@@ -34,12 +34,12 @@ class ComputeEndpoint(Endpoint):
         headers = {"Model": self.model, "Content-Type": "application/x-npy"}
         return headers | {name: value for name, value in asked.items() if value is not None}, buffer.getvalue()
 
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         document = object_of(body)
         label = number_of(document, "label")
         if label is None:
             raise ValueError("the response has no field 'label'")
-        return Answer(
+        return ServerAnswer(
             label=int(label),
             confidence=number_of(document, "confidence"),
             point=str(document.get("operating_point") or ""),

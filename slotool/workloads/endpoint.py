@@ -37,7 +37,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """What a 2xx response said. Times in seconds, None where the server is silent."""
 
     label: int
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class RequestResult:
     """What became of one request. ``status``: of HTTP, or what a gRPC code stands for; 0 when nothing came back.
 
     ``at_s``: reading of ``time.perf_counter`` when it was there. ``error``: why there is no ``answer``.
@@ -56,7 +56,7 @@ class Reply:
 
     status: int
     at_s: float
-    answer: Answer | None = None
+    answer: ServerAnswer | None = None
     error: str = ""
 
 
@@ -66,7 +66,7 @@ class Channel(ABC):
     where: str
 
     @abstractmethod
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
         """Ask about one example, float32 [*input_shape]; priority 1 is the most important, 0 is none.
 
         Whatever goes wrong is told in the reply.
@@ -94,10 +94,10 @@ class Endpoint(ABC):
         """Headers and body that ask about one example, float32 [*input_shape]; ``number`` may serve as its id."""
 
     @abstractmethod
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         """Read a 2xx response; ``headers``: names in lower case. Raises ``ValueError`` saying what is wrong with it."""
 
-    def rejection(self, body: bytes) -> str:
+    def error_in(self, body: bytes) -> str:
         """The reason given in a response that is not 2xx: its JSON ``error``, or the beginning of its text."""
         try:
             document = strict_json.decode(body)

@@ -11,7 +11,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.errors import InputError, RunError
-from slotool.workloads.endpoint import Answer, Channel, Reply, Terms, number_of, seconds_of
+from slotool.workloads.endpoint import Channel, RequestResult, ServerAnswer, Terms, number_of, seconds_of
 from slotool.workloads.target import ANSWER_WITHIN_S, authorization
 
 # The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
@@ -52,7 +52,7 @@ class GrpcChannel(Channel):
         self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
         request = self._request(x, number, priority)
         try:
             response = await self._stub.ModelInfer(request, timeout=self._answer_within_s, metadata=self._shown)
@@ -60,9 +60,9 @@ class GrpcChannel(Channel):
             return _failure(error)
         at_s = time.perf_counter()
         try:
-            return Reply(200, at_s, _answer(response))
+            return RequestResult(200, at_s, _answer(response))
         except ValueError as error:
-            return Reply(200, at_s, error=str(error))
+            return RequestResult(200, at_s, error=str(error))
 
     async def close(self) -> None:
         await self._channel.close()
@@ -101,17 +101,17 @@ def first_model(address: str) -> str:
     return index.models[0].name
 
 
-def _failure(error: Any) -> Reply:
+def _failure(error: Any) -> RequestResult:
     at_s, sentence = time.perf_counter(), " ".join((error.details() or error.code().name).split())[:200]
     made_up = _NO_ANSWER.get(error.code())
     if made_up is None or not made_up.fullmatch(sentence):
-        return Reply(_STATUSES.get(error.code(), 500), at_s, error=sentence)
+        return RequestResult(_STATUSES.get(error.code(), 500), at_s, error=sentence)
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         sentence = "no answer within the time allowed"
-    return Reply(0, at_s, error=sentence)
+    return RequestResult(0, at_s, error=sentence)
 
 
-def _answer(response: Any) -> Answer:
+def _answer(response: Any) -> ServerAnswer:
     outputs: dict[str, float] = {}
     try:
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
@@ -121,7 +121,7 @@ def _answer(response: Any) -> Answer:
     if "label" not in outputs:
         raise ValueError("the response has no output 'label'")
     said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in response.parameters.items()}
-    return Answer(
+    return ServerAnswer(
         label=int(outputs["label"]),
         confidence=number_of(outputs, "confidence"),
         point=str(said.get("operating_point") or ""),

@@ -16,7 +16,7 @@ import aiohttp
 import httptools
 import numpy as np
 
-from slotool.workloads.endpoint import Channel, Endpoint, Reply
+from slotool.workloads.endpoint import Channel, Endpoint, RequestResult
 from slotool.workloads.target import authorization, reason
 
 
@@ -34,7 +34,7 @@ class HttpChannel(Channel):
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
 
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> Reply:
+    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
         headers, body = self._endpoint.request(x, number, priority)
         request = f"{self._head}{_lines(headers)}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
         until_s = time.perf_counter() + self._within_s
@@ -42,17 +42,17 @@ class HttpChannel(Channel):
             connection = await self._connection()
             response = await connection.ask(request, until_s - time.perf_counter())
         except (OSError, TimeoutError) as error:
-            return Reply(0, time.perf_counter(), error=reason(error))
+            return RequestResult(0, time.perf_counter(), error=reason(error))
         if connection.is_reusable:
             self._idle.append(connection)
         else:
             connection.close()
         if not 200 <= response.status < 300:
-            return Reply(response.status, response.at_s, error=self._endpoint.rejection(response.body))
+            return RequestResult(response.status, response.at_s, error=self._endpoint.error_in(response.body))
         try:
-            return Reply(response.status, response.at_s, self._endpoint.answer(response.headers, response.body))
+            return RequestResult(response.status, response.at_s, self._endpoint.answer(response.headers, response.body))
         except ValueError as error:
-            return Reply(response.status, response.at_s, error=str(error))
+            return RequestResult(response.status, response.at_s, error=str(error))
 
     async def close(self) -> None:
         for connection in list(self._open):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from slotool.workloads.endpoint import Answer, Endpoint, Terms, number_of, object_of, seconds_of
+from slotool.workloads.endpoint import Endpoint, ServerAnswer, Terms, number_of, object_of, seconds_of
 
 HEADER_LENGTH = "inference-header-content-length"
 _DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
@@ -31,7 +31,7 @@ class InferEndpoint(Endpoint):
         headers = {HEADER_LENGTH: str(len(header)), "content-type": "application/octet-stream"}
         return headers, header + np.ascontiguousarray(x, dtype="<f4").tobytes()
 
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         length = headers.get(HEADER_LENGTH)
         if length is not None and not length.isdecimal():
             raise ValueError(f"{HEADER_LENGTH} is not a number")
@@ -42,7 +42,7 @@ class InferEndpoint(Endpoint):
         said = parameters if isinstance(parameters, dict) else {}
         if "label" not in outputs:
             raise ValueError("the response has no output 'label'")
-        return Answer(
+        return ServerAnswer(
             label=int(outputs["label"]),
             confidence=number_of(outputs, "confidence"),
             point=str(said.get("operating_point") or ""),

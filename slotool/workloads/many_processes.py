@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError, RunError
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LEAD_S, LoadPlan, LoadRun
 from slotool.workloads.requests import RequestLog
 
@@ -31,7 +31,7 @@ class ManyProcesses(LoadRun):
     """Request i is sent by process i modulo ``processes``, all on one clock. ``progress(n)``: n more have finished."""
 
     plan: LoadPlan
-    target: Target
+    target: TargetServer
     processes: int
     progress: Callable[[int], None] = lambda more: None
     _folder: tempfile.TemporaryDirectory[str] = field(init=False)

@@ -56,7 +56,7 @@ class RequestLog(Table):
         return (self.rows["done_s"] - self.rows["intended_s"]).to_numpy()
 
     @cached_property
-    def lateness_s(self) -> np.ndarray:
+    def send_delay_s(self) -> np.ndarray:
         """Seconds by which the client missed its own schedule, float64 [n]."""
         return (self.rows["sent_s"] - self.rows["intended_s"]).to_numpy()
 
@@ -72,10 +72,10 @@ class RequestLog(Table):
         return self.answered & (self.latency_s <= deadline_s)
 
     @cached_property
-    def in_time_of_sending(self) -> np.ndarray:
+    def in_time_from_sending(self) -> np.ndarray:
         """bool [n]: what ``in_time`` would be had the client kept its schedule: the deadline counts from sending."""
         deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
-        return self.answered & (self.latency_s - self.lateness_s <= deadline_s)
+        return self.answered & (self.latency_s - self.send_delay_s <= deadline_s)
 
     @cached_property
     def correct(self) -> np.ndarray:
@@ -108,25 +108,25 @@ class RequestLog(Table):
     def summary(self) -> dict[str, Any]:
         """The figures of a load test. Times in seconds, rates per second, quantiles of answered requests.
 
-        ``asked_rate_per_s`` is what the drawn arrivals come to, ``sent_rate_per_s`` what the client kept of it.
+        ``target_rate_per_s`` is what the drawn arrivals come to, ``achieved_rate_per_s`` what the client kept of it.
         """
         answered = int(self.answered.sum())
         return {
             "requests": len(self),
             "answered": answered,
-            "asked_rate_per_s": _rate(self.rows["intended_s"]),
-            "sent_rate_per_s": _rate(self.rows["sent_s"]),
+            "target_rate_per_s": _rate(self.rows["intended_s"]),
+            "achieved_rate_per_s": _rate(self.rows["sent_s"]),
             "p50_s": self.quantile_s(0.5),
             "p90_s": self.quantile_s(0.9),
             "p99_s": self.quantile_s(0.99),
             "worst_s": float(self.latency_s[self.answered].max()) if answered else float("nan"),
             "deadline_s": self.deadline_s,
             "deadline_meet_rate": float(self.in_time.mean()),
-            "deadline_meet_rate_from_sending": float(self.in_time_of_sending.mean()),
+            "deadline_meet_rate_from_sending": float(self.in_time_from_sending.mean()),
             "effective_accuracy": self.effective_accuracy,
             "accuracy_of_answered": float(self.correct.sum() / answered) if answered else float("nan"),
-            "lateness_p99_s": tail_quantile(self.lateness_s, 0.99),
-            "lateness_worst_s": float(self.lateness_s.max()),
+            "send_delay_p99_s": tail_quantile(self.send_delay_s, 0.99),
+            "send_delay_max_s": float(self.send_delay_s.max()),
         }
 
     def statuses(self) -> list[dict[str, Any]]:

@@ -175,7 +175,7 @@ def _loadtest(protocol: str, address: str, folder: Path) -> Report:
                str(folder / f"{protocol}.parquet")]  # fmt: skip
     finished = subprocess.run(command, check=True, capture_output=True, text=True)
     document = json.loads(finished.stdout)
-    return {name: document[name] for name in ("p50_s", "p99_s", "sent_rate_per_s", "accuracy_of_answered")}
+    return {name: document[name] for name in ("p50_s", "p99_s", "achieved_rate_per_s", "accuracy_of_answered")}
 
 
 def _triton(protocol: str, address: str) -> Report:

@@ -29,7 +29,7 @@ from slotool.serving import Router, ServedModel
 from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
 from slotool.serving.request_options import RequestOptions
 from slotool.workloads import Poisson
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 from slotool.workloads.requests import RequestLog
@@ -104,7 +104,7 @@ def arguments(latency: Path, replicas: int, policy: str = "value-iteration") -> 
 def load(url: str, rate_per_s: float, seconds: float) -> RequestLog:
     """Poisson arrivals of digits with the deadline, by a client in this process."""
     plan = LoadPlan.draw(Poisson(rate_per_s), seconds, load_dataset("digits").test, seed=1)
-    run = LocalRun(plan, Target(url, "infer", "supernet", Terms(DEADLINE_S, None, None, None), 10.0))
+    run = LocalRun(plan, TargetServer(url, "infer", "supernet", Terms(DEADLINE_S, None, None, None), 10.0))
     run.drive()
     return run.log()
 

@@ -36,9 +36,9 @@ from slotool.planning.server_process import server_process
 from slotool.rules.switching import LoadTest, greatest_rate
 from slotool.serving.server import bind
 from slotool.workloads import Poisson
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
-from slotool.workloads.endpoint import Answer, Channel, Endpoint, object_of
+from slotool.workloads.endpoint import Channel, Endpoint, ServerAnswer, object_of
 from slotool.workloads.http_channel import HttpChannel
 from slotool.workloads.infer import InferEndpoint
 
@@ -57,8 +57,8 @@ class PlainJson(Endpoint):
     def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
         return JSON, json.dumps({"input": x.ravel().tolist()}).encode()
 
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        return Answer(int(object_of(body)["label"]))
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
+        return ServerAnswer(int(object_of(body)["label"]))
 
 
 class V2Json(Endpoint):
@@ -75,14 +75,14 @@ class V2Json(Endpoint):
         tensor = {"name": "input", "datatype": "FP32", "shape": shape, "data": x.ravel().tolist()}
         return JSON, json.dumps({"inputs": [tensor]}).encode()
 
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         outputs = object_of(body)["outputs"]
         told = next((output for output in outputs if output["name"] == "label"), outputs[0])
-        return Answer(int(told["data"][0]))
+        return ServerAnswer(int(told["data"][0]))
 
 
 @dataclass(frozen=True)
-class PeerTarget(Target):
+class PeerTarget(TargetServer):
     """A server that is asked by an endpoint of this file."""
 
     endpoint: type[Endpoint] = PlainJson
@@ -152,7 +152,7 @@ def _tell(name: str, found: dict[str, Any]) -> None:
         print(f"{name} has a longer p99 than {P99_S * 1e3:g} ms at every rate tried", flush=True)
 
 
-def _greatest(target: Target, name: str) -> dict[str, Any]:
+def _greatest(target: TargetServer, name: str) -> dict[str, Any]:
     seconds = float(os.environ.get("SLOTOOL_BENCH_SECONDS", "4"))
     accuracies, split = [], load_dataset("digits").test
 
@@ -168,7 +168,7 @@ def _greatest(target: Target, name: str) -> dict[str, Any]:
         tail_s = log.tail_of_all_s(0.99)
         accuracies.append(float(log.correct.sum() / max(1, log.answered.sum())))
         shown = "not all answered" if tail_s is None else f"p99 {tail_s * 1e3:.1f} ms"
-        print(f"  {name}: {rate_per_s:.0f}/s, {shown}, client late by {1e3 * np.quantile(log.lateness_s, 0.99):.1f} ms",
+        print(f"  {name}: {rate_per_s:.0f}/s, {shown}, send delay {1e3 * np.quantile(log.send_delay_s, 0.99):.1f} ms",
               file=sys.stderr, flush=True)  # fmt: skip
         return LoadTest(name, 1, 1, rate_per_s, tail_s, float((log.latency_s <= P99_S).mean()))
 

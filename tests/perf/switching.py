@@ -28,7 +28,7 @@ from slotool.reports.plots import save_png
 from slotool.reports.series.switching import effective_accuracy_against_deadline
 from slotool.rules.switching import LoadTest, SwitchingPlan, rates_by_effective_accuracy
 from slotool.workloads import ArrivalProcess, Poisson
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 from slotool.workloads.requests import RequestLog
@@ -79,7 +79,7 @@ def _load(
     url: str, setting: Setting, data: Dataset, arrivals: ArrivalProcess, lasts_s: float, deadline_s: float | None
 ) -> RequestLog:
     plan = LoadPlan.draw(arrivals, lasts_s, data.test, seed=1)
-    run = LocalRun(plan, Target(url, "infer", setting.profile.subject, Terms(deadline_s), 10.0))
+    run = LocalRun(plan, TargetServer(url, "infer", setting.profile.subject, Terms(deadline_s), 10.0))
     run.drive()
     return run.log()
 

@@ -39,7 +39,7 @@ from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.result import IN_TIME
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads import Bursty, RecordedInstants, read_trace
-from slotool.workloads.channels import Target
+from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 from slotool.workloads.requests import RequestLog
@@ -188,7 +188,7 @@ def arguments_of(setting: Setting, policy: str) -> list[str]:
 def _load(url: str, setting: Setting, data: Dataset, times_s: np.ndarray) -> RequestLog:
     arrivals = RecordedInstants(times_s, from_start=True)
     plan = LoadPlan.draw(arrivals, arrivals.duration_s, data.test, seed=1)
-    run = LocalRun(plan, Target(url, "infer", setting.profile.subject, Terms(setting.deadline_s), 10.0))
+    run = LocalRun(plan, TargetServer(url, "infer", setting.profile.subject, Terms(setting.deadline_s), 10.0))
     run.drive()
     return run.log()
 
@@ -198,11 +198,11 @@ def _figures(log: RequestLog, accuracy: dict[str, float]) -> dict[str, float]:
     chosen = log.rows["point"][log.in_time].map(accuracy)
     return {
         "attainment": float(log.in_time.mean()),
-        "of_sending": float(log.in_time_of_sending.mean()),
+        "of_sending": float(log.in_time_from_sending.mean()),
         "accuracy": float(log.correct[log.in_time].mean()),
         "of_points": float(chosen.mean()),
         "requests": len(log),
-        "lateness_p99_ms": 1e3 * float(np.quantile(log.lateness_s, 0.99)),
+        "send_delay_p99_ms": 1e3 * float(np.quantile(log.send_delay_s, 0.99)),
     }
 
 

@@ -191,7 +191,7 @@ def test_it_warns_when_others_can_reach_it_and_ctrl_c_ends_it_with_130(folder: P
         assert process.wait(WAIT_S) == 130
         assert process.stderr is not None
         errors = process.stderr.read()
-        assert "everyone who can reach this machine" in errors
+        assert "anyone who can reach this machine" in errors
         assert "Traceback" not in errors
 
 
@@ -267,7 +267,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         rules = json.loads((here / "rules.json").read_text())
         rules["rules"] = [rule for rule in rules["rules"] if rule["tolerance"] != 0.2]
         (here / "rules.json").write_text(json.dumps(rules))
-        reread("read anew")
+        reread("tables and rules reloaded")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
         (here / "rules.json").write_text("{")
         reread("the old tables and rules stay")
@@ -294,8 +294,8 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     ("arguments", "sentence"),
     [
         (("--engine", "cloud"), "no engine is called 'cloud'"),
-        (("--replicas", "2"), "the inline engine is one worker"),
-        (("--engine", "local", "--address", "auto"), "an address is of use with --engine ray only"),
+        (("--replicas", "2"), "it has no effect with --engine inline"),
+        (("--engine", "local", "--address", "auto"), "it has no effect with --engine local"),
         (("--policy", "value-iteration"), "no latency of any operating point is known"),
         (("--policy", "luck", *TABLES), "no policy 'luck'"),
     ],

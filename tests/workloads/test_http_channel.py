@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from slotool.workloads.endpoint import Answer, Endpoint, Reply, Terms
+from slotool.workloads.endpoint import Endpoint, RequestResult, ServerAnswer, Terms
 from slotool.workloads.http_channel import HttpChannel
 
 X = np.zeros((1, 2), dtype=np.float32)
@@ -24,11 +24,13 @@ class Digit(Endpoint):
     def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
         return {"x-number": str(number)}, x.tobytes()
 
-    def answer(self, headers: Mapping[str, str], body: bytes) -> Answer:
-        return Answer(int(body), point=headers.get("point", ""))
+    def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
+        return ServerAnswer(int(body), point=headers.get("point", ""))
 
 
-def asked(said: list[bytes], *, closes: bool = False, within_s: float = 5.0) -> tuple[list[Reply], int, list[bytes]]:
+def asked(
+    said: list[bytes], *, closes: bool = False, within_s: float = 5.0
+) -> tuple[list[RequestResult], int, list[bytes]]:
     """Replies to as many requests as there are things said, one after the other; connections made; requests read."""
     connections, read = 0, []
 
@@ -49,7 +51,7 @@ def asked(said: list[bytes], *, closes: bool = False, within_s: float = 5.0) -> 
                 break
         writer.close()
 
-    async def ask() -> list[Reply]:
+    async def ask() -> list[RequestResult]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         channel = HttpChannel(Digit("m", Terms()), f"http://127.0.0.1:{port}", within_s)
@@ -121,7 +123,7 @@ def test_rejections_are_told_in_the_servers_words() -> None:
 
 
 def test_nobody_there_is_told_too() -> None:
-    async def ask() -> Reply:
+    async def ask() -> RequestResult:
         channel = HttpChannel(Digit("m", Terms()), "http://127.0.0.1:1", 2.0)
         try:
             return await channel.ask(X, 0)

@@ -25,7 +25,7 @@ from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.workloads import Poisson, RequestLog
-from slotool.workloads.channels import Target, ask_first_model
+from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 
@@ -36,7 +36,7 @@ def test_real_examples_are_sent_and_every_figure_agrees_with_the_log(slotool: An
     out = tmp_path / "requests.parquet"
     run = slotool(
         "loadtest", server.url, "-o", out, "--data", "digits", "--rate", 100, "--duration", 1, "--deadline-ms", 500,
-        "--min-accuracy", 0.9, "--slo", 0.5, "--json",
+        "--min-accuracy", 0.9, "--target", 0.5, "--json",
     )  # fmt: skip
     assert run.exit_code == 0, run.stderr
     log, document = RequestLog.load(out), run.document
@@ -111,10 +111,10 @@ def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, 
     out = tmp_path / "r.parquet"
     run = slotool(
         "loadtest", server.url, "-o", out, "--data", "digits", "--rate", 60, "--duration", 0.5, "--deadline-ms", 20,
-        "--slo", 0.99,
+        "--target", 0.99,
     )  # fmt: skip
     assert run.exit_code == 1
-    assert "0.00% of the requests met their deadline of 20 ms, the SLO is 99.00%" in run.stderr
+    assert "0.00% of the requests met their deadline of 20 ms, the target is 99.00%" in run.stderr
     assert "met the deadline" in run.stdout
     assert len(RequestLog.load(out)) > 0
 
@@ -171,7 +171,12 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
         (["http://example.com:8000"], 2, "example.com is not this machine"),
         (["http://10.1.2.3", "--model", "m"], 2, "10.1.2.3 is not this machine"),
         (["ftp://127.0.0.1"], 2, "is not a server's address"),
-        (["http://127.0.0.1:9", "--slo", "0.9"], 2, "give --deadline-ms too"),
+        (["http://127.0.0.1:9", "--target", "0.9"], 2, "give --deadline-ms too"),
+        (
+            ["http://127.0.0.1:9", "--arrivals", "a.parquet", "--duration", "2min"],
+            2,
+            "it has no effect with --arrivals",
+        ),
         (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
         (["http://127.0.0.1:9", "--priority", "1=0.7,2=0.7"], 2, "add up to 1"),
         (["http://127.0.0.1:9", "--priority", "0"], 2, "a priority from 1 on"),
@@ -240,7 +245,7 @@ def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
     """While the server sits on a few requests all others leave on time, and nothing that the stall cost is hidden."""
     server.stalls, server.stall_s = range(WARM_UP + 10, WARM_UP + 15), 0.5
     plan = LoadPlan.draw(Poisson(100), 1.0, load_dataset("digits").test, seed=3)
-    run = LocalRun(plan, Target(server.url, "infer", "m", Terms(deadline_s=0.4)))
+    run = LocalRun(plan, TargetServer(server.url, "infer", "m", Terms(deadline_s=0.4)))
     run.drive()
     log = run.log()
     stalled = log.latency_s >= 0.5
@@ -249,12 +254,12 @@ def test_open_loop_a_stall_delays_no_later_request(server: Any) -> None:
     first_s, last_s = log.rows["sent_s"][stalled].min(), log.rows["done_s"][stalled].max()
     during = log.rows["sent_s"].between(first_s, last_s) & ~stalled
     assert during.sum() > 20, "requests kept leaving while the stalled ones were outstanding"
-    assert np.median(log.lateness_s) < 0.02
+    assert np.median(log.send_delay_s) < 0.02
     gaps_s = np.diff(np.sort(np.array(server.arrived_s[WARM_UP:])))
     assert np.median(np.abs(gaps_s - np.diff(plan.times_s))) < 0.02, "they also arrive as they were drawn"
 
 
-def test_a_late_client_is_charged_for_its_lateness(server: Any) -> None:
+def test_a_late_client_is_charged_for_its_send_delay(server: Any) -> None:
     """A client held up between two requests must not make the server look faster: latency counts from the plan."""
     plan = LoadPlan.draw(Poisson(100), 0.4, load_dataset("digits").test, seed=1)
     held_up = []
@@ -264,19 +269,19 @@ def test_a_late_client_is_charged_for_its_lateness(server: Any) -> None:
             held_up.append(True)
             time.sleep(0.2)
 
-    run = LocalRun(plan, Target(server.url, "infer", "m"), progress=hold_up)
+    run = LocalRun(plan, TargetServer(server.url, "infer", "m"), progress=hold_up)
     run.drive()
     log = run.log()
-    late = log.lateness_s > 0.1
+    late = log.send_delay_s > 0.1
     assert late.sum() >= 3
-    assert (log.latency_s[late] >= log.lateness_s[late]).all()
-    assert log.summary()["lateness_worst_s"] > 0.1
+    assert (log.latency_s[late] >= log.send_delay_s[late]).all()
+    assert log.summary()["send_delay_max_s"] > 0.1
 
 
 def test_a_request_is_given_up_after_its_time(server: Any) -> None:
     server.stalls, server.stall_s = range(WARM_UP + 2, WARM_UP + 3), 3.0
     plan = LoadPlan.draw(Poisson(50), 0.2, load_dataset("digits").test, seed=0)
-    run = LocalRun(plan, Target(server.url, "infer", "m", answer_within_s=0.5))
+    run = LocalRun(plan, TargetServer(server.url, "infer", "m", answer_within_s=0.5))
     run.drive()
     given_up = run.log().rows.query("status == 0")
     assert list(given_up["error"]) == ["no answer within the time allowed"]
@@ -331,7 +336,7 @@ def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
     address = served["url"] if protocol == "http" else served["grpc"]
     run = slotool(
         "loadtest", address, "--protocol", protocol, "--processes", processes, "-o", out, "--data", "digits",
-        "--rate", 80, "--duration", 1, "--deadline-ms", 5_000, "--slo", 0.5, "--json",
+        "--rate", 80, "--duration", 1, "--deadline-ms", 5_000, "--target", 0.5, "--json",
     )  # fmt: skip
     assert run.exit_code == 0, run.stderr
     log = RequestLog.load(out)
@@ -352,7 +357,7 @@ def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
     plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
     with serving(artifact) as served:
-        targets = [Target(served["url"], "infer", "mlp"), Target(f"grpc://{served['grpc']}", "grpc", "mlp")]
+        targets = [TargetServer(served["url"], "infer", "mlp"), TargetServer(f"grpc://{served['grpc']}", "grpc", "mlp")]
         for target in targets:
             assert ask_first_model(target.address, target.form) == "mlp"
             run = LocalRun(plan, target)
@@ -412,7 +417,7 @@ def test_an_slo_missed_by_the_clients_own_fault_is_no_verdict(slotool: Any, serv
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalRun, "_send", hold_up)
         run = slotool("loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 30,
-                      "--duration", 2, "--deadline-ms", 900, "--slo", 0.9)  # fmt: skip
+                      "--duration", 2, "--deadline-ms", 900, "--target", 0.9)  # fmt: skip
     assert run.exit_code == 3, run.stderr
     assert "which was late itself: no verdict" in run.stderr
     assert "the client sent" in run.stderr or "late or more" in run.stderr

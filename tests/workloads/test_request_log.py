@@ -49,7 +49,7 @@ def log() -> RequestLog:
 
 def test_latency_counts_from_the_intended_instant(log: RequestLog) -> None:
     assert log.latency_s == pytest.approx([0.05, 0.15, 0.09, 0.01, 0.02])
-    assert log.lateness_s == pytest.approx([0, 0.08, 0, 0, 0])
+    assert log.send_delay_s == pytest.approx([0, 0.08, 0, 0, 0])
 
 
 def test_who_was_answered_in_time_and_correctly(log: RequestLog) -> None:
@@ -68,8 +68,8 @@ def test_summary(log: RequestLog) -> None:
     assert summary["p50_s"] == pytest.approx(0.09), "of the answered ones"
     assert summary["worst_s"] == pytest.approx(0.15)
     assert math.isnan(summary["p90_s"]), "three answers have no 90th percentile"
-    assert summary["asked_rate_per_s"] == summary["sent_rate_per_s"] == pytest.approx(1.0)
-    assert summary["lateness_worst_s"] == pytest.approx(0.08)
+    assert summary["target_rate_per_s"] == summary["achieved_rate_per_s"] == pytest.approx(1.0)
+    assert summary["send_delay_max_s"] == pytest.approx(0.08)
     assert summary["deadline_s"] == pytest.approx(0.1)
 
 

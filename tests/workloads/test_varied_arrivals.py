@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,3 +132,22 @@ def test_impossible_processes_are_rejected() -> None:
     ):
         with pytest.raises(InputError, match=sentence):
             make()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--kind", "poisson", "--cv2", "4"), "it has no effect with --kind poisson"),
+        (("--kind", "bursty", "--stay", "1s"), "it has no effect with --kind bursty"),
+        (("--trace", "t.csv", "--kind", "bursty"), "it has no effect with --trace"),
+        (("--duration", "0min"), "'0min' is no duration"),
+    ],
+)
+def test_an_option_of_another_arrival_process_is_rejected(
+    slotool: Callable[..., Any], tmp_path: Path, options: tuple[str, ...], sentence: str
+) -> None:
+    (tmp_path / "t.csv").write_text("rate_per_s\n3\n5\n")
+    found = [tmp_path / option if option == "t.csv" else option for option in options]
+    run = slotool("generate", "arrivals", "-o", tmp_path / "a.parquet", *found)
+    assert run.exit_code == 2
+    assert sentence in " ".join(run.stderr.split())
