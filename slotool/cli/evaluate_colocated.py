@@ -247,10 +247,13 @@ def _sentences(measured: CoLocationResult, headline: list[dict[str, Any]]) -> li
         said.append("the full network is the reference model in float32; the model's own weights are quantized")
     for found in _slices(measured):
         if found["co_runners"] and found["median_s"]:
-            said.append(f"with {found['co_runners']} co-runners the core is away for {duration(found['median_s'])} at a time")
+            said.append(
+                f"with {found['co_runners']} co-runners the core is away for {duration(found['median_s'])} at a time"
+            )
     for row in headline:
         said.append(
-            f"at the solo full network's p95, {duration(1e-6 * row['deadline_us'])}, with {row['co_runners']} co-runners: "
+            f"at the solo full network's p95, {duration(1e-6 * row['deadline_us'])}, "
+            f"with {row['co_runners']} co-runners: "
             f"{100 * row['met_share']:.2f} % in time, the full network {100 * row['full_met_share']:.2f} %; "
             f"{100 * (1 - row['least_met_share']):.2f} % no choice of k could have saved; "
             f"{100 * row['lost']:.2f} ± {100 * row['lost_standard_error']:.2f} points lost"

@@ -1,4 +1,4 @@
-"""Who waits, who works, and what became of everybody: the state of a service without its clock and its tensors."""
+"""The state of a service without its clock and its tensors: queue, workers, and outcomes of requests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from slotool.scheduling.workers import Batch, Workers
 
 
 class RequestOutcome(StrEnum):
-    """What became of a query.
+    """The outcome of a query.
 
     ``IN_TIME``, ``LATE``: answered. ``EXPIRED``: its deadline came while it waited. ``REJECTED``: the policy had no way
-    to meet it. ``SHED``: it gave way to more important ones, as not everybody could be in time. ``GONE``: withdrawn.
+    to meet it. ``SHED``: dropped for queries of higher priority, as not all could be in time. ``GONE``: withdrawn.
     ``FAILED``: the policy broke on it.
     """
 
@@ -44,8 +44,8 @@ class Dispatcher:
     """One queue, its workers and a policy; the caller has the clock, the tensors and the processes.
 
     Tell it what happens, ``arrive``, ``finished``, ``died``, ``joined``, ``withdraw``, then ask ``next_batch`` what to
-    do until there is nothing more to do; ``outcomes`` counts what became of everybody. A batch on two workers has no
-    single end: tell of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
+    do until there is nothing more to do; ``outcomes`` counts the outcomes of all queries. A batch on two workers has no
+    single end: report of each worker that it ``ended`` or was ``lost``, and of the batch that it was ``answered`` or is
     ``returned``. Instants are µs of one clock and need not ascend. Whoever is asked in vain for a worker that was never
     there gets an ``InputError``. ``workers``: how many, or those of another queue.
 
@@ -75,9 +75,9 @@ class Dispatcher:
         return found
 
     def next_batch(self, now_us: float) -> tuple[Batch | None, list[Drop]]:
-        """The next batch, None when nobody waits or no worker is idle, and who was given up on the way to it.
+        """The next batch, None when no query waits or no worker is idle, and the queries dropped before it.
 
-        The batch is taken to begin at ``now_us``. Expired queries are given up even while all workers are busy.
+        The batch begins at ``now_us``. Expired queries are dropped even while all workers are busy.
         """
         dropped = [
             self._dropped(query, RequestOutcome.EXPIRED, "the deadline has passed")
@@ -146,7 +146,7 @@ class Dispatcher:
 
     @property
     def next_expiry_us(self) -> float:
-        """When ``next_batch`` should be asked at the latest, if nothing happens; ``inf`` when nobody waits."""
+        """Latest instant of the next call of ``next_batch``; ``inf`` when no query waits."""
         query = self.queue.peek()
         return math.inf if query is None else query.deadline_us
 

@@ -15,7 +15,7 @@ from slotool.tables import OperatingPoint
 class Lcao:
     """The greatest k with t0 + T(k, β) ≤ τ* (slo-aware-neural-networks, §2.3, Eq. 3).
 
-    The same answer as ``LatencyConstrained`` gives for a query of one example whose points' accuracies nobody knows;
+    The same answer as ``LatencyConstrained`` gives for a query of one example with unknown accuracies;
     all but one bisection is precomputed, because a small network answers in microseconds.
     """
 

@@ -54,9 +54,9 @@ class Policy(ABC):
         """
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        """Whom to drop, since not all who wait can be in time and some are more important; None: nobody.
+        """The query to shed, when not all can be in time and some have a higher priority; None: none.
 
-        Asked again after each that was dropped. A policy that does not know latencies drops nobody.
+        Called again after each drop. A policy that does not know latencies sheds no query.
         """
         return None
 
@@ -69,5 +69,5 @@ class Policy(ABC):
         return False
 
     def observe(self, point: OperatingPoint, examples: int, took_us: float) -> None:
-        """Told by whoever serves that a call took so long; by default there is nothing to learn from it."""
+        """The server reports the latency of each call; by default it is ignored."""
         return

@@ -18,8 +18,8 @@ class Query:
     ``arrival_us`` and ``deadline_us`` are instants of one clock (any origin), in µs; no deadline is ``inf``.
     ``tolerance``: error degradation accepted against the best version (tolerance-tiers, IV-A), ``objective``: what
     to save at that tolerance. ``min_accuracy``: accuracy the answer may be expected to have (slo-aware, §2.2).
-    ``priority``: 1 is the most important, then 2 …; 0, the default, comes after all of these (as in the Open Inference
-    Protocol's servers). It decides between equal deadlines, and who gives way when not everybody can be in time.
+    ``priority``: 1 is the most important, then 2 …; 0, the default, comes last (as in the Open Inference
+    Protocol's servers). It decides between equal deadlines, and which query is shed when not all can be in time.
     ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
     expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection
 
-# Where a request's scope tells why it is not to be served, when that was known too late to reject it unread.
+# The key of a request's scope that holds its rejection, when it was known too late to reject it before parsing.
 REJECTION = "rejection"
 # The loop is overloaded when it has been idle for less than this share of the time.
 MIN_IDLE_SHARE = 0.1
@@ -19,7 +19,7 @@ MIN_IDLE_SHARE = 0.1
 SHARE = 0.5
 # Requests without a deadline are taken to have so long.
 MAX_TIMEOUT_US = 1e6
-# Load is measured over intervals of this length. One that nobody asked about for so long says nothing about now.
+# Length of a measuring interval, and age after which a measurement is discarded.
 INTERVAL_S, STALE_S = 0.1, 1.0
 # The rate of answers is the best of the last so many intervals: one in which others had the core says little.
 INTERVALS = 5
@@ -56,8 +56,8 @@ class Admission:
     ``limit``. In progress are requests that were read to their end and are not answered yet: neither a half-sent
     request nor a rejected one counts.
 
-    The load is measured by the clock, whoever asks: ``limit`` is at most ``INTERVAL_S`` old when it decides, and after
-    ``STALE_S`` in which nobody asked, or in which the loop was idle, everybody is admitted again.
+    The load is measured by the clock, at every request: ``limit`` is at most ``INTERVAL_S`` old when it decides, and
+    after ``STALE_S`` without requests, or with an idle loop, all requests are admitted again.
 
     ``idle_s``: seconds the loop has had nothing to do so far; ``clock_s``: what they are a part of.
     """

@@ -1,7 +1,7 @@
 """How large a request may be, derived from what the model's input needs, and found out before the costly part.
 
 Bytes are bounded before a body is read or inflated, and the number of values, lists and strings before JSON is parsed,
-so that nobody can occupy the event loop with a body that no client of this model would send.
+and so no client can occupy the event loop with a body that this model never needs.
 """
 
 from __future__ import annotations

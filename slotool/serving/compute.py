@@ -47,7 +47,7 @@ class Compute:
         if len(body) > most:
             raise bounds.too_large(most)
         if takes_long(body, shape):
-            # Decoders let other threads run; the event loop stays free for those whose bodies are plain numbers.
+            # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
             x = await asyncio.to_thread(parse_example, body, shape)
         else:
             x = parse_example(body, shape)

@@ -1,4 +1,4 @@
-"""Both versions of a Conc ensemble at work at the same time, each on a worker of its own."""
+"""A call of both versions of a Conc ensemble at the same time, each on its own worker."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ OutcomeCallback = Callable[[CallOutcome, float], None]
 
 
 class EnsembleCall:
-    """Waits for the ``first`` version, and for the ``second`` where the first is not sure; tells ``done`` once.
+    """Waits for the ``first`` version, and for the ``second`` where the first is not confident; calls ``done`` once.
 
-    What the second has to say is of no use when the first is sure, or breaks: then ``cancel`` is called, unless the
-    second has ended. So the answers are Seq's, example by example (tolerance-tiers, §IV-C).
+    The second answer is not needed when the first is confident, or fails: then ``cancel`` is called, unless the second
+    has ended. So the answers are Seq's, example by example (tolerance-tiers, §IV-C).
     """
 
     def __init__(self, plan: EnsemblePlan, done: OutcomeCallback, cancel: Callable[[], None]):
@@ -29,27 +29,27 @@ class EnsembleCall:
         """The first version's worker has ended."""
         if isinstance(outcome, Scores) and consults_second(outcome.confidence, self._plan.threshold).any():
             self._first = outcome
-            self._weigh(now_us)
+            self._combine(now_us)
             return
         if self._second is None:
             self._cancel()
-        self._tell(outcome, now_us)
+        self._report(outcome, now_us)
 
     def second(self, outcome: CallOutcome, now_us: float) -> None:
         """The second version's worker has ended."""
         self._second = outcome
-        self._weigh(now_us)
+        self._combine(now_us)
 
-    def _weigh(self, now_us: float) -> None:
+    def _combine(self, now_us: float) -> None:
         if self.over or self._first is None or self._second is None:
             return
         if isinstance(self._second, Exception):
-            self._tell(self._second, now_us)
+            self._report(self._second, now_us)
             return
         unsure = consults_second(self._first.confidence, self._plan.threshold)
         second = Scores(self._second.logits[unsure], self._second.confidence[unsure])
-        self._tell(combined(self._first, unsure, second), now_us)
+        self._report(combined(self._first, unsure, second), now_us)
 
-    def _tell(self, outcome: CallOutcome, now_us: float) -> None:
+    def _report(self, outcome: CallOutcome, now_us: float) -> None:
         self.over = True
         self._done(outcome, now_us)

@@ -1,4 +1,4 @@
-"""What a server does of its own accord, told as it happens: workers lost and replaced, models switched."""
+"""Events of a server: workers lost and replaced, points switched, settings changed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Listener = Callable[[str, str, dict[str, Any]], None]
 
 
 class Events:
-    """Hands every event to those who listen: its kind, a sentence for people, and its fields.
+    """Passes every event to the listeners: its kind, a sentence, and its fields.
 
-    Serving depends on no listener: of one that fails (a log on a full disk) stderr hears once, and it is tried again at
-    the next event.
+    Serving depends on no listener: the first failure of one (a log on a full disk) goes to stderr, and it is tried
+    again at the next event.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What labels that come later tell: accuracy as it really is, and whether the rules' certificates still hold."""
+"""Delayed labels: measured accuracy, and whether the guarantees of the rules still hold."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slotool.tables import OutcomeTable
 
 # Answers remembered until their labels come: so many, and no more than so many numbers of input.
 MAX_REMEMBERED, MAX_NUMBERS = 10_000, 16 * 2**20
-# Accuracy is told of so many labelled examples, the last ones.
+# Accuracy covers so many labelled examples, the latest.
 MAX_LABELLED = 5_000
 # Certificates are looked at again after so many labelled requests.
 LOOK_EVERY = 20
@@ -37,7 +37,7 @@ class _Remembered:
 
 
 class Feedback:
-    """Remembers what was answered, takes labels, and tells what they mean. One per served model.
+    """Keeps answers until their labels arrive, and evaluates them. One per served model.
 
     A label given for a request is held against its answer: effective accuracy is the share of labelled answers that
     were right and in time, times the share of all requests that were answered at all (model-switching, §2). Where rules
@@ -94,7 +94,7 @@ class Feedback:
 
     def summary(self) -> dict[str, Any]:
         """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
-        the ``alarms``: tiers whose certificate their labels refute."""
+        the ``alarms``: tiers whose guarantee the labels violate."""
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
         asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0

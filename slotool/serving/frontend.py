@@ -1,4 +1,4 @@
-"""What every HTTP front end needs: bodies read within limits, requests counted, rejections told as JSON."""
+"""What every front end shares: bodies read within limits, requests counted, rejections as JSON."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class FrontEnd:
         return {"state": "READY"} if unready is None else {"state": "UNAVAILABLE", "reason": str(unready)}
 
     def end(self) -> None:
-        """Reject everybody who is not answered yet, or has sent only half of a body."""
+        """Reject all unanswered requests, and those with an incomplete body."""
         self.router.end()
         self.intake.close(rejections.stopping())
 
@@ -128,7 +128,7 @@ class FrontEnd:
             raise
         finally:
             self.admission.end(options.timeout_us, answered=answered)
-        # Once it is on its way: the client need not wait for our books.
+        # After the response is on its way: the client does not wait for the counters.
         asyncio.get_running_loop().call_soon(self._count, served, x, options, answer, read_us)
         return answer
 
@@ -149,7 +149,7 @@ class FrontEnd:
         self.live.dropped(cause, count)
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
-        """Count a rejection and tell it. ``model``: what the request names; None where the only one is meant."""
+        """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
         only = next(iter(self.models)) if len(self.models) == 1 else ""
         self.dropped(only if model is None else model, rejection.cause)
         return Reply.rejecting(rejection)
@@ -278,16 +278,16 @@ def json_response(
 
 
 def explanation(answer: InferenceResult) -> dict[str, str | float]:
-    """Why and how a request was answered as it was; infinite slack is left out, JSON has no infinity."""
+    """The reason for an answer's operating point and its timing; without infinite slack, as JSON has no infinity."""
     decision = answer.decision
-    told: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}
+    parameters: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}
     if decision.rule:
-        told["rule"] = decision.rule
-    told |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
-    told["request"] = answer.request
+        parameters["rule"] = decision.rule
+    parameters |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
+    parameters["request"] = answer.request
     if answer.batch > len(answer.scored.logits):
-        told["batch"] = answer.batch
+        parameters["batch"] = answer.batch
     if answer.slack_us != float("inf"):
-        told["slack_us"] = round(answer.slack_us, 1)
-    told["confidence"] = float(answer.scored.confidence.min())
-    return told
+        parameters["slack_us"] = round(answer.slack_us, 1)
+    parameters["confidence"] = float(answer.scored.confidence.min())
+    return parameters

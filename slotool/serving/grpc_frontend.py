@@ -72,7 +72,7 @@ class GrpcFrontEnd:
             ("grpc.max_allowed_incoming_connections", min(limits.connections, MAX_CONNECTIONS)),
             # Streams that have ended count until they are freed; beyond 100 of these gRPC resets new ones unread.
             ("grpc.http2.max_deallocating_streams", 100 * MAX_STREAMS),
-            # Of calls beyond a thousand that wait for their handler, gRPC itself cancels some, without a word.
+            # Of calls beyond a thousand that wait for their handler, gRPC silently cancels some.
             # Let more wait than are open at once, so that each is taken and rejected by our own limits.
             ("grpc.server.max_pending_requests", 4 * limits.connections),
             ("grpc.server.max_pending_requests_hard_limit", 4 * limits.connections),
@@ -140,10 +140,10 @@ class GrpcFrontEnd:
             finally:
                 self._open_calls -= 1
             self._front.dropped(model, rejection.cause)
-            told = [("cause", rejection.cause)]
+            trailers = [("cause", rejection.cause)]
             if rejection.retry_after_s is not None:
-                told.append(("retry-after", str(rejection.retry_after_s)))
-            await context.abort(CODES[rejection.status], str(rejection), tuple(told))
+                trailers.append(("retry-after", str(rejection.retry_after_s)))
+            await context.abort(CODES[rejection.status], str(rejection), tuple(trailers))
             raise AssertionError("abort raises")
 
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and

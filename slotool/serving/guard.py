@@ -1,4 +1,4 @@
-"""Who may ask: an optional bearer token, and for what changes the server, nobody's browser page but its own."""
+"""Access control: an optional bearer token, and protection of state changes against pages of other sites."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How much later than planned answers leave: calls that take longer than profiled, and an event loop with others to
-answer first."""
+"""Latency headroom: how much later than planned recent answers left, by slow calls or a busy event loop."""
 
 from __future__ import annotations
 
@@ -7,12 +6,12 @@ from collections import deque
 
 import numpy as np
 
-# Of the last so many answers, and not of older ones than so long.
+# Answers considered, and their maximum age.
 REMEMBERED, FORGOTTEN_US = 400, 2e6
-# Which share of them would have been in time by the headroom; it is reckoned anew after so many answers.
+# Share of them that the headroom covers; it is recomputed after ``EVERY`` answers.
 QUANTILE, EVERY = 0.99, 25
-# A headroom takes at most this share of the time that a request has.
-MOST = 0.5
+# Largest share of a request's timeout that the headroom takes.
+MAX_SHARE = 0.5
 
 
 class LatencyHeadroom:
@@ -43,4 +42,4 @@ class LatencyHeadroom:
         """µs by which to bring forward the deadline of a request that has ``timeout_us``."""
         if now_us - self._seen_at_us > FORGOTTEN_US:
             return 0.0
-        return min(self._needed_us, MOST * timeout_us)
+        return min(self._needed_us, MAX_SHARE * timeout_us)

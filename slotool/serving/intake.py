@@ -14,7 +14,7 @@ class Intake:
     """Bounds the bodies that were begun and are not whole: ``max_bytes`` of all together, ``max_s`` seconds for each.
 
     A half-sent body costs memory and nothing else, so it is no request in progress (``Admission``). Where all together
-    are too large, the largest is given up for the others.
+    are too large, the largest is rejected.
     """
 
     def __init__(self, max_bytes: int, max_s: float):
@@ -24,7 +24,7 @@ class Intake:
         self.held_bytes = 0
 
     def begin(self, on_end: Callable[[Rejection], None]) -> Body:
-        """A body whose first bytes are here. ``on_end`` is called at most once, when it is given up for others or the
+        """A body whose first bytes are here. ``on_end`` is called at most once, when the body is rejected or the
         server ends: it may not read further bytes. Raises that ``Rejection`` (503) if the server ends already."""
         if self._closed is not None:
             raise self._closed
@@ -34,8 +34,8 @@ class Intake:
 
     @asynccontextmanager
     async def body(self) -> AsyncIterator[Body]:
-        """For the time in which a body is read: tell what is returned how it grows. Raises ``Rejection``: 408 when it
-        takes too long, 503 when it is given up for others or the server ends."""
+        """While a body is read: call ``grow`` of the returned ``Body``. Raises ``Rejection``: 408 when it takes too
+        long, 503 when it is the largest of too many bytes or the server ends."""
         body = None
         try:
             async with asyncio.timeout(self._max_s) as limit:
@@ -82,13 +82,13 @@ class Body:
         self._intake.grown(count)
 
     def end(self, rejection: Rejection) -> None:
-        """Read no further: whoever reads it is told this rejection instead."""
+        """Read no further: its reader receives this rejection instead."""
         if self.rejection is None:
             self.rejection = rejection
             self._on_end(rejection)
 
     def finish(self) -> None:
-        """It is whole, or nobody reads it any more."""
+        """It is complete, or no longer read."""
         self._intake.finished(self)
 
 

@@ -1,4 +1,4 @@
-"""Labels for what was answered: ``POST /v2/models/{model}/feedback``; GET tells what they say so far."""
+"""Labels for what was answered: ``POST /v2/models/{model}/feedback``; GET returns accuracy and alarms so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live page shows: figures of each of the last seconds, in a ring of bounded size."""
+"""The data of the live page: one record for each of the last seconds, in a bounded ring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.
 MAX_SAMPLES = 2_000
 MAX_EVENTS = 3
-# What a server must not be blamed for: the request was wrong, or nobody waited for the answer.
+# Causes that are the client's: the request was invalid, or the client had left.
 CLIENTS_OWN = frozenset(
     {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "client-gone"}
 )

@@ -16,7 +16,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 class Labelled(Protocol):
-    """What labels said so far."""
+    """Accuracy and alarms from labels."""
 
     @property
     def accuracy(self) -> float: ...
@@ -55,26 +55,31 @@ class Metrics:
         # ``labels`` checks and joins its arguments under a lock each time: more than the counting itself costs.
         self._child: Callable[..., Any] = lru_cache(maxsize=1_024)(lambda metric, *labels: metric.labels(*labels))
         self._waiting = Gauge("slotool_queue_requests", "Requests waiting to be served", registry=self.registry)
-        self._workers = Gauge("slotool_workers", "Workers that are alive and warm, busy or not", registry=self.registry)
-        self._restarts = Counter("slotool_worker_restarts", "Workers that were replaced", registry=self.registry)
-        self._switches = Counter("slotool_switches", "Points switched", ["model"], registry=self.registry)
+        self._workers = Gauge("slotool_workers", "Workers that are alive and warm", registry=self.registry)
+        self._restarts = Counter("slotool_worker_restarts", "Workers restarted", registry=self.registry)
+        self._switches = Counter(
+            "slotool_switches", "Operating points switched by a policy", ["model"], registry=self.registry
+        )
         self._retries = Counter(
-            "slotool_retries", "Requests given to a worker once more", ["model"], registry=self.registry
+            "slotool_retries", "Requests retried on another worker", ["model"], registry=self.registry
         )
         self._cancelled = Counter(
             "slotool_cancelled_calls",
-            "Second versions stopped because the first was sure",
+            "Second calls of Conc ensembles cancelled because the first was confident",
             ["model"],
             registry=self.registry,
         )
         self._accuracy = Gauge(
             "slotool_labelled_accuracy",
-            "Of labelled answers, NaN before any",
+            "Accuracy of labelled answers; NaN without any",
             ["model"],
             registry=self.registry,
         )
         self._alarms = Gauge(
-            "slotool_violated_guarantees", "Tiers whose labels refute them", ["model"], registry=self.registry
+            "slotool_violated_guarantees",
+            "Tolerance tiers whose guarantee is violated by labelled answers",
+            ["model"],
+            registry=self.registry,
         )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
@@ -89,24 +94,24 @@ class Metrics:
         self._workers.set_function(alive)
 
     def watch_feedback(self, model: str, feedback: Labelled) -> None:
-        """Report what labels say whenever metrics are read."""
+        """Report labelled accuracy and alarms whenever metrics are read."""
         self._accuracy.labels(model).set_function(lambda: feedback.accuracy)
         self._alarms.labels(model).set_function(lambda: len(feedback.alarms))
 
     def switched(self, model: str) -> None:
-        """A policy that stays at a point has gone to another one."""
+        """A policy switched to another point."""
         self._switches.labels(model).inc()
 
     def worker_restarted(self) -> None:
-        """A worker that was lost has been replaced."""
+        """A lost worker was replaced."""
         self._restarts.inc()
 
     def retried(self, model: str) -> None:
-        """A request goes to a worker once more, since its first was lost or broke."""
+        """A request is retried: its worker was lost or failed."""
         self._retries.labels(model).inc()
 
     def cancelled(self, model: str) -> None:
-        """The second version of a Conc ensemble is not needed any more, and was told to stop."""
+        """The second version of a Conc ensemble was cancelled: the first is confident enough."""
         self._cancelled.labels(model).inc()
 
     def computed(self, model: str, examples: int) -> None:

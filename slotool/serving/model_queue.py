@@ -1,4 +1,4 @@
-"""What waits for each served model: its queue, the requests in it and at work, and what they get in the end."""
+"""A served model's queue: its pending requests, waiting or in a call, and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slotool.tables import OperatingPoint
 
 @dataclass(frozen=True, slots=True)
 class InferenceResult:
-    """What a request got and what it took: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
+    """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
 
@@ -59,15 +59,15 @@ class PendingRequest:
         return self.future.cancelled() or self.is_disconnected()
 
     def reject(self, rejection: Rejection) -> None:
-        # A cancelled future has nobody behind it.
+        # The client of a cancelled future has left.
         if not self.future.done():
             self.future.set_exception(rejection)
 
 
 class ModelQueue:
-    """A served model, the state of its queue, and the requests of the queries in it or at work.
+    """A served model, its dispatcher, and the pending requests, waiting or in a call.
 
-    ``no_worker``: says why nobody could be served now, if that is so: the reason then for a deadline that passed.
+    ``no_worker``: the rejection while no worker is alive: then the reason of an expired deadline.
     """
 
     def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Rejection | None]):
@@ -93,7 +93,7 @@ class ModelQueue:
             request.reject(no_worker or rejection_of(drop, now_us, request.headroom_us))
 
     def expire(self, query: Query, now_us: float) -> bool:
-        """Reject a query without a deadline that has waited for too long; whether it still waited."""
+        """Reject a query without a deadline that has waited too long; returns whether it still waited."""
         if not self.dispatcher.withdraw(query, RequestOutcome.EXPIRED):
             return False
         rejection = self._no_worker() or rejections.waited_too_long(now_us - query.arrival_us)
@@ -101,7 +101,7 @@ class ModelQueue:
         return True
 
     def end(self, rejection: Rejection) -> None:
-        """Reject everybody who waits, and everybody whose call has not ended."""
+        """Reject all pending requests."""
         for query in list(self.dispatcher.queue):
             self.dispatcher.withdraw(query)
             self.pending.pop(query.id).reject(rejection)
@@ -131,9 +131,9 @@ def rejection_of(drop: Drop, now_us: float, headroom_us: float) -> Rejection:
 
 
 class DefaultDeadline:
-    """How long requests without a deadline may wait for a worker: ``default_us``, infinite for as long as it takes.
+    """The longest wait of requests without a deadline: ``default_us``, or infinite.
 
-    It is no deadline as policies know them: whoever has none still gets the answer that nothing is saved on.
+    Policies do not see it: a request without a deadline still gets the most accurate point.
     """
 
     def __init__(self, default_us: float):
@@ -149,17 +149,17 @@ class DefaultDeadline:
 
     @property
     def next_us(self) -> float:
-        """When ``expire`` should be called at the latest."""
+        """Latest instant of the next call of ``expire``."""
         self._forget()
         return self._waiting[0][0] if self._waiting else math.inf
 
     def expire(self, now_us: float) -> None:
-        """Reject those that have waited for too long. One that is at work is given the time of its call."""
+        """Reject requests that have waited too long. One in a call may finish it."""
         while self.next_us <= now_us:
             _, model_queue, name = self._waiting.popleft()
             model_queue.expire(model_queue.pending[name].query, now_us)
 
     def _forget(self) -> None:
-        """Those that were first in line and have ended."""
+        """Drop entries of requests that have ended."""
         while self._waiting and self._waiting[0][2] not in self._waiting[0][1].pending:
             self._waiting.popleft()

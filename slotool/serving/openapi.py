@@ -140,12 +140,13 @@ def _compute(models: Mapping[str, ServedModel]) -> Document:
 
 def _feedback(models: Mapping[str, ServedModel]) -> Document:
     body = {"required": True, "content": _json(_ref("Labels"))}
-    told = _json(_ref("Feedback"))
+    summary = _json(_ref("Feedback"))
     return {
         "/v2/models/{model}/feedback": {
             "parameters": [_path_parameter("model", list(models))],
-            "get": _operation("What labels said so far", told),
-            "post": _operation("The true classes of what was answered", told, _LABELLING) | {"requestBody": body},
+            "get": _operation("Accuracy and alarms from labels", summary),
+            "post": _operation("Send the true classes of answered examples", summary, _LABELLING)
+            | {"requestBody": body},
         }
     }
 
@@ -192,7 +193,7 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
     classes = {"type": "integer", "minimum": 0, "maximum": max(served.model.classes for served in models.values()) - 1}
     labelled = {"request": _TEXT, "labels": {"type": "array", "minItems": 1, "items": classes}}
     share = {"type": ["number", "null"]}
-    told = {
+    feedback = {
         "labelled": {"type": "integer"},
         "accuracy": share,
         "effective_accuracy": share,
@@ -211,7 +212,7 @@ def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
         "RuntimeSettings": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
         "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
         "Labels": _object(labelled, list(labelled)),
-        "Feedback": _object(told, list(told)),
+        "Feedback": _object(feedback, list(feedback)),
     }
 
 
@@ -230,7 +231,7 @@ def _parameters() -> Document:
 def _explanation() -> Document:
     """Why and how a request was answered as it was."""
     times = dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
-    told = {
+    parameters = {
         "operating_point": _TEXT,
         "reason": _TEXT,
         "rule": _TEXT,
@@ -238,7 +239,7 @@ def _explanation() -> Document:
         "batch": {"type": "integer"},
         **times,
     }
-    return _object(told, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
+    return _object(parameters, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
 
 
 def _operation(summary: str, content: Document | None, rejections: Sequence[int] = _LOOKING) -> Document:

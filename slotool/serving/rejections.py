@@ -1,4 +1,4 @@
-"""Every way a request can end without an answer: one exception with its HTTP status, cause and sentence."""
+"""Every rejection of a request: one exception with its HTTP status, cause and sentence."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SHORT.maxlevel = 2
 
 
 class Rejection(SlotoolError):
-    """A request that is not answered. ``cause`` is the label drops are counted under, ``str(rejection)`` the sentence,
-    ``retry_after_s`` when it is worth another try, where that is known."""
+    """A request ends without an answer. ``cause``: the label of the drop counter; ``str(rejection)``: the sentence;
+    ``retry_after_s``: when to retry, where known."""
 
     def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
         super().__init__(sentence)
@@ -45,7 +45,7 @@ def too_large(sentence: str) -> Rejection:
 
 
 def too_many_bytes(most: int) -> Rejection:
-    """503: the largest of many half-sent bodies, given up for the others."""
+    """503: too many bytes of incomplete bodies; this was the largest."""
     what = f"unfinished bodies hold more than {most} bytes together, and this was the largest"
     return Rejection(503, "unfinished", f"{what}; try again later", 1)
 
@@ -58,15 +58,17 @@ def expired(waited_us: float) -> Rejection:
 
 
 def deadline_infeasible(waited_us: float, left_us: float) -> Rejection:
-    """504: the deadline is nearer than what answers lately take beyond their plan; no work was spent on it."""
+    """504: the deadline is infeasible: less time is left than the current latency headroom; no work was spent on it."""
     left = f"{left_us:.0f} µs are left after {waited_us:.0f} µs of waiting"
-    return Rejection(504, "expired", f"{left}, less than answers lately leave later than planned")
+    return Rejection(
+        504, "expired", f"the deadline is infeasible: {left}, less than the latency headroom of recent answers"
+    )
 
 
 def waited_too_long(waited_us: float) -> Rejection:
-    """504: the time that requests without a deadline have is over; no work was spent on it."""
+    """504: a request without a deadline waited for the default deadline; no work was spent on it."""
     waited = f"the request has no deadline and waited for {waited_us * 1e-6:.1f} s"
-    return Rejection(504, "expired", f"{waited}, as long as this server lets it; give it a deadline of your own")
+    return Rejection(504, "expired", f"{waited}, the default deadline of this server; set a deadline of your own")
 
 
 def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
@@ -78,7 +80,7 @@ def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
 
 
 def cannot_meet(reason: str) -> Rejection:
-    """503: rejected before any work, since what was asked for cannot be had."""
+    """503: rejected before any work: the request's options cannot be met."""
     return Rejection(503, "cannot-meet", reason)
 
 
@@ -103,12 +105,12 @@ def too_many_calls(most: int) -> Rejection:
 
 
 def stopping() -> Rejection:
-    """503: the server ends, and the request was not answered in the time it had for that."""
+    """503: the server ends before the request was answered."""
     return Rejection(503, "stopping", "the server is shutting down and could not answer in time; try another one", 1)
 
 
 def overloaded(in_progress: int, spacing_us: float, mean_timeout_us: float) -> Rejection:
-    """503: rejected unread, since the event loop is overloaded."""
+    """503: rejected before parsing: the event loop is overloaded."""
     pace = f"{in_progress} requests are in progress and one is answered every {spacing_us:.0f} µs"
     return Rejection(
         503, "overloaded", f"{pace}, while requests have {1e-3 * mean_timeout_us:.0f} ms; try again later", 1
@@ -116,7 +118,7 @@ def overloaded(in_progress: int, spacing_us: float, mean_timeout_us: float) -> R
 
 
 def client_gone() -> Rejection:
-    """499: nobody is there to be answered."""
+    """499: the client has disconnected."""
     return Rejection(499, "client-gone", "the client closed the connection")
 
 

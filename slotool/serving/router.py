@@ -199,7 +199,7 @@ class Router:
         )
 
     def _require_worker(self, timeout_us: float) -> None:
-        """Raises ``Rejection`` for a request whose deadline comes before a worker is expected to be there."""
+        """Raises ``Rejection`` for a request whose deadline comes before a worker is expected to be ready."""
         no_worker = self._no_worker()
         if no_worker is not None and timeout_us < self.engine.ready_in_s() * 1e6:
             raise no_worker

@@ -1,4 +1,4 @@
-"""Another policy, or tables and rules read anew, for models that go on being served."""
+"""Runtime settings: another policy, or reloaded tables and rules, while the models are served."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slotool.serving.sources import Sources
 
 
 class ReloadableSettings:
-    """Steers ``router`` by what ``sources`` say; ``warn`` is given a sentence for whatever is doubtful."""
+    """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt."""
 
     def __init__(self, sources: Sources, router: Router, warn: Callable[[str], None]):
         self._sources = sources
@@ -30,7 +30,7 @@ class ReloadableSettings:
     async def use(self, policy: str) -> None:
         """Another policy for all models. Raises ``InputError``; then nothing has changed."""
         sources = self._sources.with_policy(policy)
-        # Reading tables takes longer than requests may wait.
+        # Reading tables takes longer than requests can wait.
         models = await asyncio.to_thread(sources.reload, self._router.models, self._warn)
         self._replace(models.values())
         self._sources = sources
@@ -38,7 +38,7 @@ class ReloadableSettings:
     def reload(self) -> None:
         """Tables and rules as their files are now. Raises ``InputError``; then nothing has changed."""
         self._replace(self._sources.reload(self._router.models, self._warn).values())
-        self._router.events.emit("reload", "tables and rules read anew")
+        self._router.events.emit("reload", "tables and rules reloaded")
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         before = list(self._router.models.values())

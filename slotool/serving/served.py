@@ -16,10 +16,10 @@ from slotool.tables import OperatingPoint
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model and the policy that turns its dial.
+    """A model and the policy that chooses its operating points.
 
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
-    load it anew in processes of their own. ``accuracy``: mean accuracy by point, as far as it is known.
+    load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One server process: bind first, so that a taken port is known at once; drain when told to end."""
+"""One server process: bind first, to fail at once on a port in use; drain on SIGTERM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slotool.serving.frontend import FrontEnd
 from slotool.serving.http import HttpProtocol
 
 KEEP_ALIVE_S = 75
-# After the drain's end, for those who could not be answered to be told so.
+# After the drain, time to send rejections to unanswered requests.
 REJECTION_GRACE_S = 1.0
 # Between two sentences about connections that cannot be accepted.
 WARNING_INTERVAL_S = 60.0
@@ -92,18 +92,19 @@ def serve_until_signalled(
     secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], None] | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; whoever is not
-    answered by then is rejected with a sentence.
+    """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
+    answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: told if the limit of open files is too low.
+    ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: called if the limit of open files is too
+    low.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
     if allowed < wanted:
         warn(
-            f"the limit of open files allows {allowed} connections, not {wanted}: whoever comes beyond them is rejected"
-            f" with 503; raise it before the start, with: ulimit -n {2 * wanted}"
+            f"the limit of open files allows {allowed} connections, not {wanted}: the server rejects further ones"
+            f" with 503; raise the limit before the start: ulimit -n {2 * wanted}"
         )
     server = Server(
         app, on_ready, drain_s=drain_s, secondary=secondary, on_hangup=on_hangup, max_connections=min(allowed, wanted)
@@ -141,7 +142,7 @@ class Server(uvicorn.Server):
                 keep_alive_s=KEEP_ALIVE_S,
                 max_connections=max_connections,
             ),
-            # Its warnings tell of bad requests, which are counted, and anyone may send thousands.
+            # Its warnings are about bad requests, which are counted: any client may send thousands.
             log_level="error",
             access_log=False,
             lifespan="on",
@@ -180,8 +181,8 @@ class Server(uvicorn.Server):
         # Both fronts stop accepting at once; the router, which uvicorn's shutdown ends, outlives the companion.
         self._router.begin_drain()
         ends_s = time.monotonic() + self._drain_s
-        # Whoever is not answered by then is told so, and has a moment to hear it.
-        telling = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)
+        # Requests not answered by then are rejected, with time to send the rejections.
+        ending = asyncio.get_running_loop().call_later(self._drain_s, self._front.end)
         for server in self.servers:
             server.close()
         if self._secondary is not None:
@@ -189,7 +190,7 @@ class Server(uvicorn.Server):
         left_s = max(0.0, ends_s - time.monotonic())
         self.config.timeout_graceful_shutdown = left_s + REJECTION_GRACE_S  # type: ignore[assignment]
         await super().shutdown(sockets=sockets)
-        telling.cancel()
+        ending.cancel()
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -215,6 +216,6 @@ class Server(uvicorn.Server):
 
 
 def _says_something(record: logging.LogRecord) -> bool:
-    """Not uvicorn's complaint that the drain was too short for nobody: only idle or half-sent connections were left,
-    and these have been told."""
+    """Not uvicorn's complaint that the drain was too short for 0 tasks: only idle or incomplete connections were left,
+    and these were rejected."""
     return not record.getMessage().startswith("Cancel 0 running task(s)")

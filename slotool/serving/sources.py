@@ -1,4 +1,4 @@
-"""What a server is made of: artifacts, and the tables and rules that say how their dials are turned."""
+"""The sources of a server: artifacts, and the tables and rules by which it chooses operating points."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BY_DEMAND = "by-demand"
 
 @dataclass(frozen=True)
 class Sources:
-    """Files a server was started from; what they hold is read anew whenever it is told to.
+    """The files of a server; ``reload`` reads tables and rules again.
 
-    ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to tell which latency
-    rows describe this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
+    ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to select the latency
+    rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
     workers elsewhere answer, so that the weights here are only looked into when labels come.
@@ -64,9 +64,9 @@ class Sources:
         return replace(self, policy=name)
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
-        """Everything is read and matched before the first request, so that a wrong table is an error and no surprise.
+        """Everything is read and matched before the first request: an invalid table is an error at the start.
 
-        ``warn`` is given a sentence for whatever is doubtful. Raises ``InputError`` for names that cannot be told apart
+        ``warn`` receives a sentence for every doubt. Raises ``InputError`` for names that are not unique
         and for tables, rules or a policy that fit none of the models.
         """
         models = [load_model(str(path), mapped=self.mapped) for path in self.artifacts]

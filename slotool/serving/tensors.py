@@ -56,7 +56,7 @@ def parse_request(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a request's JSON says. It may be shared by requests that say the same, so nobody may change it."""
+    """The content of a request's JSON. Requests with the same JSON share it: never change it."""
 
     tensor: Mapping[str, Any]
     shape: tuple[int, ...]

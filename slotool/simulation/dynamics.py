@@ -1,4 +1,4 @@
-"""A simulation over time: what came, what was answered, at which accuracy, in which batches, and who waited."""
+"""A simulation over time: arrivals, answers, accuracy, batches and queue length."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ROUNDING_US = 1e-3
 
 
 def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | None = None) -> SimulationResult:
-    """``policy`` on a virtual clock, asked whenever a worker is free and somebody waits (superserve, §5).
+    """``policy`` on a virtual clock, called whenever a worker is idle and a query waits (superserve, §5).
 
     A worker that dies gives the batch it works on back to the queue. ``times``: how long calls take; as planned
     where left out. Raises ``InputError`` when every deadline is shorter than the fastest call, and for times of another
@@ -126,7 +126,7 @@ def _take_back(now: float, lost: Any, waiting: Any, head: int, tail: int) -> Any
 def _shed(
     now: float, quickest_us: Any, sizes: Any, waiting: Any, levels: Any, head: int, tail: int, free_us: Any, status: Any
 ) -> int:
-    """Drop who has to give way to somebody more important; what is left is moved up behind ``tail``: the new head."""
+    """Shed queries by priority; the rest moves up to ``tail``: the new head."""
     queued_us, queued, _ = waiting
     workers = 0
     for at_us in free_us:

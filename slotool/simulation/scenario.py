@@ -1,4 +1,4 @@
-"""What is simulated: who asks when and for what, how many workers there are, and which of them die."""
+"""The scenario of a simulation: queries, their deadlines and options, workers and their deaths."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ class Scenario:
     """n queries of one example each, in order of arrival, and the workers that serve them.
 
     ``arrival_us``, ``deadline_us``: float64 [n], instants. ``min_accuracy``: float64 [n], 0 for none; ``priority``:
-    int64 [n], 1 the most important, 0 the least; None where nobody asks. ``death_us``: float64 [workers], ``inf`` for
-    one that lives.
-    Raises ``InputError`` for NaN, arrivals that descend, are negative, not finite or beyond a year, a deadline not
-    after its arrival, arrays of unequal length, or no worker.
+    int64 [n], 1 the most important, 0 the least; None where no query has one. ``death_us``: float64 [workers], ``inf``
+    for one that lives. Raises ``InputError`` for NaN, arrivals that descend, are negative, not finite or beyond a year,
+    a deadline not after its arrival, arrays of unequal length, or no worker.
     """
 
     arrival_us: np.ndarray

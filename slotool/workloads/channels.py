@@ -18,7 +18,7 @@ _HTTP = {"infer": InferEndpoint, "compute": ComputeEndpoint}
 
 @dataclass(frozen=True)
 class TargetServer:
-    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: after that long a request is given up.
+    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
     """

@@ -27,7 +27,7 @@ from slotool.workloads.requests import RequestLog
 WARM_UP_REQUESTS = 5
 # Time between the decision to start and the first intended instant.
 LEAD_S = 0.05
-# Statuses that tell a request was understood by nobody: no later one would fare better.
+# Statuses of requests that the server does not understand: later ones would fail too.
 _MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 
 

@@ -1,4 +1,4 @@
-"""How a request is put to a server and its answer read: one base class, one file per protocol."""
+"""How a request is sent to a server and its answer read: one base class, one file per protocol."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Channel(ABC):
     async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
         """Ask about one example, float32 [*input_shape]; priority 1 is the most important, 0 is none.
 
-        Whatever goes wrong is told in the reply.
+        Every failure is reported in the result.
         """
 
     @abstractmethod

@@ -42,11 +42,11 @@ def gamma_arrivals(total: float, cv2: float, generator: np.random.Generator) -> 
 def stretched(total: np.ndarray, edges_s: np.ndarray, rates_per_s: np.ndarray) -> np.ndarray:
     """Seconds at which a piecewise linear count reaches ``total`` (ascending, in arrivals).
 
-    ``rates_per_s`` [bins] holds between ``edges_s`` [bins + 1]; where it is 0 nobody arrives.
+    ``rates_per_s`` [bins] holds between ``edges_s`` [bins + 1]; where it is 0 no request arrives.
     """
     reached = np.concatenate([[0.0], np.cumsum(np.diff(edges_s) * rates_per_s)])
     busy = np.concatenate([[True], rates_per_s > 0])
-    # Where nobody arrives the count stands still: time jumps there.
+    # Where the rate is 0 the count stands still: time jumps there.
     bins = np.clip(np.searchsorted(reached, total, side="right") - 1, 0, len(rates_per_s) - 1)
     bins = np.where(busy[bins + 1], bins, np.maximum(bins - 1, 0))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -124,7 +124,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._open.discard(self)
-        # A response that tells no length ends with its connection.
+        # A response without a length ends with its connection.
         if error is None and self._headers_end and "content-length" not in self._headers:
             self.on_message_complete()
         self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
@@ -144,7 +144,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200 or self._answer is None:
-            return  # More is to come, or nobody waits.
+            return  # More follows, or no request waits.
         self._stays = self._parser.should_keep_alive()
         answer = self._done()
         if answer is not None:
@@ -160,7 +160,7 @@ class _Connection(asyncio.Protocol):
             answer.set_exception(error)
 
     def _done(self) -> asyncio.Future[_Response] | None:
-        """What waits for a response, if anybody still does; from now on nobody does."""
+        """The future that waits for a response, if any; it is taken."""
         answer, self._answer, self._headers_end = self._answer, None, False
         if self._alarm is not None:
             self._alarm.cancel()
@@ -173,5 +173,5 @@ def _lines(headers: dict[str, str]) -> str:
 
 
 def client_session(answer_within_s: float) -> aiohttp.ClientSession:
-    """For questions beside the load: a session that gives up after that long."""
+    """A session for requests outside the load, with this timeout."""
     return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=answer_within_s), headers=authorization())

@@ -96,10 +96,10 @@ class ManyProcesses(LoadRun):
                 assert client.stdout is not None
                 selector.register(client.stdout, selectors.EVENT_READ, number)
             while selector.get_map():
-                heard = selector.select(max(0.0, deadline_s - time.monotonic()))
-                if not heard:
+                ready = selector.select(max(0.0, deadline_s - time.monotonic()))
+                if not ready:
                     raise RunError(f"a client process has not {until} within {within_s:.0f} s")
-                for key, _ in heard:
+                for key, _ in ready:
                     line = clients[key.data].stdout.readline()  # type: ignore[union-attr]
                     if self._word(clients[key.data], key.data, line) == until:
                         selector.unregister(key.fileobj)

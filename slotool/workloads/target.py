@@ -26,7 +26,7 @@ def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False
     ``scheme``: http (https is taken too) or grpc.
 
     Raises ``InputError`` when it is no HTTP address, or not this machine's loopback and ``allow_remote`` is not set:
-    a load test against somebody else's server is an attack.
+    a load test against another owner's server is an attack.
     """
     try:
         parts = urlsplit(url if "://" in url else f"{scheme}://{url}")

@@ -79,7 +79,7 @@ class RecordedInstants(ArrivalProcess):
 
 
 def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProcess:
-    """The arrivals recorded in a CSV file, told apart by its columns.
+    """The arrivals recorded in a CSV file, recognised by its columns.
 
     ``TIMESTAMP``: one row per request, a date with time or seconds (Azure LLM inference traces). ``1`` … ``1440`` or
     ``minute_1`` …: counts per minute, one row per function, summed (Azure Functions). ``rate_per_s``: one row per

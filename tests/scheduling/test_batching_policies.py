@@ -218,7 +218,7 @@ def test_the_most_urgent_is_given_up_where_somebody_is_lost_in_any_case() -> Non
     slacks = [150.0, *np.linspace(2_000.0, 3_000.0, 59)]
     queue = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks)))
     rejected = policy.decide(NOW_US, queue)
-    assert rejected == CannotMeet("not all 60 who wait can be in time, and this one has the least left")
+    assert rejected == CannotMeet("not all 60 waiting queries can be in time, and this one has the least slack")
     few = queue_of(*(Query(str(i), NOW_US - 5.0, NOW_US + slack) for i, slack in enumerate(slacks[:20])))
     assert isinstance(policy.decide(NOW_US, few), Decision)
 

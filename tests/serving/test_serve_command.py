@@ -281,7 +281,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (here / "rules.json").write_text(json.dumps(rules))
         updated = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
         assert updated.json()["policy"] == "by-demand"
-        assert compute()["reason"].startswith("nothing asked for")
+        assert compute()["reason"].startswith("no option set")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
             "reload",
             "setting",

@@ -245,7 +245,7 @@ def test_a_client_that_left_is_dropped_and_counted_before_any_work(leaving: str)
         cause = "client-gone" if leaving == "cancels" else "expired"
 
         def drops() -> float:
-            """Of the model, or of none when the request was called off before it was read."""
+            """Of the model, or of none when the request was cancelled before it was read."""
             return sum(live.count("slotool_drops_total", model=name, cause=cause) for name in ("three", ""))
 
         wait_until(lambda: drops() == 1)

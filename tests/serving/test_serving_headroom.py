@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.headroom import EVERY, FORGOTTEN_US, MOST, REMEMBERED, LatencyHeadroom
+from slotool.serving.headroom import EVERY, FORGOTTEN_US, MAX_SHARE, REMEMBERED, LatencyHeadroom
 
 
 def test_nothing_seen_is_no_margin_and_what_is_old_is_forgotten() -> None:
@@ -16,7 +16,7 @@ def test_nothing_seen_is_no_margin_and_what_is_old_is_forgotten() -> None:
     for at in range(EVERY):
         headroom.observe(700.0, float(at))
     assert headroom.of(10_000.0, EVERY) == pytest.approx(700.0)
-    assert headroom.of(1_000.0, EVERY) == MOST * 1_000.0, "a short deadline is not eaten up"
+    assert headroom.of(1_000.0, EVERY) == MAX_SHARE * 1_000.0, "a short deadline is not eaten up"
     assert headroom.of(10_000.0, EVERY + FORGOTTEN_US + 1) == 0.0
 
 

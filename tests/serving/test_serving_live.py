@@ -169,7 +169,7 @@ def update(live: LiveServer, settings: Any, **headers: str) -> httpx.Response:
     return httpx.post(f"{live.url}/live", json=settings, headers=headers, trust_env=False)
 
 
-def test_dials_are_turned_while_requests_go_on(live: LiveServer) -> None:
+def test_settings_change_while_requests_go_on(live: LiveServer) -> None:
     assert compute(live)["operating_point"] == LARGE.key
     told = update(live, {"tolerance": 0.1}).json()
     assert (told["tolerance"], told["policy"], told["policies"]) == (0.1, "by-demand", list(ByName.policies))
@@ -225,7 +225,7 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
     ],
 )
-def test_dials_that_cannot_be_meant_change_nothing(live: LiveServer, settings: Any, sentence: str) -> None:
+def test_settings_that_are_invalid_change_nothing(live: LiveServer, settings: Any, sentence: str) -> None:
     response = update(live, settings)
     assert response.status_code == 400
     assert sentence in response.json()["error"]
@@ -269,7 +269,7 @@ def test_a_page_for_browsers_and_a_document_for_others(live: LiveServer) -> None
         assert index.json()["server"] == "slotool"
 
 
-def test_the_page_shows_and_turns_in_a_real_browser(live: LiveServer) -> None:
+def test_the_page_shows_figures_and_applies_settings_in_a_real_browser(live: LiveServer) -> None:
     with browser_at(f"{live.url}/") as page:
         page.until("document.body.dataset.state === 'live'")
         assert page.value("document.querySelector('#models').textContent") == "three"
@@ -286,13 +286,13 @@ def test_the_page_shows_and_turns_in_a_real_browser(live: LiveServer) -> None:
         page.value("document.querySelector('#policy').value = 'always-small'")
         page.value("document.querySelector('#tolerance').value = '0.2'")
         page.value("document.querySelector('#apply').click()")
-        page.until("document.querySelector('#said').textContent === 'in force'")
+        page.until("document.querySelector('#status').textContent === 'applied'")
         assert compute(live)["operating_point"] == SMALL.key
         assert live.url in page.value("location.href")
         until(lambda: "policy always-small" in page.value("document.querySelector('#events').innerText"))
         page.value("document.querySelector('#policy').value = 'broken'; document.querySelector('#apply').click()")
-        page.until("document.querySelector('#said').className === 'bad'")
-        assert "no table" in page.value("document.querySelector('#said').textContent")
+        page.until("document.querySelector('#status').className === 'bad'")
+        assert "no table" in page.value("document.querySelector('#status').textContent")
         assert page.asked_elsewhere == []
         assert page.complaints == []
 
@@ -311,7 +311,7 @@ def test_the_page_asks_for_the_token_it_needs() -> None:
         browser_at(f"{live.url}/") as page,
     ):
         page.until("!document.querySelector('#locked').hidden")
-        assert page.value("document.querySelector('#models').textContent") == "", "nothing is told without it"
+        assert page.value("document.querySelector('#models').textContent") == "", "nothing is shown without it"
         page.value(
             f"document.querySelector('#locked input').value = '{SECRET}';"
             "document.querySelector('#locked form').requestSubmit()"

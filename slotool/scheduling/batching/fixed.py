@@ -1,4 +1,4 @@
-"""One point for everyone, with adaptive batches: Clipper-like services, and INFaaS without accuracy thresholds."""
+"""One point for all queries, with adaptive batches: Clipper-like services, and INFaaS without accuracy thresholds."""
 
 from __future__ import annotations
 

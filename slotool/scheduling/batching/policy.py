@@ -80,7 +80,7 @@ class BatchingPolicy(Policy):
 
     def _why_rejected(self, examples: int, slack_us: float, quickest_us: float, queue: EdfQueue) -> str:
         if quickest_us <= slack_us and len(self.points) == len(self.grid.points):
-            return f"not all {len(queue.deadlines_us)} who wait can be in time, and this one has the least left"
+            return f"not all {len(queue.deadlines_us)} waiting queries can be in time, and this one has the least slack"
         return self.grid.space.too_slow(self.points, examples, slack_us)
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:

@@ -1,4 +1,4 @@
-"""Who gives way when not everybody can be in time: the least important of those in whose way the crowd stands."""
+"""Shedding by priority: which query to drop when not all can be in time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _F = types.float64[::1]
 
 @njit(types.int64(_F, types.int64[::1], types.float64, _F, _F, types.int64), cache=True)
 def to_shed(quickest_us: Any, sizes: Any, now_us: float, deadlines_us: Any, levels: Any, workers: int) -> int:
-    """The place of an example to drop, -1 when nobody need give way to somebody more important.
+    """The place of the example to shed, -1 when no query of a higher priority needs it.
 
     Served in order, in the fastest batches there are, shared out among the workers as if all were idle, the first
-    whose deadline passes shows that one of those up to it is lost in any case. Of the lowest priority among them the
-    most urgent is dropped: that relieves everybody behind it. When they are all of one priority the policy decides,
-    and the next is looked for. O(examples waiting). ``levels``: priorities, growing as importance falls.
+    whose deadline passes shows that one of the examples up to it is lost in any case. The most urgent of
+    the lowest priority among them is shed: that relieves all behind it. When all have one priority the policy decides,
+    and the search goes on. O(examples waiting). ``levels``: priorities, growing as importance falls.
     Source: the exchange of Moore's rule for the fewest late jobs (Moore 1968), with priorities for weights.
     """
     fastest = 0

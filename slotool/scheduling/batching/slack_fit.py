@@ -51,7 +51,7 @@ class SlackFit(BatchingPolicy):
     """Evenly sized latency buckets; of the one closest below the most urgent query's slack the largest batch.
 
     A bucket spans (greatest - least latency) / ``buckets``. Of equal batches in it the most accurate is taken; an
-    empty bucket gives way to the next lower; a slack that ends within the first bucket takes what fits of it.
+    empty bucket is replaced by the next lower; a slack that ends within the first bucket takes what fits of it.
     Source: superserve, §4.2 and A.5. Raises ``InputError`` when ``buckets`` is less than 1.
     """
 

@@ -13,7 +13,7 @@ from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 Done = Callable[[Scores | Exception], None]
-# OutcomeCallback when a worker is lost (False) and when one is there again (True).
+# Called when a worker is lost (False) and when it is replaced (True).
 WorkerChange = Callable[[int, bool], None]
 
 
@@ -22,11 +22,11 @@ class WorkerLost(WorkerError):
 
 
 class CallCancelled(WorkerError):
-    """A call ended without an answer because it was told to."""
+    """A call ended without an answer because it was cancelled."""
 
 
 class InferenceEngine(ABC):
-    """Computes calls on ``workers`` workers, one call at a time on each; the router keeps count of who is busy.
+    """Computes calls on ``workers`` workers, one call at a time on each; the router tracks the busy workers.
 
     ``in_loop``: calls run in the event loop itself, so that the loop reads nothing meanwhile. ``runs_ensemble_calls``:
     a worker begins both versions of a Conc ensemble at the same time by itself; elsewhere the router gives each to a
@@ -66,8 +66,8 @@ class InferenceEngine(ABC):
         return 1.0
 
     def cancel(self, worker: int) -> None:
-        """Have the call that ``worker`` is at end as soon as it can; its ``done`` is told when it has, with whatever
-        came of it. By default it runs to its end."""
+        """Cancel the call of ``worker``; its ``done`` is called when it ends, with any outcome. By default the call
+        runs to its end."""
         return
 
     @abstractmethod
@@ -76,4 +76,4 @@ class InferenceEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of threads and processes; calls in flight are lost."""
+        """Stop threads and processes; calls in progress are lost."""

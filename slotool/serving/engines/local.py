@@ -30,17 +30,17 @@ from slotool.tables import OperatingPoint
 START_TIMEOUT_S = 180.0
 # A worker that dies before it is warm is started again after so long, twice as long each time.
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
-# A replacement loads with the time that others leave; where that is too little, it takes its share after so long.
+# A replacement loads at low priority; after this time it gets its full share of the cores.
 LOW_PRIORITY_S = 5.0
-# One that is not warm after so many times what the last start took hangs; twice as many after each such replacement.
+# A start that takes this many times the last one counts as hung; the limit doubles with each such replacement.
 START_FACTOR, MIN_START_LIMIT_S = 10.0, 20.0
 
 
 class LocalInferenceEngine(InferenceEngine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
-    Each is kept on as many cores as it has threads, where there are enough for all. A worker that dies, or takes longer
-    than ``hang_s`` over a call, is replaced. ``max_examples``: in one call. A call that is called off ends before its
+    Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
+    longer than ``hang_s`` over a call, is replaced. ``max_examples``: in one call. A cancelled call ends before its
     next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from artifacts
     (``ServedModel.path``).
     """
@@ -145,7 +145,7 @@ class LocalInferenceEngine(InferenceEngine):
         self._start_took_s = time.monotonic() - process.started_s
 
     def _lost(self, worker: int) -> None:
-        """Replace the process; the call it was at is lost, and told so."""
+        """Replace the process; its call ends as lost."""
         process, loop = self._processes[worker], self._loop
         assert loop is not None
         loop.remove_reader(process.socket)
@@ -182,7 +182,7 @@ class LocalInferenceEngine(InferenceEngine):
         now_s = time.monotonic()
         for process in self._processes:
             if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
-                process.popen.kill()  # its socket closes, and that is heard
+                process.popen.kill()  # its socket closes, which is noticed
             elif not process.was_warm and now_s - process.started_s > LOW_PRIORITY_S:
                 process.raise_priority()
         assert self._loop is not None
@@ -198,7 +198,7 @@ class _Call:
 
 
 class _Process:
-    """One worker process as the router sees it. ``low_priority``: it starts with the time that others leave."""
+    """One worker process as the router sees it. ``low_priority``: it loads at low priority."""
 
     def __init__(
         self,
@@ -246,10 +246,10 @@ class _Process:
 
     def wait_until_warm(self, timeout_s: float) -> None:
         """Raises ``RunError`` when it does not get there."""
-        heard, _, _ = select.select([self.socket], [], [], timeout_s)
-        message = self.socket.recv(MAX_MESSAGE_BYTES) if heard else b""
+        readable, _, _ = select.select([self.socket], [], [], timeout_s)
+        message = self.socket.recv(MAX_MESSAGE_BYTES) if readable else b""
         if not message:
-            what = "died while it started" if heard else f"was not warm within {timeout_s:.0f} s"
+            what = "died while it started" if readable else f"was not warm within {timeout_s:.0f} s"
             raise RunError(f"a worker process {what}")
         kind, length = REPLY.unpack(message)
         if kind == FAILED:
@@ -257,7 +257,7 @@ class _Process:
         self.was_warm = True
 
     def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
-        """Raises ``OSError`` when the process is gone; ``done`` is then the caller's to tell."""
+        """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
         self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
         self.call = _Call(model, len(x), done, time.monotonic())
@@ -268,7 +268,7 @@ class _Process:
         self._tensors.cancelled = True
 
     def finish(self, message: bytes) -> None:
-        """Hand the answer to whoever waits for it."""
+        """Report the answer of the call."""
         call, self.call = self.call, None
         assert call is not None
         kind, length = REPLY.unpack(message)
@@ -276,7 +276,7 @@ class _Process:
             call.done(RunError(self._tensors.read_text(length)))
             return
         if kind == CANCELLED:
-            call.done(CallCancelled("the call was called off"))
+            call.done(CallCancelled("the call was cancelled"))
             return
         seen = self._tensors.outputs(call.model, call.examples)
         call.done(Scores(seen.logits.copy(), seen.confidence.copy()))
@@ -293,12 +293,12 @@ class _Process:
     def _is_stopped(self) -> bool:
         try:
             return psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED
-        except psutil.Error:  # it has ended, which is heard elsewhere
+        except psutil.Error:  # it has ended, which is noticed elsewhere
             return False
 
     def raise_priority(self) -> None:
-        """Let it have its share of the cores while it loads."""
-        with suppress(OSError):  # it has ended, which is heard elsewhere
+        """Load at normal priority from now on."""
+        with suppress(OSError):  # it has ended, which is noticed elsewhere
             schedule(os.SCHED_OTHER, self.popen.pid)
 
     def end(self) -> int:

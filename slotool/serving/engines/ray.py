@@ -77,7 +77,7 @@ class Worker:
         self._cancelled = call
 
     def stay(self) -> None:
-        """Never answers: whoever asked is told when the actor is lost."""
+        """Never returns: its failure reports that the actor was lost."""
         threading.Event().wait()
 
     def where(self) -> str:
@@ -88,7 +88,7 @@ class Worker:
 
     def _check_cancelled(self) -> None:
         if self._cancelled == self._call:
-            raise CallCancelled("nobody wants the answer any more")
+            raise CallCancelled("the call was cancelled")
 
     def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
         from slotool.elastic import load_model
@@ -258,7 +258,7 @@ class RayInferenceEngine(InferenceEngine):
         self._watch = loop.call_later(self._hang_s / 4, self._look_for_hung)
 
     def _stay_with(self, worker: int) -> None:
-        """Be told when the actor is lost, also while it is idle."""
+        """Notice when the actor is lost, also while it is idle."""
         place = self._places[worker]
         vigil = place.actor.stay.options(concurrency_group="control").remote()
         self._when_done(vigil, partial(self._lost, worker, place.life))
@@ -268,11 +268,11 @@ class RayInferenceEngine(InferenceEngine):
         loop = self._loop
         assert loop is not None
 
-        def hear(future: Any) -> None:
+        def forward(future: Any) -> None:
             if not self._closed and not loop.is_closed():
                 loop.call_soon_threadsafe(then, future.exception() or future.result())
 
-        reference.future().add_done_callback(hear)
+        reference.future().add_done_callback(forward)
 
     def _answered(self, worker: int, life: int, answer: Any) -> None:
         place = self._places[worker]
@@ -286,7 +286,7 @@ class RayInferenceEngine(InferenceEngine):
         if kind == DONE:
             call.done(Scores(*said))
         else:
-            call.done(CallCancelled("the call was called off") if kind == CANCELLED else RunError(said[0]))
+            call.done(CallCancelled("the call was cancelled") if kind == CANCELLED else RunError(said[0]))
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
         """Say so once, and wait until ray has started the actor again."""
@@ -327,7 +327,7 @@ class RayInferenceEngine(InferenceEngine):
         now_s = time.monotonic()
         for place in self._places:
             if place.call is not None and now_s - place.call.begun_s > self._hang_s:
-                self._ray.kill(place.actor, no_restart=False)  # its calls fail, and that is heard
+                self._ray.kill(place.actor, no_restart=False)  # its calls then fail
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
 

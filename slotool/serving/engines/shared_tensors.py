@@ -12,7 +12,7 @@ import numpy as np
 from slotool.serving.ensemble import Scores
 
 _ALIGN = 64
-# Before the tensors: whether the call at work has been called off.
+# Before the tensors: whether the call in progress is cancelled.
 _CANCELLED, _HEADER_BYTES = 0, 64
 _TEXT_BYTES = 1_024
 
@@ -67,7 +67,7 @@ class SharedTensors:
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody wants the answer any more; the router says so, before each call and during it."""
+        """Whether the call is cancelled; the router sets it, before each call and during it."""
         return self._memory[_CANCELLED] != 0
 
     @cancelled.setter

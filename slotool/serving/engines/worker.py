@@ -2,7 +2,7 @@
 
 It comes with the cores and the environment that it is to have, loads every model, runs each at every point it may be
 asked for, says that it is ready, and then answers call after call. Between two operators it looks whether its call has
-been called off, and then answers that. It ends when the router closes the socket,
+been cancelled, and then answers so. It ends when the router closes the socket,
 and dies with it. OPTIONS: JSON, see ``LocalInferenceEngine``.
 """
 
@@ -40,7 +40,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
     if options["low_priority"]:
-        # Loading takes a core for seconds, which those who serve meanwhile need more.
+        # Loading takes a core for seconds, which serving workers need more.
         schedule(os.SCHED_IDLE)
     return _serve(options)
 
@@ -95,7 +95,7 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
 
 def _check_cancelled(tensors: SharedTensors) -> None:
     if tensors.cancelled:
-        raise CallCancelled("nobody wants the answer any more")
+        raise CallCancelled("the call was cancelled")
 
 
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> None:

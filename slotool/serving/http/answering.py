@@ -82,7 +82,7 @@ class AnsweringProtocol(asyncio.Protocol):
     def _begin_fast(self, head: Head, body: bytes) -> None:
         answering = self._fast_path.answer(head, body, self._transport.is_closing)
         try:
-            # Most are answered before they would wait for anything: a task would only cost a turn of the loop.
+            # Most are answered without waiting: a task would only cost an iteration of the loop.
             waits_for = answering.send(None)
         except StopIteration as ended:
             self._reply(ended.value)
@@ -147,7 +147,7 @@ class AnsweringProtocol(asyncio.Protocol):
         if self._is_last():
             self._linger()
         elif self._waiting:
-            # One in a turn of the loop: a packet may hold thousands.
+            # One per iteration of the loop: a packet may hold thousands.
             self._loop.call_soon(self._advance)
         elif self._held:
             self._loop.call_soon(self._resume)

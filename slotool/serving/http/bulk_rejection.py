@@ -1,4 +1,4 @@
-"""Rejection of whole inference requests while the event loop is overloaded: framed by llhttp, otherwise unread."""
+"""Rejection of complete inference requests while the event loop is overloaded: framed by llhttp, otherwise unread."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BulkRejector:
         return self._answer * len(models)
 
     def _count(self) -> None:
-        """Once in a turn of the loop, for all who were rejected in it."""
+        """Once per iteration of the loop, for all requests rejected in it."""
         for (model, cause), count in self._uncounted.items():
             self._front.dropped(model, cause, count)
         self._uncounted.clear()

@@ -58,7 +58,7 @@ class Exchange:
         self.received += data
 
     def finish_body(self) -> None:
-        """It is whole, or somebody else counts it."""
+        """It is complete, or counted elsewhere."""
         if self.body is not None:
             self.body.finish()
             self.body = None

@@ -35,7 +35,8 @@ class Head:
 
 
 class FastPath:
-    """Answers complete inference requests as the application's routes do. ``bulk_rejector``: while it must not."""
+    """Answers complete inference requests as the application's routes do. ``bulk_rejector``: rejects them under
+    overload."""
 
     def __init__(self, front: FrontEnd, inference: OpenInference, compute: Compute):
         self._front, self._inference, self._compute = front, inference, compute
@@ -45,7 +46,7 @@ class FastPath:
         """What is asked for, if the request can be answered here.
 
         None for every other page, and for what only the routes know how to read: an escaped path, a header given twice,
-        a body that is compressed or wants a word before it is sent.
+        a compressed body, or one that waits for 100 Continue.
         """
         if request.method != "POST":
             return None
@@ -55,7 +56,7 @@ class FastPath:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
         if len(headers) != len(request.headers) or "content-encoding" in headers or "expect" in headers:
             return None
-        # What is wrong with such a head is told apart from here.
+        # The routes report what is wrong with such a head.
         if (
             request.version != "1.1"
             or "host" not in headers
@@ -94,7 +95,7 @@ class FastPath:
         return self.rejected(head, bounds.too_large(max_bytes)) if body_bytes > max_bytes else None
 
     def rejected(self, head: Head, rejection: Rejection) -> Reply:
-        """Count a rejection of such a request, and tell it."""
+        """Count a rejection of such a request and return its reply."""
         return self._front.rejected(rejection, head.model or head.headers.get("model"))
 
     async def answer(self, head: Head, body: bytes, is_disconnected: Callable[[], bool]) -> Reply:

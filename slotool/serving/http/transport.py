@@ -62,7 +62,8 @@ class Lingering:
             try:
                 self._transport.write_eof()
             except OSError:
-                # The client has reset the connection, and asyncio is still to learn of it: there is nobody to wait for.
+                # The client has reset the connection, and asyncio is still to learn of it: there is no client to wait
+                # for.
                 self._transport.abort()
             else:
                 self._deadline.set(self._clock_s() + LINGER_S)
