@@ -75,9 +75,9 @@ def evaluate_rules(
 
 def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
     from slotool.reports.plots import save_png
-    from slotool.reports.series.promised import promised_against_actual
+    from slotool.reports.series.degradation import observed_against_tolerance
 
-    save_png(promised_against_actual(made, rounds, source), plot)
+    save_png(observed_against_tolerance(made, rounds, source), plot)
 
 
 def _report(

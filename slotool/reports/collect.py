@@ -22,7 +22,7 @@ PREDICTIONS_FILE = "predictions.parquet"
 
 
 @dataclass
-class Found:
+class Collected:
     """Everything recognised, each with the path it was given or found under, in the order met.
 
     ``unused``: paths that were recognised, but of which there is nothing to draw, and what they are.
@@ -43,13 +43,13 @@ class Found:
         return any(tables)
 
 
-def collect(paths: Iterable[Path]) -> Found:
+def collect(paths: Iterable[Path]) -> Collected:
     """Read every table, rule set and artifact among ``paths``; folders are searched, and their folders, no deeper.
 
     A file that is named must be something known; in a folder others are passed over. Damage is an error either way:
     raises ``TableError``, ``ArtifactError`` or ``InputError``, the last also when nothing is there to draw.
     """
-    found = Found()
+    found = Collected()
     seen: set[Path] = set()
     given = list(paths)
     for path in given:
@@ -83,7 +83,7 @@ def _candidates(path: Path, depth: int = 1) -> Iterator[Path]:
             yield from _candidates(child, depth - 1)
 
 
-def _take(path: Path, found: Found) -> bool:
+def _take(path: Path, found: Collected) -> bool:
     """Whether ``path`` was recognised."""
     if path.is_dir():
         _take_artifact(open_artifact(path), found)
@@ -96,7 +96,7 @@ def _take(path: Path, found: Found) -> bool:
     return _take_table(path, schema, found)
 
 
-def _take_artifact(artifact: Artifact, found: Found) -> None:
+def _take_artifact(artifact: Artifact, found: Collected) -> None:
     found.artifacts.append(artifact)
     if artifact.kind == "predictor" and PREDICTIONS_FILE in artifact.manifest["files"]:
         found.predictions.append((artifact.path, PredictionsTable.load(artifact.file(PREDICTIONS_FILE))))
@@ -104,7 +104,7 @@ def _take_artifact(artifact: Artifact, found: Found) -> None:
         found.studies.append((artifact.path, study.StudyTable.load(artifact.file(study.PREDICTIONS))))
 
 
-def _take_table(path: Path, schema: str | None, found: Found) -> bool:
+def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
     if schema == OUTCOME_SCHEMA.name:
         found.outcomes.append((path, OutcomeTable.load(path)))
     elif schema == REQUESTS_SCHEMA.name:
@@ -131,7 +131,7 @@ def _csv_schema(path: Path) -> str | None:
     return fitting[0].name if fitting else None
 
 
-def _take_json(path: Path, found: Found) -> bool:
+def _take_json(path: Path, found: Collected) -> bool:
     try:
         document: Any = strict_json.read(path)
     except OSError as error:

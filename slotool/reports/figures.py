@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from slotool.reports.collect import Found
+from slotool.reports.collect import Collected
 from slotool.reports.figure import Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
-from slotool.reports.series.interfered import interference_figures
-from slotool.reports.series.predicted import predicted_against_measured
-from slotool.reports.series.served import served_latency
-from slotool.reports.series.studied import study_figures
+from slotool.reports.series.colocation import colocation_figures
+from slotool.reports.series.load_test import served_latency
+from slotool.reports.series.predictions import predicted_against_measured
+from slotool.reports.series.predictor_study import study_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.reports.text import file_name
 from slotool.tables import OutcomeTable
 
 
-def figures_of(found: Found) -> list[Figure]:
+def figures_of(found: Collected) -> list[Figure]:
     """Every figure that ``found`` holds the data for; their ids are distinct. Raises ``InputError``."""
     drawn: list[Figure] = []
     for figure in _figures(found):
@@ -29,7 +29,7 @@ def figures_of(found: Found) -> list[Figure]:
     return drawn
 
 
-def _figures(found: Found) -> Iterator[Figure]:
+def _figures(found: Collected) -> Iterator[Figure]:
     for path, predictions in found.predictions:
         yield predicted_against_measured(path.resolve().stem, predictions, str(path))
     for path, study in found.studies:
@@ -41,7 +41,7 @@ def _figures(found: Found) -> Iterator[Figure]:
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
     for path, measured in found.interference:
-        yield from interference_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
+        yield from colocation_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
     for path, log in found.requests:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slotool.reports.collect import Found
+from slotool.reports.collect import Collected
 from slotool.reports.figure import Rows
 
 
-def origins(found: Found) -> list[tuple[str, Rows]]:
+def origins(found: Collected) -> list[tuple[str, Rows]]:
     """Titles and tables: machines the artifacts were made on, the artifacts, and the tables with their provenance."""
     return [
         ("Machine", _machines(found)),
@@ -19,7 +19,7 @@ def origins(found: Found) -> list[tuple[str, Rows]]:
     ]
 
 
-def _machines(found: Found) -> Rows:
+def _machines(found: Collected) -> Rows:
     """One row per fact; one column per machine, so that a report over several shows where they differ."""
     distinct: list[Mapping[str, Any]] = []
     for artifact in found.artifacts:
@@ -45,7 +45,7 @@ def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _artifacts(found: Found) -> Rows:
+def _artifacts(found: Collected) -> Rows:
     columns = ("artifact", "kind", "made from", "seed", "created", "slotool", "id")
     rows = []
     for artifact in found.artifacts:
@@ -67,7 +67,7 @@ def _artifacts(found: Found) -> Rows:
     return Rows(columns, tuple(rows))
 
 
-def _tables(found: Found) -> Rows:
+def _tables(found: Collected) -> Rows:
     rows: list[tuple[str, ...]] = []
     rows += [_row(p, "predictions", len(t), t.provenance) for p, t in found.predictions]
     rows += [_row(p, "study of predictors", len(t), t.provenance) for p, t in found.studies]

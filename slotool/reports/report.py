@@ -7,14 +7,14 @@ from pathlib import Path
 
 from slotool.atomic import whole_file, whole_folder
 from slotool.errors import AlreadyExistsError
-from slotool.reports.collect import Found
+from slotool.reports.collect import Collected
 from slotool.reports.figure import Figure
 from slotool.reports.figures import figures_of
 from slotool.reports.origins import origins
 
 
 def write_report(
-    found: Found, out: Path, *, title: str, force: bool = False, progress: Callable[[], None] = lambda: None
+    found: Collected, out: Path, *, title: str, force: bool = False, progress: Callable[[], None] = lambda: None
 ) -> list[Figure]:
     """Write ``out`` and ``plots_folder(out)``; ``progress`` is called per plot. Returns what was drawn.
 

@@ -22,9 +22,9 @@ from slotool.errors import InputError
 from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
-from slotool.reports.series.interfered import interference_figures
-from slotool.reports.series.predicted import predicted_against_measured
-from slotool.reports.series.served import MAX_POINTS, served_latency
+from slotool.reports.series.colocation import colocation_figures
+from slotool.reports.series.load_test import MAX_POINTS, served_latency
+from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import effective_accuracy_against_deadline, tail_against_load
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.rules.switching import LoadTest, SwitchingPlan
@@ -205,7 +205,7 @@ def test_labels_that_would_overlap_are_left_out() -> None:
 
 
 def test_deadlines_under_co_location_say_what_their_table_says() -> None:
-    lcao, kept, aclo = interference_figures("net", interference_table(), "i")
+    lcao, kept, aclo = colocation_figures("net", interference_table(), "i")
     assert [limit.text for limit in lcao.limits] == ["full network solo", "full network with 1 co-runner"]
     assert curve(lcao, "with 1 co-runner").y == pytest.approx([0.8]), "what was rejected has no accuracy"
     assert curve(kept, "LCAO with 1 co-runner").y == pytest.approx([0.0, 0.9])

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from slotool.reports.series.promised import promised_against_actual
+from slotool.reports.series.degradation import observed_against_tolerance
 from slotool.reports.series.savings import savings_against_tolerance
 from slotool.reports.series.versions import version_figures
 from slotool.rules import RuleSet, generate_rules
@@ -80,5 +80,5 @@ def test_figures_show_what_the_rules_say() -> None:
     assert time.curves[0].y[0] == pytest.approx(100.0)
     assert {figure.id for figure in version_figures("v", outcomes)} >= {"versions-v", "categories-v"}
     held = verdicts(rules, family_outcomes(400, seed=1))
-    figure = promised_against_actual(rules, [held], "s")
+    figure = observed_against_tolerance(rules, [held], "s")
     assert figure.headlines[0][1] == f"{sum(v.above_tolerance for v in held)} of {len(held)}"

@@ -31,7 +31,7 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
     breakpoints = [(point, f"{rate:,.0f}/s", percent(plan.accuracy[point], 2)) for rate, point in plan.breakpoints]
     return Figure(
         id="switching-load",
-        title=f"{plan.subject}: the tail of latency by load",
+        title=f"{plan.subject}: P99 latency by load",
         caption=f"P99 of all requests sent, on {plan.replicas} workers of {plan.threads} threads; rates at which a "
         "hundredth was not answered at all are left out.",
         source=source,

@@ -33,7 +33,7 @@ def _trade_off(name: str, outcomes: OutcomeTable) -> Figure:
     labels = spaced_labels(time * 1e3, error, [fact.version for fact in facts], x, y)
     return Figure(
         id=f"versions-{name}",
-        title=f"{name}: what the versions trade",
+        title=f"{name}: error and response time of the versions",
         caption=(
             f"From {facts[0].version} to {facts[-1].version} the response time grows "
             f"{facts[-1].response_time_s / max(facts[0].response_time_s, 1e-12):.1f} times; "
@@ -94,11 +94,11 @@ def _confidences(name: str, outcomes: OutcomeTable, version: str) -> Figure:
     medians = {what: float(np.median(values)) for what, values in sure.items()}
     return Figure(
         id=f"confidence-{name}-{version}",
-        title=f"{name}: how sure {version} is, by category of request",
+        title=f"{name}: confidence of {version}, by category of request",
         caption="Median confidence: " + ", ".join(f"{value:.3g} {what}" for what, value in medians.items()) + ".",
         source=name,
         x=linear_axis("confidence", np.concatenate(list(sure.values()))),
-        y=share_axis("share of the category's requests at most as sure", np.array([0.0, 1.0])),
+        y=share_axis("cumulative share of the category's requests", np.array([0.0, 1.0])),
         curves=tuple(
             Curve(what, np.append(values[0], values), np.arange(len(values) + 1) / len(values), "steps", slot)
             for slot, (what, values) in enumerate(sure.items())

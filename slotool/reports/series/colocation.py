@@ -16,11 +16,11 @@ COLOURS = (0, 1, 2, 3, 4)
 FULL_COLOUR, MIN_COLOUR = 5, 7
 
 
-def interference_figures(name: str, table: InterferenceTable, source: str) -> Iterator[Figure]:
-    """Accuracy against latency (slo-aware-neural-networks, Fig. 6), deadlines kept, and ACLO's speed-up (Fig. 5)."""
+def colocation_figures(name: str, table: InterferenceTable, source: str) -> Iterator[Figure]:
+    """Accuracy against latency (slo-aware-neural-networks, Fig. 6), deadlines met, and ACLO's speed-up (Fig. 5)."""
     if len(table.deadlines_s):
         yield _accuracy_against_latency(name, table, source)
-        yield _deadlines_kept(name, table, source)
+        yield _deadline_attainment(name, table, source)
     if any(table.answers(ACLO, co_runners) for co_runners in table.co_runner_counts):
         yield _accuracy_against_speedup(name, table, source)
 
@@ -69,14 +69,14 @@ def _accuracy_against_latency(name: str, table: InterferenceTable, source: str) 
         ),
         source=source,
         x=log_axis(f"median latency of one answer, {unit.name}", unit.of(medians_s)),
-        y=share_axis("accuracy of what was answered", bounds),
+        y=share_axis("accuracy of answered queries", bounds),
         curves=tuple(curves),
         limits=limits,
         table=_table(table),
     )
 
 
-def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
+def _deadline_attainment(name: str, table: InterferenceTable, source: str) -> Figure:
     deadlines_s = table.deadlines_s
     unit = Unit.best_for(deadlines_s)
     x, most = unit.of(deadlines_s), table.co_runner_counts[-1]
@@ -93,7 +93,7 @@ def _deadlines_kept(name: str, table: InterferenceTable, source: str) -> Figure:
     at = min(table.summary(), key=lambda row: (row["co_runners"] != most, abs(row["deadline_us"] - 1e6 * deadline_s)))
     return Figure(
         id=f"deadlines-{name}",
-        title=f"{name}: deadlines kept",
+        title=f"{name}: deadline attainment",
         caption=(
             f"Of queries with {duration(1e-6 * at['deadline_us'])}, {percent(at['met_share'], 2)} are answered in time "
             f"{co_located(most)} and {percent(at['full_met_share'], 2)} by the full network; "

@@ -1,4 +1,4 @@
-"""What tiers promise against what they did on outcomes held out (tolerance-tiers, Fig. 8)."""
+"""Tolerance of tiers against their degradation on held-out outcomes (tolerance-tiers, Fig. 8)."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from slotool.rules.ruleset import RuleSet
 from slotool.rules.verdict import TierVerdict
 
 
-def promised_against_actual(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], source: str) -> Figure:
+def observed_against_tolerance(rules: RuleSet, rounds: Sequence[Sequence[TierVerdict]], source: str) -> Figure:
     """One dot per tier and fold; ``rounds``: the verdicts of each fold, or of the one table."""
     every = [verdict for verdicts in rounds for verdict in verdicts]
-    promised, actual = _columns(every)
-    violated = sum(verdict.above_tolerance for verdict in every)
-    diagonal = np.array([0.0, promised.max()])
-    curves = [Curve("violation boundary", diagonal, diagonal, "dashes", colour=4)]
+    tolerance, observed = _columns(every)
+    above = sum(verdict.above_tolerance for verdict in every)
+    diagonal = np.array([0.0, tolerance.max()])
+    curves = [Curve("tolerance", diagonal, diagonal, "dashes", colour=4)]
     for colour, objective in enumerate(dict.fromkeys(v.rule.objective for v in every)):
         x, y = _columns([v for v in every if v.rule.objective == objective])
         curves.append(Curve(f"tiers for {objective.replace('-', ' ')}", x, y, "dots", colour))
     return Figure(
-        id=f"promised-{rules.method}",
-        title=f"{rules.method}: promised and actual degradation",
+        id=f"degradation-{rules.method}",
+        title=f"{rules.method}: tolerance and observed degradation",
         caption=(
-            f"{violated} of {len(every)} tiers lie above the dashed line, which is the tolerance they promise "
+            f"{above} of {len(every)} tiers lie above the dashed line, which is their tolerance "
             f"({rules.tolerance_kind} to {rules.best_version}, confidence {percent(rules.confidence)})."
         ),
         source=source,
-        x=linear_axis(f"tolerance promised, % {rules.tolerance_kind}", promised, suffix=" %"),
-        y=linear_axis("degradation on outcomes held out, %", np.concatenate([actual, diagonal]), suffix=" %"),
+        x=linear_axis(f"tolerance, % {rules.tolerance_kind}", tolerance, suffix=" %"),
+        y=linear_axis("degradation on held-out outcomes, %", np.concatenate([observed, diagonal]), suffix=" %"),
         curves=tuple(curves),
         table=Rows(
-            ("tier", "promised", "actual", "violated"),
+            ("tier", "tolerance", "observed", "above tolerance"),
             tuple(
                 (
                     v.rule.id,
@@ -46,11 +46,11 @@ def promised_against_actual(rules: RuleSet, rounds: Sequence[Sequence[TierVerdic
                 for v in every
             ),
         ),
-        headlines=(("tiers above their tolerance", f"{violated} of {len(every)}"),),
+        headlines=(("tiers above their tolerance", f"{above} of {len(every)}"),),
     )
 
 
 def _columns(verdicts: Sequence[TierVerdict]) -> tuple[np.ndarray, np.ndarray]:
-    """Promised and actual degradation in percent; an infinite one (relative to no error at all) is not drawn."""
+    """Tolerances and observed degradations in percent; an infinite one (relative to no error at all) is not drawn."""
     pairs = np.array([(v.rule.tolerance, v.degradation) for v in verdicts if np.isfinite(v.degradation)]) * 100
     return pairs[:, 0], pairs[:, 1]

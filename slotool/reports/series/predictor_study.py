@@ -12,7 +12,7 @@ from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.study import StudyTable, curve_scores, whole_scores
 from slotool.reports.axes import log_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Rows
-from slotool.reports.series.predicted import predicted_against_measured
+from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.text import percent
 
 # Relative errors shown, smallest and largest; a curve begins and ends where it leaves them.
@@ -103,11 +103,11 @@ def _learning_curve(
         curves.insert(0, Curve(FLOOR, labels, np.full(len(labels), 100 * floor), "dashes", FLOOR_COLOUR))
     last = [point for point in points if point["labels"] == labels[-1]]
     best = min(last, key=lambda point: point[figure])
-    x_axis = log_axis("networks learnt from", labels)
+    x_axis = log_axis("training networks", labels)
     beside = f" ({FLOOR} {percent(floor)})" if floor is not None else ""
     return Figure(
         id=f"curve-{name}-{figure}",
-        title=f"{name}: {CURVES[figure]} as more is learnt from",
+        title=f"{name}: {CURVES[figure]} by number of training networks",
         caption=(
             f"The same {best['n']:,} networks held out at every point: with {labels[-1]:,.0f} to learn from, "
             f"{best['predictor']} has the lowest {CURVES[figure]}, {percent(best[figure])}{beside}."
@@ -161,7 +161,7 @@ def _curve_table(points: Sequence[Mapping[str, Any]], figure: str) -> Rows:
     for point in points:
         by_labels.setdefault(point["labels"], {})[point["predictor"]] = percent(point[figure])
     rows = ((f"{n:,}", *(row.get(p, "–") for p in predictors)) for n, row in sorted(by_labels.items()))
-    return Rows(("networks learnt from", *predictors), tuple(rows))
+    return Rows(("training networks", *predictors), tuple(rows))
 
 
 def _distinct(scores: Sequence[Mapping[str, Any]], column: str) -> list[str]:
