@@ -89,7 +89,7 @@ def test_from_tables_to_rules_over_k(slotool: Slotool, trained: Path, tmp_path: 
     assert {row["version"]: row["accuracy"] for row in done.document["points"]} == pytest.approx(by_k, abs=0.02)
     assert table.provenance["metric"] == "p@1"
 
-    tiers = ["--tolerances", "0.02,0.1,0.3", "--tolerance-kind", "absolute", "--confidence", "0.9", "--method", "naive"]
+    tiers = ["--tolerances", "0.02,0.1,0.3", "--tolerance-kind", "absolute", "--method", "naive"]
     done = slotool("gen-rules", outcomes, "-o", rules, *tiers)
     assert done.exit_code == 0, done.stderr
     error = dict(zip(table.versions, table.matrix("error").mean(axis=0), strict=True))

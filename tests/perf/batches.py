@@ -1,4 +1,4 @@
-"""Batches: microseconds per query when so many are answered in one call, beside PyTorch on the same batch.
+"""Batches: microseconds per query when so many are answered in one call, against PyTorch on the same batch.
 
 ``python -m tests.perf batches`` reads networks and sets as ``slo_nn`` does, and builds tables by ``clusters``. One
 thread. Rows: our answers one by one and in one call, at 0.3 points of validation accuracy given up (ACLO) and from all

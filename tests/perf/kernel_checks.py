@@ -1,4 +1,4 @@
-"""What checking a query costs: a session's compiled entry beside the same without checks; and ``top`` on a CSR row."""
+"""What checking a query costs: a session's compiled entry against the same without checks; and ``top`` on a CSR row."""
 
 from __future__ import annotations
 

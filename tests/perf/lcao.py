@@ -6,9 +6,9 @@ is left out with its reason; ``$SLOTOOL_BENCH_SETS`` names some of the sets only
 on validation data, as ``build-tables`` chooses them; the full network, whose p95 is the deadline and which the points
 are lost against, is the one in float32 all the same. T(k, β) is measured on validation examples, deadlines are kept or
 missed on test examples. The floor is the cheapest point's share: what it misses in the same minute, no choice of k
-could have saved; the peer is the full network. Points lost are paired, with their standard error, on the examples that
-both answered. LCAO plans with the 99th percentile, for 98 % are asked to be in time; it is told β first, then has to
-tell it from latencies.
+could have saved; the baseline is the full network. Points lost are paired, with their standard error, on the examples
+that both answered. LCAO plans with the 99th percentile, because the target is 98 % in time. It knows β first, then
+estimates it from latencies.
 """
 
 from __future__ import annotations

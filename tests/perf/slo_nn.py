@@ -1,4 +1,4 @@
-"""Whole-network latency of SLO-aware networks, one thread, one query at a time, beside the peers of ``slo_nn_peers``.
+"""Whole-network latency of SLO-NNs, one thread, one query at a time, against those of ``slo_nn_baselines``.
 
 ``python -m tests.perf slo_nn`` reads networks from the folders in ``$SLOTOOL_NETWORKS`` (made by ``slotool train xmc``
 and ``slotool train mlp``, each named after its data set) and the sets from ``$SLOTOOL_DATA_DIR``; a 112-112 network for
@@ -25,7 +25,7 @@ from numba import njit
 
 from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, hash_nodes, pick
 from slotool.elastic.activators.kernels.records import header_of, layer_of
-from tests.perf.slo_nn_peers import add_hnsw, add_ivf, add_onnx, add_torch
+from tests.perf.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
 from tests.perf.slo_nn_rows import Bench, caches
 
 FASHION = "fashion-mnist"
@@ -199,7 +199,7 @@ def _least_popular(bench: Bench, model: Any) -> int | None:
 
 
 def _per_input(model: Any, data: Any) -> list[dict[str, Any]]:
-    """ACLO on the test split beside the k that, fixed beforehand, would have reached as much there, in hindsight.
+    """ACLO on the test split, and the k that, fixed beforehand, would have reached as much there, in hindsight.
 
     Between two k of the grid accuracy is taken for a straight line.
     """

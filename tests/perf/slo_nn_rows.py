@@ -1,6 +1,6 @@
 """Rows of the ``slo_nn`` benchmark: each a call per query; timed in turns of random order, as drift hits all alike.
 
-Every statistic is of all samples, and peers and ours are compared by the same one.
+Every statistic is of all samples, and baselines and ours are compared by the same one.
 """
 
 from __future__ import annotations
@@ -178,14 +178,14 @@ def _pairs(x: Any) -> list[tuple[np.ndarray, ...]]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    peers = {"torch": "PyTorch", "dense": "our fused dense", "ORT int8": "ONNX Runtime int8"}
-    heads = ("lost", "± SE", "nodes", "median", "mean", "p99", "cold", "÷ bound", *(f"× {head}" for head in peers))
+    baselines = {"torch": "PyTorch", "dense": "our fused dense", "ORT int8": "ONNX Runtime int8"}
+    heads = ("lost", "± SE", "nodes", "median", "mean", "p99", "cold", "÷ bound", *(f"× {head}" for head in baselines))
     print("µs, all samples; × and cold: medians" + " " * 9 + " ".join(f"{head:>9}" for head in heads))
     for row in rows:
         for what in ("median_us", "mean_us", "p99_us"):
             row[f"speedup_by_{what.removesuffix('_us')}"] = {
-                head: next((peer[what] / row[what] for peer in rows if peer["what"].startswith(start)), None)
-                for head, start in peers.items()
+                head: next((other[what] / row[what] for other in rows if other["what"].startswith(start)), None)
+                for head, start in baselines.items()
             }
         bound = f"{row['over_bound']:.1f}" if row["over_bound"] else ""
         times = " ".join(f"{row[what]:9.2f}" for what in ("median_us", "mean_us", "p99_us", "cold_us"))
