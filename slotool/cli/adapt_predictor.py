@@ -1,61 +1,73 @@
-"""``slotool train-predictor --base``: a predictor of one setting taken to another by a few labels."""
+"""``slotool adapt-predictor``: take a predictor to another device, backend or thread count by a few labels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.predictor_options import warn_unmatched
+from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.predictor_options import (
+    Graphs,
+    Latency,
+    OnlyBackend,
+    OnlyBatchSize,
+    OnlyDevice,
+    OnlyMachine,
+    OnlyThreads,
+    Source,
+)
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.predictors.adaptation import AdaptationRun
 
 
+def register(app: typer.Typer) -> None:
+    app.command("adapt-predictor")(adapt_predictor)
+
+
 def adapt_predictor(
-    latency: Sequence[Path],
-    graphs: Sequence[Path],
-    out: Path,
-    base: Path,
-    samples: int | None,
-    picked: Mapping[str, Any],
-    *,
-    seed: int,
-    force: bool,
-    json: bool,
+    base: Annotated[Path, typer.Argument(help="Predictor artifact of another device, backend …")],
+    latency: Latency,
+    graphs: Graphs,
+    out: Out,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples", min=3, help="Adapt to this many labels, chosen to tell most, and score on the others."
+        ),
+    ] = None,
+    device: OnlyDevice = None,
+    backend: OnlyBackend = None,
+    threads: OnlyThreads = None,
+    batch_size: OnlyBatchSize = None,
+    machine: OnlyMachine = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
-    """Adapt ``base`` to the labels, or to ``samples`` of them, write and report."""
+    """Adapt a predictor to the labels of a new setting: 3 to 200 of them, ten do.
+
+    Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
+    is clearly better. profile solo --for measures the labels that tell most.
+
+    Example: slotool adapt-predictor predictor few.parquet --graphs cnns.parquet -o adapted
+    """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.graphs.store import read_graphs
     from slotool.predictors.adaptation import adapt_and_score
-    from slotool.predictors.labels import join_labels
     from slotool.predictors.trained import TrainedPredictor
-    from slotool.tables import LatencyTable
 
     refuse_existing(out, force)
     output = Output(as_json=json)
+    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
+    source = Source(latency, graphs, picked)
     trained = TrainedPredictor.load(str(base))
-    labelled = join_labels(LatencyTable.load_all(latency), (g for path in graphs for g in read_graphs(path)), picked)
-    warn_unmatched(output, labelled)
-    run = adapt_and_score(trained, labelled, samples, seed)
-    inputs = {
-        "latency": [str(path) for path in latency],
-        "graphs": [str(path) for path in graphs],
-        "base": str(base),
-        "samples": samples,
-    }
-    run.save(out, config={**inputs, **picked}, seed=seed, force=force)
+    run = adapt_and_score(trained, source.labelled(output), samples, seed)
+    run.save(out, config={**source.config(), "base": str(base), "samples": samples, **picked}, seed=seed, force=force)
     _report(output, run, out)
-
-
-def require_base(base: Path | None, samples: int | None) -> None:
-    """``--samples`` without ``--base`` is a usage error."""
-    if samples is not None and base is None:
-        raise typer.BadParameter("says how many labels a --base is adapted to, so give one", param_hint="--samples")
 
 
 def _report(output: Output, run: AdaptationRun, out: Path) -> None:

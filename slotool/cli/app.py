@@ -11,6 +11,7 @@ import typer
 
 from slotool import __version__
 from slotool.cli import (
+    adapt_predictor,
     build_tables,
     capture,
     choose_points,
@@ -35,6 +36,7 @@ from slotool.cli import (
     simulate,
     terminal,
     train,
+    train_colocation_predictor,
     train_predictor,
     update_tables,
 )
@@ -47,7 +49,14 @@ SUMMARY = "Measure and predict the latency of networks, and serve them within de
 THEMES: Mapping[str, tuple[ModuleType, ...]] = {
     "Start": (demo, doctor),
     "Measure": (generate, capture, profile),
-    "Predict": (train_predictor, compare_predictors, evaluate_predictor, predict),
+    "Predict": (
+        train_predictor,
+        train_colocation_predictor,
+        adapt_predictor,
+        evaluate_predictor,
+        compare_predictors,
+        predict,
+    ),
     "SLO-NN and supernets": (
         train,
         build_tables,

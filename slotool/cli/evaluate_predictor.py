@@ -1,4 +1,4 @@
-"""``slotool evaluate-predictor``: how right a trained predictor is on networks that were measured elsewhere."""
+"""``slotool evaluate-predictor``: how far a predictor is off on networks that were measured elsewhere or later."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli.options import Force, Json
+from slotool.cli.predictor_options import Graphs, warn_unmatched
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -23,21 +24,25 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate_predictor(
-    predictor: Annotated[Path, typer.Argument(help="A predictor that train-predictor wrote.")],
-    latency: Annotated[Path, typer.Option("--latency", help="Latency table of measured networks.")],
-    graphs: Annotated[list[Path], typer.Option("--graphs", "-g", help="Graph files of these networks; repeatable.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write the predictions.")] = None,
+    predictor: Annotated[Path, typer.Argument(help="Predictor artifact, from train-predictor or adapt-predictor.")],
+    latency: Annotated[
+        list[Path], typer.Option("--latency", help="Latency table (Parquet or CSV) of measured networks; repeatable.")
+    ],
+    graphs: Graphs,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write a table of measured and predicted latencies.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Score a predictor on every graph that the latency table has a label of.
+    """Score a predictor on measured networks: errors, rank correlation, and how many labels its intervals cover.
 
-    Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs graphs.parquet
+    Of a table that mixes settings it takes the rows of the predictor's own.
+
+    Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
     """
-    from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.cli.predictor_options import warn_unmatched
     from slotool.graphs.store import read_graphs
     from slotool.predictors.evaluation import differences, evaluate_on, rows_to_pick
     from slotool.predictors.labels import join_labels
@@ -47,8 +52,8 @@ def evaluate_predictor(
     if out is not None:
         refuse_existing(out, force)
     output = Output(as_json=json)
-    trained = TrainedPredictor.load(open_artifact(predictor, ("predictor",)))
-    table = LatencyTable.load(latency)
+    trained = TrainedPredictor.load(str(predictor))
+    table = LatencyTable.load_all(latency)
     read = (graph for path in graphs for graph in read_graphs(path))
     labelled = join_labels(table, read, rows_to_pick(table, trained.setting))
     warn_unmatched(output, labelled)

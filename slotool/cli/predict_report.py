@@ -92,7 +92,7 @@ def _calibrate(chosen: Chosen) -> str:
     return (
         "to learn this machine, measure ten networks here and adapt: "
         f"slotool profile solo GRAPHS --for {chosen.path} -o few.parquet; "
-        f"slotool train-predictor few.parquet --graphs GRAPHS --base {chosen.path} -o here"
+        f"slotool adapt-predictor {chosen.path} few.parquet --graphs GRAPHS -o here"
     )
 
 

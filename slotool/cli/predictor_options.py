@@ -1,8 +1,8 @@
-"""What the commands that train predictors share: which rows to learn from, which predictors, which depths."""
+"""What the commands that train predictors share: rows to learn from, predictors to train, depths of the DNN."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,34 +10,55 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import parse_numbers
 from slotool.cli.profile_engine import ENGINES
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
+    from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
     from slotool.predictors.labels import LabelledGraphs
     from slotool.predictors.search import Search
+    from slotool.tables import LatencyTable
 
+ROWS, SEARCH = "Rows of the latency table", "Search of the DNN"
 Latency = Annotated[list[Path], typer.Argument(help="Latency tables (Parquet or CSV) of measured graphs.")]
 Graphs = Annotated[list[Path], typer.Option("--graphs", "-g", help="Graph file (Parquet or .jsonl); repeatable.")]
-Depths = Annotated[str, typer.Option("--depths", help="Numbers of hidden layers that the DNN tries.")]
+Depths = Annotated[str, typer.Option("--depths", help="Numbers of hidden layers to try.", rich_help_panel=SEARCH)]
 SearchEngine = Annotated[
     str,
     typer.Option(
-        "--engine", help="Where the DNN's depths are trained: local, or ray, on a cluster (pip install 'slotool[ray]')."
+        "--engine",
+        help="Where depths are trained: local, or ray, on a cluster (pip install 'slotool[ray]').",
+        rich_help_panel=SEARCH,
     ),
 ]
-OnlyDevice = Annotated[str | None, typer.Option("--device", help="Only rows of this device.")]
-OnlyBackend = Annotated[str | None, typer.Option("--backend", help="Only rows of this backend.")]
-OnlyThreads = Annotated[int | None, typer.Option("--threads", min=1, help="Only rows of so many threads.")]
-OnlyBatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, help="Only rows of this batch size.")]
-OnlyMachine = Annotated[str | None, typer.Option("--machine", help="Only rows of this machine id.")]
+SearchAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="The ray cluster: host:port, or auto for the one this machine is in.",
+        show_default="auto",
+        rich_help_panel=SEARCH,
+    ),
+]
+OnlyDevice = Annotated[str | None, typer.Option("--device", help="Only rows of this device.", rich_help_panel=ROWS)]
+OnlyBackend = Annotated[str | None, typer.Option("--backend", help="Only rows of this backend.", rich_help_panel=ROWS)]
+OnlyThreads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="Only rows of so many threads.", rich_help_panel=ROWS)
+]
+OnlyBatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, help="Only rows of this batch size.", rich_help_panel=ROWS)
+]
+OnlyMachine = Annotated[
+    str | None, typer.Option("--machine", help="Only rows of this machine id.", rich_help_panel=ROWS)
+]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Of predictors to train: their names or ``auto``, the depths that the DNN tries, and where its search trains."""
+    """Predictors to train: their names or ``auto``, the depths that the DNN tries, and where its search trains."""
 
     model: str
     depths: str
@@ -92,6 +113,47 @@ def predictor_makers(
         return DnnPredictor(depths, search or one_by_one)
 
     return {name: dnn if name == DnnPredictor.name else PREDICTORS[name] for name in names}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where labels come from: latency tables and graph files, and the rows ``picked`` by values of their columns."""
+
+    latency: Sequence[Path]
+    graphs: Sequence[Path]
+    picked: Mapping[str, Any]
+
+    def config(self) -> dict[str, Any]:
+        """For the artifact's manifest."""
+        return {"latency": [str(path) for path in self.latency], "graphs": [str(path) for path in self.graphs]}
+
+    def table(self) -> LatencyTable:
+        from slotool.tables import LatencyTable
+
+        return LatencyTable.load_all(self.latency)
+
+    def read_graphs(self) -> Iterator[OperatorGraph]:
+        from slotool.graphs.store import read_graphs
+
+        return (graph for path in self.graphs for graph in read_graphs(path))
+
+    def labelled(self, output: Output) -> LabelledGraphs:
+        """The measured graphs with their solo latencies."""
+        from slotool.predictors.colocated_labels import is_colocated
+        from slotool.predictors.labels import join_labels
+
+        table = self.table()
+        if is_colocated(table):
+            raise typer.BadParameter("its rows are co-located: use train-colocation-predictor", param_hint="LATENCY")
+        labelled = join_labels(table, self.read_graphs(), self.picked)
+        warn_unmatched(output, labelled)
+        return labelled
+
+
+def refuse_search(model: str) -> None:
+    """A usage error for options of the DNN's search where no DNN is trained."""
+    if not {"auto", "dnn"} & {name.strip() for name in model.split(",")}:
+        refuse_without_effect(("depths", "engine", "address"), f"on --model {model}, which trains no DNN")
 
 
 def warn_unmatched(output: Output, labelled: LabelledGraphs) -> None:

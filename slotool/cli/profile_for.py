@@ -32,7 +32,7 @@ Until = Annotated[
     typer.Option(
         "--until",
         help="With --for: stop when the adapted predictor's own estimate of its error (90 %) is within this, such as "
-        "10%, for half of the networks not measured. The interval that train-predictor gives is wider.",
+        "10%, for half of the networks not measured. The interval that adapt-predictor gives is wider.",
     ),
 ]
 DEFAULT_SAMPLES = 10
@@ -122,9 +122,9 @@ def note_outcome(output: Output, found: Proposal, out: Path) -> None:
     if found.enough.half_width is not None:
         output.note(
             f"the adapted predictor puts its error at ± {found.enough.half_width:.0%} (90 %, for half of the others); "
-            "the interval that train-predictor gives, from labels held out, is wider"
+            "the interval that adapt-predictor gives, from labels held out, is wider"
         )
-    output.note(f"next: slotool train-predictor {out} --graphs … --base {found.path} -o adapted")
+    output.note(f"next: slotool adapt-predictor {found.path} {out} --graphs … -o adapted")
 
 
 def _share(text: str) -> float:

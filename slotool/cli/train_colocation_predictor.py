@@ -1,48 +1,102 @@
-"""``slotool train-predictor`` of a co-located table: how networks slow each other down."""
+"""``slotool train-colocation-predictor``: learn how co-located networks slow each other down."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.predictor_options import (
+    ROWS,
+    Choice,
+    Depths,
+    Graphs,
+    Latency,
+    OnlyBackend,
+    OnlyBatchSize,
+    OnlyDevice,
+    OnlyMachine,
+    OnlyThreads,
+    SearchAddress,
+    SearchEngine,
+    Source,
+    chosen_search,
+)
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
-    from slotool.cli.predictor_options import Choice
     from slotool.predictors.colocated_labels import LabelledColocations
     from slotool.predictors.colocation import Makers
-    from slotool.tables import LatencyTable
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
 PROTOCOLS = {
     "pairs, random": "70-15-15 of the pairs, five times",
-    "pairs unseen": "neither of a pair was ever learnt beside the other; ten folds",
-    "network unseen": "nothing with that network was learnt; each in turn",
-    "trios from pairs": "only pairs were learnt",
+    "pairs unseen": "no pair of the test set was in training; ten folds",
+    "network unseen": "no training row had that network; each in turn",
+    "trios from pairs": "training had pairs only",
 }
 
 
+def register(app: typer.Typer) -> None:
+    app.command("train-colocation-predictor")(train_colocation_predictor)
+
+
 def train_colocation_predictor(
-    table: LatencyTable,
-    latency: Sequence[Path],
-    graphs: Sequence[Path],
-    out: Path,
-    solo: Path | None,
-    choice: Choice,
-    picked: Mapping[str, Any],
-    *,
-    seed: int,
-    force: bool,
-    json: bool,
+    latency: Latency,
+    graphs: Graphs,
+    out: Out,
+    solo: Annotated[
+        Path | None,
+        typer.Option("--solo", help="Predictor of solo latencies to put into the artifact, for networks not measured."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="The one to keep: linear, dnn, ridge, sharing; or auto, of lowest dev MAE.")
+    ] = "auto",
+    depths: Depths = "1:20",
+    engine: SearchEngine = "local",
+    address: SearchAddress = None,
+    placement: Annotated[
+        str | None,
+        typer.Option("--placement", help="Only rows of this placement, shared or split.", rich_help_panel=ROWS),
+    ] = None,
+    device: OnlyDevice = None,
+    backend: OnlyBackend = None,
+    threads: OnlyThreads = None,
+    batch_size: OnlyBatchSize = None,
+    machine: OnlyMachine = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
 ) -> None:
-    """Train every predictor of co-locations, score all under every protocol, write the best and report."""
+    """Train predictors of co-located latency on a table of `profile colocated`, score all, keep one.
+
+    It learns how co-located networks slow each other down, for predict --co-runners. The artifact also holds the
+    measured solo latencies, and with --solo a predictor of those of other networks.
+
+    Example: slotool train-colocation-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
+    """
+    picked = {
+        "device": device,
+        "backend": backend,
+        "threads": threads,
+        "batch_size": batch_size,
+        "machine": machine,
+        "placement": placement,
+    }
+    with chosen_search(engine, address) as search:
+        choice = Choice(model, depths, search)
+        _train(Source(latency, graphs, picked), out, solo, choice, seed=seed, force=force, json=json)
+
+
+def _train(source: Source, out: Path, solo: Path | None, choice: Choice, *, seed: int, force: bool, json: bool) -> None:
+    """Train every predictor of co-located latency, score all under every protocol, write the best and report."""
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.graphs.store import read_graphs
     from slotool.predictors.colocated_labels import join_colocated
     from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
     from slotool.predictors.colocation import train_colocated
@@ -51,12 +105,12 @@ def train_colocation_predictor(
     makers = _makers(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
-    labelled = join_colocated(table, (graph for path in graphs for graph in read_graphs(path)), picked)
+    labelled = join_colocated(source.table(), source.read_graphs(), source.picked)
     opened = None if solo is None else open_artifact(solo, KIND)
     _check(output, labelled, opened)
     split = random_colocated_split(labelled.colocations, seed)
     protocols = colocated_splits(labelled.colocations, seed)
-    text = f"training on {len(split.train)} colocations, then under {len(protocols)} protocols"
+    text = f"training on {len(split.train)} co-locations, then under {len(protocols)} protocols"
     steps = sum(make().fit_steps for make in makers.values()) + len(protocols) * len(makers)
     with output.progress(text, total=steps) as progress:
 
@@ -65,14 +119,8 @@ def train_colocation_predictor(
             progress.advance()
 
         run = train_colocated(makers, labelled, split, protocols, model=choice.model, seed=seed, progress=finished)
-    inputs = {
-        "latency": [str(path) for path in latency],
-        "graphs": [str(path) for path in graphs],
-        "solo": solo and str(solo),
-    }
-    run.save(
-        out, opened, config={**inputs, "model": choice.model, "depths": choice.depths, **picked}, seed=seed, force=force
-    )
+    config = {**source.config(), "solo": solo and str(solo), "model": choice.model, "depths": choice.depths}
+    run.save(out, opened, config={**config, **source.picked}, seed=seed, force=force)
     _report(output, run.scores(), choice.model, out, opened)
 
 
@@ -84,9 +132,7 @@ def _makers(choice: Choice) -> Makers:
 
     if choice.model not in (AUTO, *COLOCATED_PREDICTORS):
         names = ", ".join((AUTO, *COLOCATED_PREDICTORS))
-        raise typer.BadParameter(
-            f"{choice.model!r} is none of {names}, which a co-located table takes", param_hint="--model"
-        )
+        raise typer.BadParameter(f"{choice.model!r} is none of {names}", param_hint="--model")
     layers = parse_depths(choice.depths)
     return {
         name: (lambda: DnnColocatedPredictor(layers, choice.search)) if kind is DnnColocatedPredictor else kind
@@ -110,16 +156,18 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path, solo:
 
     rows, predictors = scores["rows"], scores["predictors"]
     kinds = ", ".join(f"{kind['n']} {name}s" for name, kind in predictors[scores["chosen"]]["by_kind"].items())
-    title = f"In colocation, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
+    title = f"Co-located latency, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
     human: list[Any] = [table(title, RELATIVE, _cells(predictors))]
     for name, each in scores["protocols"].items():
         human.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(each)))
     why = "it has the lowest MAE on the dev set" if model == "auto" else "as asked"
     human.append(f"labels: {Setting.from_document(scores['setting'])}")
-    human.append(f"kept {scores['chosen']}: {why}; it knows {scores['networks']} networks' latencies alone")
+    human.append(f"kept {scores['chosen']}: {why}; with the measured solo latencies of {scores['networks']} networks")
     if solo is not None:
-        human.append(f"for other networks it holds the predictor of {solo.path}")
-    output.result("train-predictor", {"artifact": str(out), "model": model, **scores}, *human, f"wrote {out}")
+        human.append(f"solo latencies of other networks: the predictor of {solo.path}")
+    output.result(
+        "train-colocation-predictor", {"artifact": str(out), "model": model, **scores}, *human, f"wrote {out}"
+    )
 
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:

@@ -18,19 +18,19 @@ from slotool.cli.predictor_options import (
     OnlyDevice,
     OnlyMachine,
     OnlyThreads,
+    SearchAddress,
     SearchEngine,
+    Source,
     chosen_names,
     chosen_search,
     parse_depths,
     predictor_makers,
-    warn_unmatched,
+    refuse_search,
 )
-from slotool.cli.profile_engine import Address
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.predictors.base import Predictor
-    from slotool.tables import LatencyTable
 
 
 def register(app: typer.Typer) -> None:
@@ -46,110 +46,46 @@ def train_predictor(
         typer.Option(
             "--model",
             help="The one to keep, such as graph or dnn; of several with commas, or auto, the one of lowest dev MAE. "
-            "The simple ones, linear and three-term, are trained beside whatever is asked for.",
+            "The baselines linear and three-term are always trained too.",
         ),
     ] = "auto",
     depths: Depths = "1:20",
+    engine: SearchEngine = "local",
+    address: SearchAddress = None,
     device: OnlyDevice = None,
     backend: OnlyBackend = None,
     threads: OnlyThreads = None,
     batch_size: OnlyBatchSize = None,
     machine: OnlyMachine = None,
-    base: Annotated[
-        Path | None,
-        typer.Option("--base", help="Adapt this predictor of another device, backend … to the labels, a handful."),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            "--samples", min=3, help="With --base: adapt to so many labels, well chosen; score on the others."
-        ),
-    ] = None,
-    colocated: Annotated[
-        bool,
-        typer.Option("--colocated", help="Learn from the rows beside others only, in a table that has both kinds."),
-    ] = False,
-    placement: Annotated[
-        str | None, typer.Option("--placement", help="Co-located: only rows of this placement, shared or split.")
-    ] = None,
-    solo: Annotated[
-        Path | None,
-        typer.Option("--solo", help="Co-located: put this predictor of networks alone into the artifact too."),
-    ] = None,
-    engine: SearchEngine = "local",
-    address: Address = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train predictors on measured networks, score all on the same held-out ones, keep one.
+    """Train predictors of solo latency, score all on the same held-out networks, keep one.
 
-    Its interval for networks unlike these is from kinds of networks held out in turn.
+    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
+    train-colocation-predictor learns from a co-located table, adapt-predictor from a few labels.
 
-    From a co-located table (`profile colocated`) it learns how networks slow each other down, for `predict --with`.
-
-    Example: slotool train-predictor latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o predictor
-
-    Example: slotool train-predictor few.parquet --graphs cnns.parquet --base predictor --samples 10 -o adapted
-
-    Example: slotool train-predictor colocated.parquet --graphs cnns.parquet --solo adapted -o both
+    Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
     """
-    from slotool.cli.adapt_predictor import adapt_predictor, require_base
-    from slotool.cli.train_colocation_predictor import train_colocation_predictor
-    from slotool.predictors.colocated_labels import is_colocated
-    from slotool.tables import LatencyTable
-
-    picked: dict[str, Any] = {
-        "device": device,
-        "backend": backend,
-        "threads": threads,
-        "batch_size": batch_size,
-        "machine": machine,
-    }
-    require_base(base, samples)
-    if base is not None:
-        adapt_predictor(latency, graphs, out, base, samples, picked, seed=seed, force=force, json=json)
-        return
-    table = LatencyTable.load_all(latency)
-    together = colocated or is_colocated(table)
-    if not together and (solo is not None or placement is not None):
-        raise typer.BadParameter("--solo and --placement are for a co-located table, and here are rows alone")
+    refuse_search(model)
+    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
     with chosen_search(engine, address) as search:
         choice = Choice(model, depths, search)
-        if together:
-            picked["placement"] = placement
-            train_colocation_predictor(
-                table, latency, graphs, out, solo, choice, picked, seed=seed, force=force, json=json
-            )
-        else:
-            _train_alone(table, latency, graphs, out, choice, picked, seed=seed, force=force, json=json)
+        _train(Source(latency, graphs, picked), out, choice, seed=seed, force=force, json=json)
 
 
-def _train_alone(
-    table: LatencyTable,
-    latency: list[Path],
-    graphs: list[Path],
-    out: Path,
-    choice: Choice,
-    picked: dict[str, Any],
-    *,
-    seed: int,
-    force: bool,
-    json: bool,
-) -> None:
-    """Train predictors of networks alone, score them, write the best and report."""
+def _train(source: Source, out: Path, choice: Choice, *, seed: int, force: bool, json: bool) -> None:
+    """Train, score, write the best and report."""
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.graphs.store import read_graphs
-    from slotool.predictors.labels import join_labels
     from slotool.predictors.splits import paper_split
     from slotool.predictors.training import train_and_score
 
     candidates, model = _candidates(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
-    labelled = join_labels(table, (g for path in graphs for g in read_graphs(path)), picked)
-    warn_unmatched(output, labelled)
+    labelled = source.labelled(output)
     split = paper_split(labelled.kinds, seed)
     text = f"training on {len(split.train)} networks"
     # The last step holds out kinds of networks for the interval of the one that is kept.
@@ -160,8 +96,7 @@ def _train_alone(
             progress.advance()
 
         run = train_and_score(candidates, labelled, split, model=model, seed=seed, progress=finished)
-    inputs = {"latency": [str(path) for path in latency], "graphs": [str(path) for path in graphs]}
-    config = {**inputs, "model": choice.model, "depths": choice.depths, **picked}
+    config = {**source.config(), "model": choice.model, "depths": choice.depths, **source.picked}
     run.save(out, config=config, seed=seed, force=force)
     _report(output, run.scores(), choice.model, out)
 

@@ -91,7 +91,10 @@ def _measured_colocated(table: LatencyTable, picked: Mapping[str, Any]) -> pd.Da
     conditions = {column: value for column, value in picked.items() if value is not None}
     rows = table.rows
     if "solo_s" not in rows:
-        raise InputError("the latency table has no column solo_s: co-located rows need their solo samples")
+        raise InputError(
+            "the latency table has no column solo_s: co-located rows need their solo samples, "
+            "as profile colocated writes them"
+        )
     for column in ("placement", "affinity"):
         rows = rows if column in rows else rows.assign(**{column: ""})
     keep = (rows["co_runners"] != "").to_numpy()

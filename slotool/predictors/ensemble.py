@@ -37,7 +37,7 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         seed: int,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        raise InputError("an ensemble is made of fitted predictors: train-predictor --base makes one")
+        raise InputError("an ensemble is made of fitted predictors: adapt-predictor makes one")
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:

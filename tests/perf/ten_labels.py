@@ -1,4 +1,4 @@
-"""What ``train-predictor --base`` makes of ten labels drawn at random: error and coverage on all the others.
+"""What ``adapt-predictor`` makes of ten labels drawn at random: error and coverage on all the others.
 
 Rows: the 40 Keras applications run by torch and by TensorFlow, base ``models/predictor-torch``; of TensorFlow also the
 networks left out ten at a time, the other thirty given, which is what ``models/predictor`` (adapted to all 40) would be

@@ -27,9 +27,7 @@ def cells(tmp_path_factory) -> tuple[Path, Path]:
 def test_trained_on_predicted_and_scored(slotool, cells: tuple[Path, Path], tmp_path: Path) -> None:
     graphs, latency = cells
     inputs = (latency, "--graphs", graphs)
-    trained = slotool(
-        "train-predictor", *inputs, "-o", tmp_path / "p", "--depths", 1, "--model", "additive,graph", "--json"
-    )
+    trained = slotool("train-predictor", *inputs, "-o", tmp_path / "p", "--model", "additive,graph", "--json")
     assert trained.exit_code == 0, trained.stderr
     scores = trained.document["predictors"]
     # The latency is a sum over operators, so those that know types and sum them find it, to the noise of 2 %.

@@ -193,8 +193,8 @@ def folder(tmp_path_factory) -> Path:
 def test_the_command_keeps_the_best_by_held_out_labels_and_writes_what_predicts(
     slotool, folder: Path, tmp_path
 ) -> None:
-    inputs = [folder / "there.parquet", "-g", folder / "graphs.parquet", "--base", folder / "base"]
-    done = slotool("train-predictor", *inputs, "--samples", 10, "-o", tmp_path / "a", "--json")
+    inputs = [folder / "base", folder / "there.parquet", "-g", folder / "graphs.parquet"]
+    done = slotool("adapt-predictor", *inputs, "--samples", 10, "-o", tmp_path / "a", "--json")
     assert done.exit_code == 0, done.stderr
     others = {name: each["others_mape"] for name, each in done.document["predictors"].items()}
     assert set(others) == {AS_IS, SCALED, THREE_TERM, SCRATCH, ADAPTED, ADAPTED_THREE_TERM, ENSEMBLE}
@@ -215,15 +215,15 @@ def test_the_command_keeps_the_best_by_held_out_labels_and_writes_what_predicts(
 
     shown = slotool("predict", tmp_path / "a", "--graph", folder / "graphs.parquet")
     assert "for unknown, keras, 1 thread" in shown.stdout
-    again = slotool("train-predictor", *inputs, "-o", tmp_path / "a")
+    again = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a")
     assert again.exit_code == 2
     assert "exists already" in again.stderr
 
 
 def test_all_labels_are_learnt_from_and_some_left_out_in_turn_for_the_score(slotool, folder: Path, tmp_path) -> None:
     write_graphs(tmp_path / "some.parquet", GRAPHS[43:77])
-    inputs = [folder / "there.parquet", "-g", tmp_path / "some.parquet", "--base", folder / "base"]
-    done = slotool("train-predictor", *inputs, "-o", tmp_path / "a")
+    inputs = [folder / "base", folder / "there.parquet", "-g", tmp_path / "some.parquet"]
+    done = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a")
     assert done.exit_code == 0, done.stderr
     assert "Learnt from 34 labels" in done.stdout
     assert "kept " in done.stdout
@@ -288,36 +288,34 @@ def test_an_adapted_predictor_keeps_its_interval_and_bounds_in_the_artifact(fold
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("base", "arguments", "sentence"),
     [
-        (["--samples", "200"], "200 samples of 120 labelled networks leave none to score by"),
-        (["--samples", "2"], "--samples"),
-        (["--base", "nowhere"], "no such artifact folder"),
-        (["--base", "newer"], "predictor version 99"),
-        (["--threads", "64"], "no measured row"),
+        ("base", ["--samples", "200"], "200 samples of 120 labelled networks leave none to score by"),
+        ("base", ["--samples", "2"], "--samples"),
+        ("nowhere", [], "no such artifact folder"),
+        ("newer", [], "predictor version 99"),
+        ("base", ["--threads", "64"], "no measured row"),
     ],
 )
 def test_bad_input_is_one_sentence_and_writes_nothing(
-    slotool, folder: Path, tmp_path: Path, monkeypatch, arguments: list[str], sentence: str
+    slotool, folder: Path, tmp_path: Path, monkeypatch, base: str, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(folder)
-    if "newer" in arguments and not Path("newer").exists():
+    if base == "newer" and not Path("newer").exists():
         old = open_artifact(folder / "base")
         with create_artifact(Path("newer"), "predictor", config={}) as writer:
             writer.write_json("predictor.json", {**old.json("predictor.json"), "version": 99})
-    inputs = ["there.parquet", "-g", "graphs.parquet", "--base", "base"]
-    done = slotool("train-predictor", *inputs, *arguments, "-o", tmp_path / "a")
+    inputs = [base, "there.parquet", "-g", "graphs.parquet"]
+    done = slotool("adapt-predictor", *inputs, *arguments, "-o", tmp_path / "a")
     assert done.exit_code == 2
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
     assert not any(tmp_path.iterdir())
 
 
-def test_fewer_than_three_labels_and_samples_without_a_base(slotool, folder: Path, tmp_path: Path) -> None:
+def test_fewer_than_three_labels_are_refused(slotool, folder: Path, tmp_path: Path) -> None:
     write_graphs(tmp_path / "two.jsonl", GRAPHS[:2])
-    inputs = [folder / "there.parquet", "-g", tmp_path / "two.jsonl", "-o", tmp_path / "a"]
-    done = slotool("train-predictor", *inputs, "--base", folder / "base")
+    inputs = [folder / "base", folder / "there.parquet", "-g", tmp_path / "two.jsonl", "-o", tmp_path / "a"]
+    done = slotool("adapt-predictor", *inputs)
     assert (done.exit_code, "2 labelled networks are too few" in done.stderr) == (2, True)
-    done = slotool("train-predictor", *inputs, "--samples", 5)
-    assert (done.exit_code, "--base" in done.stderr) == (2, True)
     assert not (tmp_path / "a").exists()

@@ -133,7 +133,7 @@ def test_another_machine_is_said_in_words_on_the_first_line_and_no_interval_is_g
     first = shown.stdout.splitlines()[0]
     assert "THIS MACHINE IS ANOTHER: processor Imagined CPU 9000 → " in first
     assert "no interval: measured on another machine" in shown.stdout
-    assert f"slotool train-predictor few.parquet --graphs GRAPHS --base {elsewhere}" in shown.stdout
+    assert f"slotool adapt-predictor {elsewhere} few.parquet --graphs GRAPHS" in shown.stdout
     document = slotool("predict", elsewhere, "--graph", "some.jsonl", "--slo", "1s", "--json").document
     assert document["this_machine"]["same"] is False
     assert document["this_machine"]["differences"][0].startswith("processor Imagined CPU 9000 → ")

@@ -54,8 +54,6 @@ def predictor(measured: Path, tmp_path_factory) -> Path:
         "slotool",
         "train-predictor",
         *inputs,
-        "--depths",
-        "2",
         "--model",
         "linear",
         "--out",
@@ -101,7 +99,7 @@ def test_several_tables_are_one_and_only_the_listed_predictors_are_trained(sloto
 def test_a_person_reads_tables_and_what_was_left_out(slotool, measured: Path, tmp_path: Path) -> None:
     some = MLPS[:190] + random_networks(5, seed=77)
     write_graphs(tmp_path / "some.jsonl", some)
-    arguments = ["--graphs", tmp_path / "some.jsonl", "--model", "linear", "--depths", "1", "-o", tmp_path / "p"]
+    arguments = ["--graphs", tmp_path / "some.jsonl", "--model", "linear", "-o", tmp_path / "p"]
     finished = slotool("train-predictor", measured / "latency.parquet", *arguments)
     assert finished.exit_code == 0, finished.stderr
     for text in ("MAE s", "label mean s", "MAPE", "90 % covers", "linear", "three-term", "kept linear: as asked"):
@@ -145,6 +143,7 @@ def test_tables_that_cannot_be_learnt_from(slotool, measured: Path, tmp_path: Pa
     [
         (["--model", "oracle"], "none of auto, linear, three-term, dnn"),
         (["--engine", "slurm"], "neither local nor ray"),
+        (["--model", "additive", "--depths", "2"], "which trains no DNN"),
         (["--address", "auto"], "of use with --engine ray only"),
         (["--depths", "0"], "whole number of hidden layers"),
         (["--depths", "1.5"], "whole number of hidden layers"),

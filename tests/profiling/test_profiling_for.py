@@ -71,7 +71,7 @@ def test_the_proposal_is_what_is_measured_and_the_same_command_resumes(slotool, 
     done = slotool(*arguments(base, out, "--samples", 4))
     assert done.exit_code == 0, done.stderr
     assert LatencyTable.load(out).rows["subject"].tolist() == proposed
-    assert "train-predictor" in done.stderr
+    assert "adapt-predictor" in done.stderr
     assert "nothing was left to measure" in slotool(*arguments(base, out, "--samples", 4)).stdout
     # More samples go on with the same proposal.
     more = slotool(*arguments(base, out, "--samples", 6, "--json"))
