@@ -84,7 +84,12 @@ def parted(text: str) -> tuple[list[str], list[str]]:
 
 
 def refuse_without_effect(options: Sequence[str], why: str) -> None:
-    """A usage error when one of these options of the running command was given: ``--thresholds has no effect …``."""
+    """A usage error when one of these options of the running command was given: ``--thresholds has no effect …``.
+
+    Called from Python, where no command runs, nothing was given.
+    """
+    if not _running:
+        return
     ctx = _running[-1]
     for param in ctx.command.params:
         source = ctx.get_parameter_source(param.name or "")
