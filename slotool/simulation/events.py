@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
+from numba import typeof, types
 
 from slotool.compilation import njit
 from slotool.errors import InputError
@@ -41,45 +41,85 @@ def simulate(policy: BatchingPolicy, scenario: Scenario, times: ServiceTimes | N
     levels = np.zeros(0)
     if scenario.priority is not None and len(np.unique(scenario.priority)) > 1:
         levels = scenario.levels
-    status: np.ndarray = np.zeros(count, dtype=np.int8)
-    started_us, done_us = np.full(count, np.nan), np.full(count, np.nan)
-    row: np.ndarray = np.full(count, -1, dtype=np.int16)
-    batch: np.ndarray = np.zeros(count, dtype=np.int16)
+    found = _Results(
+        np.zeros(count, dtype=np.int8),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
+        np.full(count, -1, dtype=np.int16),
+        np.zeros(count, dtype=np.int16),
+    )
+    arrival_us, deadline_us, death_us = map(
+        np.ascontiguousarray, (scenario.arrival_us, scenario.deadline_us, scenario.death_us)
+    )
     room = count + workers * int(grid.sizes[-1])
     busy_us, calls = _run(
         type(policy).choose,
-        grid.latency_us,
-        grid.accuracy,
-        grid.sizes,
         policy.plan,
-        np.ascontiguousarray(scenario.arrival_us),
-        np.ascontiguousarray(scenario.deadline_us),
-        scenario.order,
-        least,
-        levels,
-        grid.quickest_us,
-        np.ascontiguousarray(scenario.death_us),
-        times.values,
-        times.starts,
-        times.seed,
-        np.empty(room),
-        np.empty(room, dtype=np.int32),
-        status,
-        started_us,
-        done_us,
-        row,
-        batch,
+        _Grid(grid.latency_us, grid.accuracy, grid.sizes, grid.quickest_us),
+        _Queries(arrival_us, deadline_us, scenario.order, least, levels),
+        _Service(death_us, times.values, times.starts, times.seed),
+        _Queue(np.empty(room), np.empty(room, dtype=np.int32)),
+        found,
     )
-    return SimulationResult(grid, scenario, status, started_us, done_us, row, batch, busy_us, calls)
+    return SimulationResult(grid, scenario, *found, busy_us, calls)
 
 
-_F, _I = types.float64[::1], types.int64[::1]
+class _Grid(NamedTuple):
+    """The arrays of a ``ControlGrid``."""
+
+    latency_us: Any
+    accuracy: Any
+    sizes: Any
+    quickest_us: Any
+
+
+class _Queries(NamedTuple):
+    """Of a scenario. ``order``: empty when queries are in order already; ``lowest``: the first row that is accurate
+    enough for each query, empty without minimum accuracies; ``levels``: empty when all priorities are equal."""
+
+    arrival_us: Any
+    deadline_us: Any
+    order: Any
+    lowest: Any
+    levels: Any
+
+
+class _Service(NamedTuple):
+    """Workers' deaths, and the latencies of calls as in ``ServiceTimes``."""
+
+    death_us: Any
+    values: Any
+    starts: Any
+    seed: Any
+
+
+class _Queue(NamedTuple):
+    """Memory of the queue: deadlines and numbers of the waiting queries, in order."""
+
+    deadline_us: Any
+    query: Any
+
+
+class _Results(NamedTuple):
+    """Per query, as in ``SimulationResult``."""
+
+    status: Any
+    started_us: Any
+    done_us: Any
+    row: Any
+    batch: Any
+
+
+_F, _I, _S = np.empty(0), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int16)
 _RUN = types.Tuple((types.float64, types.int64))(
-    types.FunctionType(CHOOSE), types.float64[:, ::1], _F, _I, _F,
-    _F, _F, _I, types.int16[::1], _F, _F, _F,
-    _F, _I, types.int64,
-    _F, types.int32[::1], types.int8[::1], _F, _F, types.int16[::1], types.int16[::1],
-)  # fmt: skip
+    types.FunctionType(CHOOSE),
+    typeof(_F),
+    typeof(_Grid(np.empty((0, 0)), _F, _I, _F)),
+    typeof(_Queries(_F, _F, _I, _S, _F)),
+    typeof(_Service(_F, _F, _I, 0)),
+    typeof(_Queue(_F, np.empty(0, dtype=np.int32))),
+    typeof(_Results(np.empty(0, dtype=np.int8), _F, _F, _S, _S)),
+)
 
 
 @njit(cache=True)
@@ -150,13 +190,25 @@ def _batch(queued: Any, head: int, most: int, least: Any, row: int) -> int:
     return size
 
 
+@njit(cache=True)
+def _record(found: _Results, queue: _Queue, head: int, size: int, now: float, done: float, row: int) -> None:
+    """The results of a call of the first ``size`` queries."""
+    for at in range(head, head + size):
+        query = queue.query[at]
+        found.status[query] = IN_TIME if done <= queue.deadline_us[at] + ROUNDING_US else LATE
+        found.started_us[query], found.done_us[query] = now, done
+        found.row[query], found.batch[query] = row, size
+
+
 @njit(_RUN, cache=True)
-def _run(  # noqa: PLR0912
-    choose: Any, latency_us: Any, accuracy: Any, sizes: Any, plan: Any,
-    arrival_us: Any, deadline_us: Any, order: Any, least: Any, levels: Any, quickest_us: Any, death_us: Any,
-    values: Any, starts: Any, seed: int,
-    queued_us: Any, queued: Any, status: Any, started_us: Any, done_us: Any, row_of: Any, batch_of: Any,
-) -> tuple[float, int]:  # fmt: skip
+def _run(
+    choose: Any, plan: Any, grid: _Grid, queries: _Queries, service: _Service, queue: _Queue, found: _Results
+) -> tuple[float, int]:
+    latency_us, accuracy, sizes, quickest_us = grid
+    arrival_us, deadline_us, order, least, levels = queries
+    death_us, values, starts, seed = service
+    queued_us, queued = queue
+    status = found.status
     waiting, columns, free_us = (queued_us, queued, order), len(sizes), np.zeros(len(death_us))
     # Batches of dead workers, where they lie in the queue's memory: nothing is written there again.
     lost: Any = np.full(len(death_us), np.inf), np.zeros(len(death_us), np.int64), np.zeros(len(death_us), np.int64)
@@ -201,12 +253,7 @@ def _run(  # noqa: PLR0912
             lost[0][worker], lost[1][worker], lost[2][worker] = death_us[worker], head, size
             next_back = min(next_back, death_us[worker])
         else:
-            for at in range(head, head + size):
-                query = queued[at]
-                status[query] = IN_TIME if done <= queued_us[at] + ROUNDING_US else LATE
-                started_us[query], done_us[query], row_of[query], batch_of[query] = now, done, row, size
+            _record(found, queue, head, size, now, done, row)
         head += size
-    for query in range(len(status)):
-        if status[query] == WAITING:
-            status[query] = EXPIRED
+    status[status == WAITING] = EXPIRED
     return busy_us, calls
