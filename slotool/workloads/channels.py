@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from slotool.extras import import_failed
 from slotool.workloads.compute import ComputeEndpoint
 from slotool.workloads.endpoint import Channel, Terms
-from slotool.workloads.http_channel import HttpChannel, client_session
+from slotool.workloads.http_channel import HttpChannel, first_model
 from slotool.workloads.infer import InferEndpoint
-from slotool.workloads.target import ANSWER_WITHIN_S, first_model
+from slotool.workloads.target import ANSWER_WITHIN_S
 
 GRPC = "grpc"
 _HTTP = {"infer": InferEndpoint, "compute": ComputeEndpoint}
@@ -47,11 +47,7 @@ def ask_first_model(address: str, form: str) -> str:
 
         return grpc_channel.first_model(address)
 
-    async def ask() -> str:
-        async with client_session(ANSWER_WITHIN_S) as session:
-            return await first_model(session, address)
-
-    return asyncio.run(ask())
+    return asyncio.run(first_model(address))
 
 
 def _require_stubs() -> None:

@@ -1,23 +1,17 @@
-"""Requests over HTTP, in the form of an ``Endpoint``.
-
-Connections speak through the parser that the server uses too: on a machine that both share, a client that takes more
-time than the server would be what is measured.
-"""
+"""Requests over HTTP, in the form of an ``Endpoint``."""
 
 from __future__ import annotations
 
-import asyncio
-import ssl
 import time
-from dataclasses import dataclass
-from urllib.parse import urlsplit
+from typing import Any
 
-import aiohttp
-import httptools
 import numpy as np
 
+from slotool import strict_json
+from slotool.errors import InputError, RunError
 from slotool.workloads.endpoint import Channel, Endpoint, RequestResult
-from slotool.workloads.target import authorization, reason
+from slotool.workloads.http_client import HttpClient
+from slotool.workloads.target import ANSWER_WITHIN_S, reason
 
 
 class HttpChannel(Channel):
@@ -25,28 +19,15 @@ class HttpChannel(Channel):
 
     def __init__(self, endpoint: Endpoint, address: str, answer_within_s: float):
         self.where = address + endpoint.path
-        self._endpoint, self._within_s = endpoint, answer_within_s
-        parts = urlsplit(self.where)
-        self._server = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        common = {"host": parts.netloc.rpartition("@")[2], "accept": "*/*", **authorization()}
-        self._head = f"POST {parts.path} HTTP/1.1\r\n" + _lines(common)
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
+        self._endpoint, self._client = endpoint, HttpClient(address, answer_within_s)
+        self._head = self._client.head("POST", endpoint.path)
 
     async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
         headers, body = self._endpoint.request(x, number, priority)
-        request = f"{self._head}{_lines(headers)}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
-        until_s = time.perf_counter() + self._within_s
         try:
-            connection = await self._connection()
-            response = await connection.ask(request, until_s - time.perf_counter())
+            response = await self._client.request(self._head, headers, body)
         except (OSError, TimeoutError) as error:
             return RequestResult(0, time.perf_counter(), error=reason(error))
-        if connection.is_reusable:
-            self._idle.append(connection)
-        else:
-            connection.close()
         if not 200 <= response.status < 300:
             return RequestResult(response.status, response.at_s, error=self._endpoint.error_in(response.body))
         try:
@@ -55,123 +36,40 @@ class HttpChannel(Channel):
             return RequestResult(response.status, response.at_s, error=str(error))
 
     async def close(self) -> None:
-        for connection in list(self._open):
-            connection.close()
-
-    async def _connection(self) -> _Connection:
-        while self._idle:
-            if (connection := self._idle.pop()).is_reusable:
-                return connection
-        host, port = self._server
-        connecting = asyncio.get_running_loop().create_connection(
-            lambda: _Connection(self._open), host, port, ssl=self._tls
-        )
-        return (await asyncio.wait_for(connecting, self._within_s))[1]
+        await self._client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Response:
-    """``headers``: names in lower case. ``at_s``: reading of ``time.perf_counter`` when the last byte was there."""
+async def first_model(address: str) -> str:
+    """The first model a server lists, by the repository extension or, as slotool does, in its front page.
 
-    status: int
-    headers: dict[str, str]
-    body: bytes
-    at_s: float
-
-
-class _Connection(asyncio.Protocol):
-    """One connection, for one request at a time; it is in ``open_ones`` as long as it is open."""
-
-    _transport: asyncio.Transport
-
-    def __init__(self, open_ones: set[_Connection]):
-        self._open = open_ones
-        self._answer: asyncio.Future[_Response] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._stays = True
-        self._headers_end = False
-
-    @property
-    def is_reusable(self) -> bool:
-        """Whether another request can be sent."""
-        return self._stays and not self._transport.is_closing()
-
-    def ask(self, request: bytes, within_s: float) -> asyncio.Future[_Response]:
-        """The response to these bytes, or ``ConnectionError`` or ``TimeoutError``, after which the connection is
-        closed."""
-        loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._answer = loop.create_future()
-        self._alarm = loop.call_later(max(0.0, within_s), self._late)
-        self._transport.write(request)
-        return self._answer
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._open.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(ConnectionError(f"this is no HTTP response ({error})"))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._open.discard(self)
-        # A response without a length ends with its connection.
-        if error is None and self._headers_end and "content-length" not in self._headers:
-            self.on_message_complete()
-        self._fail(error if isinstance(error, OSError) else ConnectionResetError("the server closed the connection"))
-
-    def on_message_begin(self) -> None:
-        self._headers, self._body, self._headers_end = {}, [], False
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self._headers_end = True
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status < 200 or self._answer is None:
-            return  # More follows, or no request waits.
-        self._stays = self._parser.should_keep_alive()
-        answer = self._done()
-        if answer is not None:
-            answer.set_result(_Response(status, self._headers, b"".join(self._body), time.perf_counter()))
-
-    def _late(self) -> None:
-        self._fail(TimeoutError())
-
-    def _fail(self, error: Exception) -> None:
-        self._stays = False
-        self._transport.abort()
-        if (answer := self._done()) is not None:
-            answer.set_exception(error)
-
-    def _done(self) -> asyncio.Future[_Response] | None:
-        """The future that waits for a response, if any; it is taken."""
-        answer, self._answer, self._headers_end = self._answer, None, False
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        return None if answer is None or answer.done() else answer
+    Raises ``InputError`` when it lists none, ``RunError`` when it cannot be reached.
+    """
+    client = HttpClient(address, ANSWER_WITHIN_S)
+    try:
+        names = _names(await _document(client, "POST", "/v2/repository/index", b'{"ready": true}'))
+        if not names:
+            front_page = await _document(client, "GET", "/")
+            names = _names(front_page.get("models") if isinstance(front_page, dict) else None)
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"no server answers at {address} ({reason(error)})") from error
+    finally:
+        await client.close()
+    if not names:
+        raise InputError(f"{address} lists no model; name one with --model")
+    return names[0]
 
 
-def _lines(headers: dict[str, str]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+def _names(entries: Any) -> list[str]:
+    """Model names: of a list of them, of objects that have one, or the keys of one object."""
+    listed = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries or []]
+    return [name for name in listed if isinstance(name, str) and name]
 
 
-def client_session(answer_within_s: float) -> aiohttp.ClientSession:
-    """A session for requests outside the load, with this timeout."""
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=answer_within_s), headers=authorization())
+async def _document(client: HttpClient, method: str, path: str, body: bytes = b"") -> Any:
+    """The JSON document of a 2xx answer, None for anything else."""
+    headers = {"content-type": "application/json"} if body else {}
+    response = await client.request(client.head(method, path), headers, body)
+    try:
+        return strict_json.decode(response.body) if 200 <= response.status < 300 else None
+    except strict_json.JsonError:
+        return None

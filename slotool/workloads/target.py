@@ -1,17 +1,14 @@
-"""Which server, and which of its models: asked before the first request is counted."""
+"""The server of a load test: its address, the token for it, and the sentences of failures."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import ssl
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
-
-from slotool import strict_json
-from slotool.errors import InputError, RunError
+from slotool.errors import InputError
 
 ANSWER_WITHIN_S = 10.0
 _SCHEMES = {
@@ -56,43 +53,12 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-async def first_model(session: aiohttp.ClientSession, address: str) -> str:
-    """The first model a server lists, by the repository extension or, as slotool does, in its front page.
-
-    Raises ``InputError`` when it lists none, ``RunError`` when it cannot be reached.
-    """
-    names = _names(await _document(session, "POST", address, "/v2/repository/index"))
-    if not names:
-        front_page = await _document(session, "GET", address, "/")
-        names = _names(front_page.get("models") if isinstance(front_page, dict) else None)
-    if not names:
-        raise InputError(f"{address} lists no model; name one with --model")
-    return names[0]
-
-
-def _names(entries: Any) -> list[str]:
-    """Model names: of a list of them, of objects that have one, or the keys of one object."""
-    listed = [entry.get("name") if isinstance(entry, dict) else entry for entry in entries or []]
-    return [name for name in listed if isinstance(name, str) and name]
-
-
-async def _document(session: aiohttp.ClientSession, method: str, address: str, path: str) -> Any:
-    """The JSON document of a 2xx answer, None for anything else."""
-    body = {"ready": True} if method == "POST" else None
-    try:
-        async with session.request(method, address + path, json=body, allow_redirects=False) as response:
-            raw = await response.read()
-            return strict_json.decode(raw) if response.ok else None
-    except ValueError:
-        return None
-    except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise RunError(f"no server answers at {address} ({reason(error)})") from error
-
-
 def reason(error: BaseException) -> str:
     """One short line for a failed request."""
     if isinstance(error, TimeoutError):
         return "no answer within the time allowed"
+    if isinstance(error, socket.gaierror):
+        return f"the host name is not known: {error.strerror}"
     # TLS has numbers of its own.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         return os.strerror(error.errno).lower()

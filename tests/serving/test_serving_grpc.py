@@ -339,7 +339,7 @@ def wait_until(reached: Any) -> None:
 
 
 def test_the_documents_table_of_rejections_is_true() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
     rows = re.findall(r"^\| ([a-z-]+) \| (\d{3}) \| ([A-Z_]+) \|", text, re.MULTILINE)
     made = [rejections.bad_request(""), rejections.not_found(""), rejections.too_slow(""), rejections.too_large(""),
             rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),

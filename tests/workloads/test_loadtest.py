@@ -403,7 +403,7 @@ def test_ctrl_c_keeps_what_all_processes_finished(slotool: Any, server: Any, tmp
     assert log.provenance["interrupted"] is True
 
 
-def test_an_slo_missed_by_the_clients_own_fault_is_no_verdict(slotool: Any, server: Any, tmp_path: Path) -> None:
+def test_a_target_missed_by_a_late_client_is_no_verdict(slotool: Any, server: Any, tmp_path: Path) -> None:
     """The client is held up, the server never."""
     held_up = []
 
@@ -419,5 +419,5 @@ def test_an_slo_missed_by_the_clients_own_fault_is_no_verdict(slotool: Any, serv
         run = slotool("loadtest", server.url, "-o", tmp_path / "r", "--data", "digits", "--rate", 30,
                       "--duration", 2, "--deadline-ms", 900, "--target", 0.9)  # fmt: skip
     assert run.exit_code == 3, run.stderr
-    assert "which was late itself: no verdict" in run.stderr
+    assert "the client was late, so there is no verdict" in run.stderr
     assert "the client sent" in run.stderr or "late or more" in run.stderr
