@@ -41,7 +41,7 @@ def test_a_wrong_shape_is_refused() -> None:
     with pytest.raises(InputError, match=r"random takes inputs \[batch, 3, 2, 2\], not \[1, 12\]"):
         random_model().forward(np.zeros((1, 12), dtype=np.float32), FULL)
     with pytest.raises(InputError, match="one input at a time, not for 2"):
-        random_model().aclo(np.zeros((2, 3, 2, 2), dtype=np.float32), 0.5)
+        random_model().confidences(np.zeros((2, 3, 2, 2), dtype=np.float32))
 
 
 def chain(*layers: tuple[str, dict[str, object]]) -> GraphModule:

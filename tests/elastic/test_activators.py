@@ -283,10 +283,9 @@ def test_aclo_gives_the_least_k_that_is_promised_to_do() -> None:
         for target in (0.0, 0.5, 0.8, 0.9, 0.95, promised[-1], 0.9999):
             levels = np.flatnonzero(promised >= target)
             if not len(levels):
-                assert model.aclo(x, target) is None
+                assert model.cheapest(x, target)[0] == -1
                 continue
             enough = np.flatnonzero(model.confidences(x) >= model.calibration.thresholds[levels[0]])
-            assert model.aclo(x, target) == model.points[enough[0] if len(enough) else shares]
             assert model.cheapest(x, target)[0] == (enough[0] if len(enough) else shares)
 
 
@@ -294,13 +293,13 @@ def test_aclo_keeps_its_promise_on_the_data_it_was_calibrated_with() -> None:
     model, held_out = digits_model(), digits().validation
     answers = np.stack([model.forward(held_out.x, point).argmax(axis=1) for point in model.points])
     for target in (0.7, 0.85, 0.93):
-        chosen = [model.points.index(model.aclo(x, target) or FULL) for x in held_out.x[:, None]]
+        chosen = model.cheapest(held_out.x, target)
         assert (answers[chosen, np.arange(len(held_out))] == held_out.y).mean() >= target - 1e-9
         assert np.mean(chosen) < len(model.points) - 1, "not merely the full network"
 
 
 def test_accuracy_above_the_full_network_cannot_be_met() -> None:
     model = digits_model()
-    assert model.aclo(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6) is None
+    assert model.cheapest(digits().test.x[:1], float(model.calibration.by_point[-1]) + 1e-6)[0] == -1
     with pytest.raises(InputError, match="accuracy target is not a number"):
-        model.aclo(digits().test.x[:1], float("nan"))
+        model.cheapest(digits().test.x[:1], float("nan"))

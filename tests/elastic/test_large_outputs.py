@@ -105,10 +105,10 @@ def test_k_is_chosen_per_query_as_numpy_chooses_it(ranker: str) -> None:
         labels, scores = built.top(x, 2, accuracy=accuracy)
         _, expected_scores = built.top_numpy(x, 2, accuracy=accuracy)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
-        session = built.compiled_session(2, accuracy=accuracy)
+        session, chosen = built.compiled_session(2, accuracy=accuracy), built.cheapest(x, accuracy)
         for row, (indices, values) in enumerate(pairs(x)):
             np.testing.assert_array_equal(session.sparse(indices, values), labels[row])
-            assert session.taken == built.aclo(x[row], accuracy)
+            assert session.taken == built.points[chosen[row]]
     with pytest.raises(InputError, match="cannot be met; the full network has"):
         built.top(x, accuracy=best + 1e-6)
 

@@ -27,7 +27,7 @@ from slotool.elastic.supernets.wrapping import wrap
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
-from slotool.tables import FULL, OperatingPoint
+from slotool.tables import OperatingPoint
 from slotool.testing.elastic import ElasticModelConformance
 
 
@@ -256,15 +256,6 @@ def test_missing_statistics_unknown_subnets_and_wrong_shapes_are_refused() -> No
             space.subnet(OperatingPoint.parse(key))
     with pytest.raises(InputError, match=r"has no operating point k=0\.5; it has 7: "):
         supernet("convolutional").forward(x[:1], OperatingPoint.of(k=0.5))
-
-
-def test_other_subnets_of_the_same_weights() -> None:
-    model, x = supernet("convolutional"), made("convolutional")[3]
-    other = next(subnet for subnet in model.space.all() if subnet not in model.subnets.values())
-    more = model.with_subnets([other, model.space.largest], x)
-    assert [more.subnets[point] for point in more.points] == [other, model.space.largest]
-    assert more.full == FULL
-    np.testing.assert_array_equal(more.forward(x, FULL), model.forward(x, FULL))
 
 
 def test_a_subnet_is_a_version_that_a_family_can_hold(tmp_path: Path) -> None:

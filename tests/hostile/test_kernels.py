@@ -112,7 +112,6 @@ def beside_compiled_calls(model: SloNN) -> list[Callable[[Any, Any], Any]]:
         lambda x, point: model.cheapest(x, 0.5),
         lambda x, point: model.expected_accuracies(x),
         lambda x, point: model.confidences(x),
-        lambda x, point: model.aclo(x, 0.5),
     ]
 
 

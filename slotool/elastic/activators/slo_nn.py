@@ -241,7 +241,7 @@ class SloNN(ElasticModel):
             one = (x if isinstance(x, np.ndarray) else flat)[row : row + 1]
             chosen = point or self.full
             if threshold is not None:
-                chosen = self._least(self.estimates(one)[0].tolist(), threshold)
+                chosen = self.points[least_share(self.estimates(one), threshold)[0]]
             values = self.forward_numpy(one, chosen)[0]
             best = np.argsort(-values, kind="stable")[: max(p, MIN_RESCORED)]
             if self.int8 and not self.all_int8 and chosen != self.full:
@@ -325,19 +325,9 @@ class SloNN(ElasticModel):
             raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
         return loss
 
-    def _least(self, estimates: Sequence[float], threshold: float) -> OperatingPoint:
-        ranked = zip(self.points, estimates, strict=False)
-        return next((point for point, estimate in ranked if estimate >= threshold), self.full)
-
-    def aclo(self, x: np.ndarray, accuracy: float) -> OperatingPoint | None:
-        """Accuracy-constrained, latency-optimised (Eq. 2): the least k with which ``accuracy`` is promised.
-
-        None: it cannot be met, because not even the full network is that accurate.
-        """
-        threshold = self._threshold(accuracy)
-        return None if threshold is None else self._least(self.confidences(x).tolist(), threshold)
-
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray:
+        """Accuracy-constrained, latency-optimised (ACLO, Eq. 2): per input the least k that promises ``accuracy``, as
+        its index in ``points``; −1 where not even the full network is that accurate."""
         threshold = self._threshold(accuracy)
         if threshold is None:
             return np.full(x.shape[0], -1)

@@ -84,14 +84,6 @@ class Supernet(ElasticModel):
             known = ", ".join(str(p) for p in self.points[:4]) + (", …" if len(self.points) > 4 else "")
             raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {known}")
 
-    def with_subnets(self, subnets: Iterable[Subnet], x: np.ndarray | None = None) -> Supernet:
-        """The same weights with other subnets; ``x``, float32 [n, *input_shape], measures statistics that lack."""
-        wanted = [self.space.require(subnet) for subnet in subnets]
-        if x is not None:
-            measure(self.space, self.module, self.norm, wanted, x)
-        kept = {subnet: self.scores[subnet] for subnet in wanted if subnet in self.scores}
-        return Supernet(self.name, self.space, self.module, self.norm, wanted, kept)
-
     def extract(self, subnet: Subnet) -> GraphModule:
         """The subnet as an ordinary network with weights of its own."""
         return extract(self.space, self.module, self.norm, subnet)
