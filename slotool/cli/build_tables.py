@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 QUERIES = 2_000
 MIN_ENTROPY_BITS = 1.0
+PRUNE_LOSS = 0.003
+_TABLES, _LOSS = "Tables", "Accuracy"
 
 
 def register(app: typer.Typer) -> None:
@@ -35,64 +37,82 @@ def build_tables(
     ],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    version: Annotated[str | None, typer.Option("--version", help="Version of a family.")] = None,
     ranker: Annotated[
         str,
         typer.Option(
             "--ranker",
-            help="freehash, centred-freehash, clusters; to compare with: mongoose, random; or auto: of the former "
-            "the one that reads least on validation data.",
+            help="freehash, centred-freehash, clusters; baselines: mongoose, random; auto: of the first three the one "
+            "that reads the fewest bytes on validation data.",
+            rich_help_panel=_TABLES,
         ),
     ] = "auto",
-    tables: Annotated[int, typer.Option("--tables", min=1, help="Hash tables per layer (L).")] = 2,
+    tables: Annotated[
+        int, typer.Option("--tables", min=1, help="Hash tables per layer (L).", rich_help_panel=_TABLES)
+    ] = 2,
     bits: Annotated[
-        int | None, typer.Option("--bits", min=1, help="Bits per key (K).", show_default="as size and data allow")
+        int | None,
+        typer.Option(
+            "--bits", min=1, help="Bits per key (K).", show_default="by size and data", rich_help_panel=_TABLES
+        ),
     ] = None,
     k: Annotated[
         str | None,
-        typer.Option("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="as size asks"),
+        typer.Option(
+            "--k",
+            help="Shares of a layer's nodes, list or start:stop:step.",
+            show_default="by size",
+            rich_help_panel=_TABLES,
+        ),
     ] = None,
     weight_dtype: Annotated[
         str,
         typer.Option(
             "--weight-dtype",
-            help="float32; int8: a large output layer's weights at every k, or else all layers at 100 %; "
-            "auto: int8 where accuracy holds and less is read.",
+            help="float32; int8: weights of a large output layer at every k, else of all layers at 100 %; auto: int8 "
+            "where accuracy holds and fewer bytes are read.",
+            rich_help_panel=_TABLES,
         ),
     ] = "auto",
-    prune: Annotated[
-        bool, typer.Option("--prune", help="First remove hidden units that are never or hardly used.")
-    ] = False,
-    prune_loss: Annotated[
-        float,
-        typer.Option(
-            "--prune-loss",
-            min=0,
-            max=1,
-            help="Accuracy that --prune may cost on held-out examples, ± SE included; other examples may lose more.",
-        ),
-    ] = 0.003,
     allowed_loss: Annotated[
         float,
         typer.Option(
             "--allowed-loss",
             min=0,
             max=1,
-            help="Accuracy that may be lost against the full network (0.002: 0.2 points): what k is to use for it, and "
-            "which ranker and measure of confidence save most at it.",
+            help="Accuracy that may be lost against the full network (0.002: 0.2 points). Ranker and confidence "
+            "measure are chosen for it, and the k to use is printed.",
+            rich_help_panel=_LOSS,
         ),
     ] = 0.002,
     confidence: Annotated[
-        float, typer.Option("--confidence", help="With which a loss is promised: 0.9 is nine times in ten.")
+        float,
+        typer.Option("--confidence", help="Confidence of that promise: 0.9 is nine in ten.", rich_help_panel=_LOSS),
     ] = 0.9,
-    version: Annotated[str | None, typer.Option("--version", help="Which version of a family.")] = None,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="First remove hidden units that are never or hardly used.", rich_help_panel=_LOSS),
+    ] = False,
+    prune_loss: Annotated[
+        float | None,
+        typer.Option(
+            "--prune-loss",
+            min=0,
+            max=1,
+            help="With --prune: held-out accuracy that it may cost, ± SE included.",
+            show_default="0.003",
+            rich_help_panel=_LOSS,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Build Node Importance and Confidence tables for a trained ReLU MLP, of dense or sparse inputs.
+    """Make a trained ReLU network an SLO-NN: Node Importance and Confidence tables for dense or sparse inputs.
 
-    Tables are learnt on the training split and calibrated on the validation split; figures are of the test split.
+    Tables are learnt on the training split and calibrated on the validation split; printed figures are of the test
+    split.
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
@@ -108,6 +128,8 @@ def build_tables(
         raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
     if weight_dtype not in ("auto", "float32", "int8"):
         raise typer.BadParameter(f"{weight_dtype!r} is none of auto, float32, int8", param_hint="--weight-dtype")
+    if prune_loss is not None and not prune:
+        raise typer.BadParameter("has an effect only with --prune", param_hint="--prune-loss")
     if not 0 < confidence < 1:
         raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
@@ -116,7 +138,7 @@ def build_tables(
     source, dataset, parents = _network(network, version, data)
     output = Output(as_json=json)
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
-    pruned = _prune(output, source, dataset, prune_loss) if prune else None
+    pruned = _prune(output, source, dataset, PRUNE_LOSS if prune_loss is None else prune_loss) if prune else None
     subject = Subject(pruned.mlp if pruned else source.mlp, dataset)
     if dry_run:
         _plan(output, plan(subject, rankers, settings), dataset.name)
@@ -142,6 +164,8 @@ def _network(path: Path, version: str | None, data: str | None) -> tuple[Version
         parent = open_artifact(path, ("network", "family"))
         source = _version(Family.load(parent), version)
         return source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,)
+    if version is not None:
+        raise typer.BadParameter(f"{path} is one network and no family", param_hint="--version")
     if data is None:
         raise typer.BadParameter(f"{path} does not say what it was trained on", param_hint="--data")
     if is_file:

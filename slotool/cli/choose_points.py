@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slotool.elastic.supernets.search import SubnetRegression
     from slotool.elastic.supernets.supernet import Supernet
 
-# Subnets whose latency a predictor is asked for; a regression tells of the others.
+# Subnets whose latency is predicted; a regression estimates those of the others.
 PREDICTED = 200
 
 
@@ -28,7 +28,7 @@ def choose_points(
     latency: Annotated[
         Path | None, typer.Option("--latency", help="Latency table of some of its points, as profile writes it.")
     ] = None,
-    predictor: Annotated[Path | None, typer.Option("--predictor", help="Or a latency predictor.")] = None,
+    predictor: Annotated[Path | None, typer.Option("--predictor", help="Predictor, in place of --latency.")] = None,
     points: Points = 8,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
     seed: Seed = 0,
@@ -36,9 +36,9 @@ def choose_points(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Choose a supernet's points anew, from the Pareto front of latency and accuracy; the weights stay.
+    """Choose other points of a supernet, from the Pareto front of latency and accuracy; the weights stay.
 
-    Latencies of all subnets are learnt from those of a profile (batch 1, alone), or from a predictor's answers.
+    Latencies of all subnets are estimated from a profile of some (batch 1, solo), or from a predictor.
 
     Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
     """

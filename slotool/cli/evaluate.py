@@ -147,16 +147,11 @@ def held_out(model: ElasticModel, data: str, split: str, limit: int | None) -> t
     """The name of a data set, of one class or several labels per example, and its first examples of ``split``."""
     import numpy as np
 
-    from slotool.data import DATASETS, load_dataset, load_multilabel
-    from slotool.data.dataset import Split
+    from slotool.elastic.queries import dataset_of
 
-    if data in (*DATASETS, "auto") or not (model.sparse or len(model.input_shape) == 1):
-        dataset = load_dataset(data)
-        whole = getattr(dataset, split)
-        return dataset.name, Split(whole.x[:limit], whole.y[:limit])
-    labelled = load_multilabel(data)
-    chosen = getattr(labelled, split)
-    return labelled.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
+    dataset = dataset_of(model, data)
+    chosen = getattr(dataset, split)
+    return dataset.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
 
 
 def _report(

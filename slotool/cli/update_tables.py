@@ -26,26 +26,26 @@ def update_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Go through the training split in its order as served inputs, and let the lists follow it; count confidences,
-    calibration and promises on the validation split, which moves no list.
+    """Update an SLO-NN's tables for the inputs that are served now; weights, rankers and table size stay.
 
-    The weights, the rankers and the bytes of the tables stay. Accuracy before and after is of the test split.
+    The training split, in its order, stands for served inputs and moves the ranked lists. Confidence, calibration and
+    promises are counted on the validation split. Accuracy before and after is of the test split.
 
     Example: slotool update-tables slo-nn --data digits -o slo-nn-now
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output, table
-    from slotool.data import DATASETS, load_dataset, load_multilabel
     from slotool.elastic.activators import assessment
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.updates import TableUpdates
+    from slotool.elastic.queries import dataset_of
     from slotool.errors import InputError
 
     refuse_existing(out, force)
     opened = open_artifact(artifact, "slo-nn")
     model = SloNN.load(opened)
-    dataset: Any = load_dataset(data) if data in (*DATASETS, "auto") else load_multilabel(data)
+    dataset: Any = dataset_of(model, data)
     if dataset.input_shape != model.input_shape or dataset.classes != model.classes:
         raise InputError(
             f"{model.name} takes inputs {model.input_shape} and knows {model.classes} classes, but {dataset.name} has "

@@ -104,6 +104,8 @@ def test_a_convolutional_network_from_training_to_its_outcomes(slotool: Slotool,
         (["--version", "dense", "--ranker", "guess"], "is none of auto, freehash, centred-freehash, clusters"),
         (["--version", "dense", "--bits", "40"], "40 bits: both must be at least 1, and no more than 65,535 lists"),
         (["--version", "dense", "--data", "nothing"], "no data set called 'nothing'"),
+        (["--version", "dense", "--prune-loss", "0.1"], "has an effect only with --prune"),
+        (["--version", "dense", "--weight-dtype", "int4"], "is none of auto, float32, int8"),
     ],
 )
 def test_bad_arguments_end_in_one_sentence(
@@ -119,3 +121,5 @@ def test_a_missing_or_wrong_network_is_refused(slotool: Slotool, tmp_path: Path)
     done = slotool("build-tables", tmp_path / "absent", "-o", tmp_path / "s")
     assert done.exit_code == 2
     assert "no such artifact folder" in done.stderr
+    done = slotool("build-tables", "net.onnx", "-o", tmp_path / "s", "--data", "digits", "--version", "small")
+    assert (done.exit_code, "net.onnx is one network" in done.stderr) == (2, True)
