@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-LONGEST = 64 * 2**10
+MAX_BODY_BYTES = 64 * 2**10
 SIZE = 64  # An example has 1×8×8 numbers, an image for ``picture`` 3×224×224.
 INFER, COMPUTE, FEEDBACK = "/v2/models/flat/infer", "/compute", "/v2/models/flat/feedback"
 
@@ -28,7 +28,7 @@ def infer_json(data: str = "0.5", *, shape: str = "[1,1,8,8]", more: str = "") -
     return f'{{"inputs":[{tensor}]{more}}}'.encode()
 
 
-def repeated(piece: str, *, longest: int = LONGEST - 200) -> str:
+def repeated(piece: str, *, longest: int = MAX_BODY_BYTES - 200) -> str:
     return ",".join([piece] * (longest // (len(piece) + 1)))
 
 
@@ -53,7 +53,7 @@ def many_scans() -> bytes:
     whole = jpeg(progressive=True)
     last = whole.rindex(b"\xff\xda")
     scan = whole[last:-2]
-    return whole[:last] + scan * ((LONGEST - len(whole)) // len(scan)) + whole[-2:]
+    return whole[:last] + scan * ((MAX_BODY_BYTES - len(whole)) // len(scan)) + whole[-2:]
 
 
 def npy(header: str) -> bytes:
@@ -74,10 +74,10 @@ def _json_bodies() -> dict[str, bytes]:
         "many parameters": infer_json(more=',"parameters":{' + repeated('"a":1') + "}"),
         "equal keys": ("{" + repeated('"inputs":0') + "}").encode(),
         "other keys": ("{" + ",".join(f'"{i}":0' for i in range(7_000)) + "}").encode(),
-        "deep lists": b"[" * LONGEST,
-        "deep lists that end": b"[" * (LONGEST // 2) + b"]" * (LONGEST // 2),
+        "deep lists": b"[" * MAX_BODY_BYTES,
+        "deep lists that end": b"[" * (MAX_BODY_BYTES // 2) + b"]" * (MAX_BODY_BYTES // 2),
         "deep data": infer_json("[" * 30_000 + "]" * 30_000),
-        "deep objects": b'{"a":' * (LONGEST // 5),
+        "deep objects": b'{"a":' * (MAX_BODY_BYTES // 5),
         "ninety deep": infer_json("[" * 90 + "]" * 90),
         "one integer": infer_json("9" * 65_000),
         "long integers": infer_json(repeated("9" * 300)),
@@ -94,8 +94,8 @@ def _json_bodies() -> dict[str, bytes]:
         "a large list for a timeout": infer_json(
             repeated("0.5", longest=256), more=f',"parameters":{{"timeout":[{repeated("0", longest=60_000)}]}}'
         ),
-        "blanks": b" " * LONGEST,
-        "bytes that are no text": b"\xff" * LONGEST,
+        "blanks": b" " * MAX_BODY_BYTES,
+        "bytes that are no text": b"\xff" * MAX_BODY_BYTES,
     }
 
 
@@ -132,7 +132,7 @@ def _examples() -> dict[str, bytes]:
         "an .npy of brackets": npy("(" * 60_000),
         "an .npy of minuses": npy("-" * 9_000 + "1"),
         "an .npy of terabytes": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999,), }"),
-        "text": b"a" * LONGEST,
+        "text": b"a" * MAX_BODY_BYTES,
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from hostile_bodies import INFER, MAX_MESSAGE_BYTES, Hostile, honest, hostile_bodies, jpeg, png
+from hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
 from hostile_files import seed
 from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 from tritonclient.grpc import service_pb2 as v2
@@ -82,7 +82,7 @@ def test_no_small_body_holds_the_event_loop(capsys: pytest.CaptureFixture[str]) 
         async with asking() as client:
             assert (await client.post(INFER, content=honest())).status_code == 200
             for name, hostile in BODIES.items():
-                assert len(hostile.body) <= MAX_MESSAGE_BYTES, name
+                assert len(hostile.body) <= MAX_BODY_BYTES, name
                 await post(client, name, hostile)
             assert (await client.post(INFER, content=honest())).json()["id"] == "mine"
 
@@ -241,7 +241,7 @@ def test_no_mutation_of_a_grpc_message_is_an_internal_error(live: LiveServer, ho
 
 def flood(field: int, *inside: int) -> bytes:
     """A ``ModelInferRequest`` of 64 KB full of empty messages in ``field``, or of empty fields within one of them."""
-    body = bytes([(inside or (field,))[-1] << 3 | 2, 0]) * ((MAX_MESSAGE_BYTES - 100) // 2)
+    body = bytes([(inside or (field,))[-1] << 3 | 2, 0]) * ((MAX_BODY_BYTES - 100) // 2)
     for number in reversed((field, *inside)[:-1]):
         length = len(body)
         varint = bytes([length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14])
