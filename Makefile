@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test hostile check format bench bench-peers docs docs-outputs clean
+.PHONY: demo test hostile check format test-minimum test-newest bench bench-peers docs docs-outputs clean
 
 demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
@@ -17,6 +17,30 @@ ALONE := tests/cli tests/profiling tests/serving tests/workloads
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
 	$(BIN)/python -m pytest $(ALONE)
+
+# Rooms that use every package of a plain installation.
+FEW := tests/artifacts tests/tables tests/graphs/test_graph_format.py tests/rules tests/scheduling tests/simulation \
+  tests/reports tests/serving/test_serving_http.py
+
+# The oldest versions that pyproject.toml admits, of what a plain installation needs and the tests of FEW.
+test-minimum: .venv-minimum/.installed
+	CI=true OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -q $(FEW)
+
+.venv-minimum/.installed: pyproject.toml constraints-min.txt
+	$(PYTHON) -m venv .venv-minimum
+	.venv-minimum/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-min.txt \
+	  -e '.[onnx,grpc,report]' 'tritonclient[http]' pytest hypothesis httpx
+	touch $@
+
+# The newest uvicorn, torch and NumPy that fit the rest of constraints.txt: what users get who install today.
+NEWEST := uvicorn torch numpy
+test-newest:
+	rm -rf .venv-newest && $(PYTHON) -m venv .venv-newest
+	grep -vE '^($(subst $(eval) ,|,$(NEWEST)))==' constraints.txt > .venv-newest/constraints.txt
+	.venv-newest/bin/python -m pip --disable-pip-version-check --quiet install --upgrade -c .venv-newest/constraints.txt \
+	  -e '.[test]' $(NEWEST)
+	.venv-newest/bin/python -m pip freeze | grep -E '^($(subst $(eval) ,|,$(NEWEST)))=='
+	CI=true OMP_NUM_THREADS=1 .venv-newest/bin/python -m pytest -q $(FEW) tests/predictors tests/hostile
 
 # Attacks for an hour; `make test` runs the same ones for seconds. Tests behind real proxies are skipped where no haproxy
 # or nginx is on PATH: installing them (apt-get install haproxy nginx-light) needs root and is left to you.
@@ -56,4 +80,4 @@ $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-minimum .venv-newest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

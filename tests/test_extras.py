@@ -12,7 +12,8 @@ import pytest
 from slotool.errors import MissingPackageError
 from slotool.extras import EXTRA_OF, import_failed, installed_extras, missing_package, require
 
-PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Installed by another distribution than the one of its name.
 BROUGHT_BY = {"keras": "tensorflow", "grpc": "tritonclient"}
 
@@ -53,3 +54,14 @@ def test_an_import_that_fails_names_the_package_that_is_missing_or_does_not_fit(
     assert str(stubs) == (
         "gRPC needs the Python package tritonclient, which cannot be imported (too old); pip install 'slotool[grpc]'"
     )
+
+
+def test_the_minimum_run_has_the_oldest_versions_that_are_admitted() -> None:
+    pins = dict(re.findall(r"^([\w-]+)==([\d.]+)$", (ROOT / "constraints-min.txt").read_text(), re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    requirements = [*PROJECT["dependencies"], *extras["onnx"], *extras["grpc"], *extras["report"], *extras["test"]]
+    admitted = dict(re.findall(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", " ".join(requirements)))
+    # setuptools comes with the environment, schemathesis is not needed by the tests of that run.
+    assert pins.keys() == admitted.keys() - {"setuptools", "schemathesis"}
+    for name in pins.keys() - {"torch"}:
+        assert [*pins[name].split("."), "0", "0"][:3] == [*admitted[name].split("."), "0", "0"][:3], name
