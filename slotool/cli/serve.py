@@ -261,7 +261,7 @@ def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:
-    """Keeps the port for gRPC, which can only be told a number; nobody can listen on it meanwhile."""
+    """Reserve the port for gRPC, which only takes a number."""
     from contextlib import nullcontext
 
     from slotool.extras import import_failed

@@ -37,8 +37,8 @@ class CannotMeet:
 class Policy(ABC):
     """Chooses how the most urgent query is served.
 
-    ``points``: every operating point a decision may name. A policy reads no clock and decides by what it is
-    told: the same instant and queue give the same answer, until it has observed more (superserve, §5: pluggable
+    ``points``: every operating point a decision may name. A policy reads no clock and depends on its arguments
+    only: the same instant and queue give the same answer, until it has observed more (superserve, §5: pluggable
     policies over the EDF queue and the profile).
     """
 

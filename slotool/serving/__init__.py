@@ -1,4 +1,4 @@
-"""One server for every dial: front ends, the router behind them, engines that compute, metrics."""
+"""One server for every kind of operating point: front ends, the router behind them, engines that compute, metrics."""
 
 from slotool.serving.app import create_app
 from slotool.serving.engines import InlineInferenceEngine

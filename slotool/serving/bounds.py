@@ -16,7 +16,7 @@ from slotool.serving.rejections import Rejection, bad_request
 OVERHEAD_BYTES = 64 * 2**10
 # A float64 in full has 24 characters; a comma, a blank and some indentation come on top.
 BYTES_PER_NUMBER = 32
-# An image may carry profiles, previews and text beside its pixels.
+# An image may carry profiles, previews and text besides its pixels.
 IMAGE_OVERHEAD_BYTES = 2**20
 # What a compressed body may always become, for a large input per number of one example, and how many times its length.
 INFLATED_BYTES = 256 * 2**10

@@ -76,7 +76,7 @@ class PointRunner:
         """InferenceResult ``x``, both versions at once in ``pool``; the second is waited for only when the first is not
         sure.
 
-        When it is not waited for, it is called off if it has not begun, and its answer ignored if it has.
+        If it is not needed, it is cancelled before it begins, or its answer is ignored.
         """
         plan = self._plans[point]
         assert plan.second is not None

@@ -1,4 +1,5 @@
-"""The Open Inference Protocol V2 over gRPC, as an unmodified ``tritonclient[grpc]`` speaks it, beside HTTP on its loop.
+"""The Open Inference Protocol V2 over gRPC, as an unmodified ``tritonclient[grpc]`` speaks it, on the event loop of
+HTTP.
 
 Triton's ``ModelConfig``, ``ModelStatistics`` and ``RepositoryIndex`` are served too. A deadline is the nearer of gRPC's
 own and the ``timeout`` parameter (µs). Messages and stubs are those of the ``tritonclient`` package.

@@ -15,11 +15,11 @@ MAX_SHARE = 0.5
 
 
 class LatencyHeadroom:
-    """What a deadline is brought forward by, so that an answer planned to end by then has left when it comes.
+    """By how much deadlines are brought forward, to make room for what plans do not know.
 
-    Plans know the profile and no more. ``observe`` is told of every answer how much later it left than its call was
-    planned to end, in µs; what most of the recent ones needed is the headroom. 0 before anything has been seen, and
-    again when nothing has been for long.
+    Plans know the latency profile only. ``observe`` receives for every answer how much later than planned it left, in
+    µs; the headroom is the ``QUANTILE`` of the recent values. It is 0 before any answer, and after ``FORGOTTEN_US``
+    without.
     """
 
     def __init__(self) -> None:

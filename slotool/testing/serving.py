@@ -119,9 +119,9 @@ class Service:
 
     def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Scores | Exception]:
         """A call of the engine itself, past the router."""
-        told: asyncio.Future[Scores | Exception] = asyncio.get_running_loop().create_future()
-        self.engine.begin(worker, NAME, point, x, told.set_result)
-        return told
+        ended: asyncio.Future[Scores | Exception] = asyncio.get_running_loop().create_future()
+        self.engine.begin(worker, NAME, point, x, ended.set_result)
+        return ended
 
     def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scores:
         async def call() -> Scores | Exception:
@@ -200,10 +200,10 @@ class ServingEngineConformance:
 
     def test_a_call_that_is_called_off_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
         async def cancelled(after_s: float) -> Scores | Exception:
-            told = service.begin(0, LARGE, X)
+            ended = service.begin(0, LARGE, X)
             await asyncio.sleep(after_s)
             service.engine.cancel(0)
-            return await told
+            return await ended
 
         for after_s in (0.0, 0.02):
             outcome = service.run(cancelled(after_s))

@@ -1,7 +1,7 @@
 """LCAO, ACLO and the full network, solo and co-located with busy copies on the same core (the paper's Figs. 4–6).
 
-The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the one its
-user brought, in float32 (``reference_model``), whatever a model of rounded weights answers at its full point.
+The full network, whose uninterfered p95 is the deadline and whose answers are what others lose against, is the
+reference model in float32 (``ElasticModel.reference_model``), also where the model itself has quantized weights.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_PAUSES_S = 1.0
 # Deadlines swept by default: so many from the cheapest point's median to the full network's p95, and beyond it.
 DEADLINES_WITHIN, DEADLINES_BEYOND = 8, (1.5, 2.5)
 DEADLINE_QUANTILE = 0.95
-# What T(k, β) calls the network that its user brought, where no point of the model is it.
-AS_BROUGHT = "{} as brought"
+# Subject of the reference model in T(k, β), where no point of the model is it; its name in earlier tables.
+REFERENCE, EARLIER_REFERENCE = "{} reference", "{} as brought"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def measure(
 ) -> CoLocationResult:
     """Answer ``data.test`` by every strategy, solo and co-located, on one core.
 
-    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it, and the network that was brought wherever
+    T(k, β) is measured on ``data.validation`` unless ``latency`` gives it, and the reference model wherever
     it has no row of that one. ``request``: what the copies open (see ``ElasticBackend.open``). Raises ``WorkerError``
     when a busy copy dies, ``InputError`` as ``Queries`` does.
     """
@@ -92,7 +92,7 @@ def measure(
             with run.co_located(co_runners) as copies:
                 run.profile(co_runners, copies)
         profiled = True
-    run.profile_brought()
+    run.profile_reference()
     rows: list[dict[str, Any]] = []
     pauses: dict[int, np.ndarray] = {}
     for co_runners in co_runner_counts:
@@ -119,7 +119,7 @@ class _Run:
     tables: list[LatencyTable]
 
     @cached_property
-    def brought(self) -> ElasticModel:
+    def reference(self) -> ElasticModel:
         return self.model.reference_model
 
     @cached_property
@@ -128,8 +128,12 @@ class _Run:
 
     @property
     def full_network(self) -> str:
-        """What tables call the network that was brought."""
-        return self.model.name if self.brought is self.model else AS_BROUGHT.format(self.model.name)
+        """The reference model's name in tables."""
+        if self.reference is self.model:
+            return self.model.name
+        names = [name.format(self.model.name) for name in (REFERENCE, EARLIER_REFERENCE)]
+        subjects = {subject for table in self.tables for subject in table.rows["subject"]}
+        return next((name for name in names if name in subjects), names[0])
 
     @property
     def latency(self) -> LatencyTable:
@@ -148,20 +152,20 @@ class _Run:
         known, seconds, seed = Queries(self.model, self.data.validation), self.settings.seconds, self.settings.seed
         self.tables.append(back_to_back.profile_rows(known, seconds, co_runners, seed=seed, after_turn=copies.check))
 
-    def profile_brought(self) -> None:
-        """That of the network that was brought, alone, unless a table has it."""
+    def profile_reference(self) -> None:
+        """T(k, 0) of the reference model, unless a table has it."""
         measured = any(self.full_network in set(table.rows["subject"]) for table in self.tables)
-        if measured or self.brought is self.model:
+        if measured or self.reference is self.model:
             return
-        self.progress("the full network as it was brought")
-        known, seconds, seed = Queries(self.brought, self.data.validation), self.settings.seconds, self.settings.seed
-        full, name = [self.brought.full], self.full_network
+        self.progress("the reference model")
+        known, seconds, seed = Queries(self.reference, self.data.validation), self.settings.seconds, self.settings.seed
+        full, name = [self.reference.full], self.full_network
         with self.co_located(0):
             self.tables.append(back_to_back.profile_rows(known, seconds, 0, points=full, subject=name, seed=seed))
 
     def full_us(self) -> float:
         """The uninterfered full network's p95."""
-        alone, full = self.latency.where(co_runners=""), self.brought.full
+        alone, full = self.latency.where(co_runners=""), self.reference.full
         return LatencyProfile.of_table(self.full_network, [full], alone, quantile=DEADLINE_QUANTILE).with_co_runners(0)[
             full
         ]
@@ -176,7 +180,7 @@ class _Run:
         cheapest = _cheapest(model, profile)
         deadlines_us = self._deadlines(1e6 * self.latency.median_s(model.name, cheapest, co_runners=""))
         strategies = [
-            back_to_back.fixed(FULL_NETWORK, self.brought.full, Queries(self.brought, self.data.test)),
+            back_to_back.fixed(FULL_NETWORK, self.reference.full, Queries(self.reference, self.data.test)),
             back_to_back.fixed(LEAST, cheapest, asked),
             *(back_to_back.lcao(chooser, deadline_us, answers, state) for deadline_us in deadlines_us),
             *(back_to_back.aclo(target, asked) for target in settings.targets),

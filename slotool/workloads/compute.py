@@ -1,4 +1,4 @@
-"""The Tolerance Tiers form of a request (tolerance-tiers, §IV-A): POST /compute, demands in headers."""
+"""The Tolerance Tiers form of a request (tolerance-tiers, §IV-A): POST /compute, request options in headers."""
 
 from __future__ import annotations
 

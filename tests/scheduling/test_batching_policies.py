@@ -189,7 +189,7 @@ def test_policies_have_names() -> None:
             make_policy(wrong, grid, 1e4)
 
 
-def test_whole_queue_needs_a_deadline_and_no_love_of_losses() -> None:
+def test_value_iteration_needs_a_deadline_and_no_love_of_losses() -> None:
     for deadline_us in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(InputError, match="is not a positive, finite time"):
             ValueIteration(three_versions(), deadline_us)

@@ -146,7 +146,7 @@ def sliced(rng: np.random.Generator, took_us: float, slice_us: float = 4_000.0) 
 
 
 @pytest.mark.parametrize("scale", [2.0, 20.0, 200.0])
-def test_co_runners_are_told_from_how_long_answers_take(scale: float) -> None:
+def test_co_runners_are_reported_from_how_long_answers_take(scale: float) -> None:
     rng = np.random.default_rng(int(scale))
     alone = {point: scale * time for point, time in ALONE.items()}
     estimator = CoRunnerEstimator({0: alone, 1: {point: 2 * time for point, time in alone.items()}}, memory_us=400_000)
@@ -160,7 +160,7 @@ def test_co_runners_are_told_from_how_long_answers_take(scale: float) -> None:
         assert estimator.co_runners == int(busy)
 
 
-def test_an_estimate_begins_where_it_is_told_and_ignores_what_it_cannot_compare() -> None:
+def test_an_estimate_begins_where_it_is_reported_and_ignores_what_it_cannot_compare() -> None:
     means = {0: ALONE, 1: {FULL: 200.0}}
     estimator = CoRunnerEstimator(means, start=1)
     for _ in range(10_000):

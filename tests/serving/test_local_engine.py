@@ -92,7 +92,7 @@ def test_a_worker_that_dies_over_a_call_is_replaced_and_its_batch_answered(
     assert (count("slotool_retries_total", {"model": "family"}) or 0) >= 2
 
 
-def test_those_who_wait_are_told_when_their_deadline_comes_though_every_worker_is_busy(
+def test_those_who_wait_are_reported_when_their_deadline_comes_though_every_worker_is_busy(
     router: Router, engine: LocalInferenceEngine
 ) -> None:
     async def ask_stopped() -> list[InferenceResult | Rejection]:
@@ -152,7 +152,7 @@ def test_a_model_that_is_no_artifact_cannot_be_sent() -> None:
         Router({"family": ServedModel("family", served.model, served.policy)}, LocalInferenceEngine())
 
 
-def test_an_artifact_that_a_worker_cannot_load_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_artifact_that_a_worker_cannot_load_is_reported_at_the_start(tmp_path: Path) -> None:
     served = family()
     with pytest.raises(RunError, match="cannot run its models"):
         Router({"family": ServedModel("family", served.model, served.policy, None, tmp_path)}, LocalInferenceEngine())

@@ -308,7 +308,7 @@ def test_engines_and_policies_that_there_are_not(slotool: Slotool, folder: Path,
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_a_cluster_that_does_not_answer_is_told(slotool: Slotool, folder: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_reported(slotool: Slotool, folder: Path) -> None:
     pytest.importorskip("ray", reason="ray is not installed: pip install 'slotool[ray]'")
     finished = slotool("serve", folder / "mlp", "--port", 0, "--engine", "ray", "--address", "127.0.0.1:1")
     assert finished.exit_code == 2

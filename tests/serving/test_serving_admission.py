@@ -150,7 +150,7 @@ def test_grpc_is_rejected_too_and_everything_else_is_answered(full: LiveServer) 
         assert httpx.get(full.url + path).status_code == 200
 
 
-def test_connections_beyond_the_limit_are_told_so_and_closed() -> None:
+def test_connections_beyond_the_limit_are_reported_so_and_closed() -> None:
     with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
         with connected(live) as first, connected(live) as second:
             for connection in (first, second):

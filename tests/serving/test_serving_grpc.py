@@ -136,7 +136,9 @@ def test_the_nearer_of_both_deadlines_chooses_the_point(
     assert 10e6 < answer["slack_us"] < 21e6, "gRPC rounds its own up"
 
 
-def test_a_deadline_that_has_passed_is_told_and_counted(live: LiveServer, client: triton.InferenceServerClient) -> None:
+def test_a_deadline_that_has_passed_is_reported_and_counted(
+    live: LiveServer, client: triton.InferenceServerClient
+) -> None:
     before = live.count("slotool_drops_total", model="three", cause="expired")
     calls = len(live.models["three"].calls)  # type: ignore[attr-defined]
     with pytest.raises(InferenceServerException, match="deadline passed") as caught:
@@ -179,7 +181,7 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize("what", BAD_REQUESTS)
-def test_bad_requests_are_told_why_and_do_no_harm(stub: Any, what: str) -> None:
+def test_bad_requests_are_reported_why_and_do_no_harm(stub: Any, what: str) -> None:
     message, sentence, code = BAD_REQUESTS[what]
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(message)
@@ -270,7 +272,7 @@ def test_what_is_in_flight_when_the_server_ends_is_answered() -> None:
     channel.close()
 
 
-def test_a_message_that_does_not_come_or_an_empty_stream_is_told() -> None:
+def test_a_message_that_does_not_come_or_an_empty_stream_is_reported() -> None:
     with live_server([served(ThreeLinear())], Limits(body_s=0.2)) as live:
         with grpc.insecure_channel(live.grpc_address) as channel:
             infer = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")

@@ -84,7 +84,7 @@ def test_tritonclient_finds_server_and_models(client: triton.InferenceServerClie
     ]
 
 
-def test_health_is_told_in_json_as_the_rest_client_of_kserve_reads_it(http: httpx.Client) -> None:
+def test_health_is_reported_in_json_as_the_rest_client_of_kserve_reads_it(http: httpx.Client) -> None:
     # kserve.InferenceRESTClient returns response.json().get("live") and .get("ready").
     assert http.get("/v2/health/live").json() == {"live": True}
     assert http.get("/v2/health/ready").json() == {"ready": True}
@@ -224,7 +224,7 @@ BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]]
 
 
 @pytest.mark.parametrize("what", BAD_REQUESTS)
-def test_bad_requests_are_told_why_and_do_no_harm(http: httpx.Client, what: str) -> None:
+def test_bad_requests_are_reported_why_and_do_no_harm(http: httpx.Client, what: str) -> None:
     path, body, headers, status = BAD_REQUESTS[what]
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     response = http.post(path, content=content, headers=headers)

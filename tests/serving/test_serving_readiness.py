@@ -142,7 +142,7 @@ def test_a_pool_without_workers_says_so_and_takes_whoever_can_wait() -> None:
     asyncio.run(lost())
 
 
-def test_what_expires_while_no_worker_is_there_is_told_that() -> None:
+def test_what_expires_while_no_worker_is_there_is_reported_that() -> None:
     async def lost() -> None:
         engine = Puppet()
         router = Router({"three": served(ThreeLinear())}, engine, default_deadline_us=30e6)
@@ -156,7 +156,7 @@ def test_what_expires_while_no_worker_is_there_is_told_that() -> None:
     asyncio.run(lost())
 
 
-def test_who_is_not_answered_by_the_drains_end_is_told_so() -> None:
+def test_who_is_not_answered_by_the_drains_end_is_reported_so() -> None:
     async def ended() -> None:
         engine = Puppet()
         router = Router({"three": served(ThreeLinear())}, engine)

@@ -108,7 +108,7 @@ def test_a_response_without_a_length_ends_with_its_connection() -> None:
         (OK + b"content-length: 2\r\n\r\n3", False, "no answer within the time allowed"),
     ],
 )
-def test_what_is_no_response_is_told_and_its_connection_given_up(said: bytes, closes: bool, error: str) -> None:
+def test_what_is_no_response_is_reported_and_its_connection_given_up(said: bytes, closes: bool, error: str) -> None:
     replies, connections, _ = asked([said, OK + b"content-length: 1\r\n\r\n3"], closes=closes, within_s=0.3)
     assert replies[0].status == 0
     assert error in replies[0].error
@@ -116,13 +116,13 @@ def test_what_is_no_response_is_told_and_its_connection_given_up(said: bytes, cl
     assert connections == 2
 
 
-def test_rejections_are_told_in_the_servers_words() -> None:
+def test_rejections_are_reported_in_the_servers_words() -> None:
     body = b'{"error": "no"}'
     (reply,), _, _ = asked([b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)])
     assert (reply.status, reply.error) == (503, "no")
 
 
-def test_nobody_there_is_told_too() -> None:
+def test_nobody_there_is_reported_too() -> None:
     async def ask() -> RequestResult:
         channel = HttpChannel(Digit("m", Terms()), "http://127.0.0.1:1", 2.0)
         try:

@@ -1,4 +1,5 @@
-"""The inline engine: one worker, the event loop itself. For models of microseconds, where a hop would cost more."""
+"""The inline engine: one worker, the event loop itself. For models of microseconds, where an IPC round trip would cost
+more."""
 
 from __future__ import annotations
 

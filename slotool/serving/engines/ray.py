@@ -27,7 +27,7 @@ from slotool.tables import OperatingPoint
 START_TIMEOUT_S = 180.0
 # ray starts a lost actor again by itself; it is asked so often whether it has.
 ASK_AGAIN_S = 0.5
-DONE, FAILED, CANCELLED, MISSING = "done", "failed", "called off", "missing"
+DONE, FAILED, CANCELLED, MISSING = "done", "failed", "cancelled", "missing"
 # Of one bundle: what its files hold, by name.
 Files = Mapping[str, bytes]
 
