@@ -13,6 +13,7 @@ from slotool.artifacts import create_artifact
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MIN_LABELS
+from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
@@ -35,11 +36,12 @@ def adapt(base: TrainedPredictor, labelled: LabelledGraphs, seed: int = 0) -> tu
     if len(graphs) < MIN_LABELS:
         found = len(graphs)
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
-    held_out = hold_out(base.predictor, graphs, latency_s, seed)
+    labels = Examples(graphs, latency_s)
+    held_out = hold_out(base.predictor, labels, seed)
     best = held_out.best()
     start = None if best in LABELS_ALONE else base.domain
     trained = TrainedPredictor(
-        predictor=fitted(best, base.predictor, graphs, latency_s, held_out),
+        predictor=fitted(best, base.predictor, labels, held_out),
         bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
         residuals=None,
         setting=labelled.setting,
@@ -113,8 +115,8 @@ def adapt_and_score(
     if len(others):
         graphs, measured_s = labelled.take(others)
         for name in held_out.log_errors:
-            data = (own.graphs, own.latency_s, held_out)
-            predictor = base.predictor if name == AS_IS else fitted(name, base.predictor, *data)
+            labels = Examples(own.graphs, own.latency_s)
+            predictor = base.predictor if name == AS_IS else fitted(name, base.predictor, labels, held_out)
             mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
     return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage)

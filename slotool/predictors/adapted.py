@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import product
 from typing import Any, Self
@@ -12,7 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.registry import predictor_class
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.typecosts import TypeCosts, covariance
 
@@ -59,16 +60,15 @@ class AdaptedPredictor(Predictor):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph] = (),
-        dev_latency_s: np.ndarray | None = None,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
         *,
         seed: int = 0,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Raises ``InputError`` also for fewer than 3 or more than 200 labels, and without a base."""
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         if not MIN_LABELS <= len(graphs) <= MAX_LABELS:
             raise InputError(
                 f"a predictor is adapted by {MIN_LABELS} to {MAX_LABELS} labelled networks, not by {len(graphs)}"
@@ -115,8 +115,6 @@ class AdaptedPredictor(Predictor):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        from slotool.predictors.registry import predictor_class
-
         base = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
         entry = document["base"]
         restored = cls(predictor_class(entry["name"]).from_state(base, entry["state"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +12,7 @@ from slotool import strict_json
 from slotool.errors import InputError
 from slotool.graphs import Operator, OperatorGraph
 from slotool.graphs.encodings import lane_padding
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 # Weight bytes are priced in tiers, as they come from ever slower memory: 1 MiB, 32 MiB, beyond.
 CACHE_TIERS = (1 << 20, 1 << 25)
@@ -31,17 +31,16 @@ class AdditivePredictor(Predictor):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph],
-        dev_latency_s: np.ndarray,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
         *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> None:
         from scipy.optimize import nnls
 
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         self._types = sorted({operator.op for graph in graphs for operator in graph.operators})
         terms = self._terms(graphs)
         # Columns differ by ten orders of magnitude; the solver wants them alike.

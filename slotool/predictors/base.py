@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -18,12 +18,24 @@ Document = Mapping[str, Any]
 Asked = TypeVar("Asked", bound=OperatorGraph | Colocation)
 
 
-def require_labels(graphs: Sequence[Any], latency_s: np.ndarray, which: str) -> None:
-    """Raises ``InputError`` unless the ``which`` set has a graph, and one positive number of seconds for each."""
-    if not len(graphs) == len(latency_s) > 0:
-        raise InputError(f"the {which} set has {len(graphs)} graphs and {len(latency_s)} latencies")
-    if not np.all(np.isfinite(latency_s) & (latency_s > 0)):
-        raise InputError(f"the {which} set has a latency that is not a positive number of seconds")
+Progress = Callable[[str], None]
+
+
+class Examples(NamedTuple, Generic[Asked]):
+    """What a predictor learns from: networks or co-locations, and the measured latency of each, float64 seconds [n]."""
+
+    items: Sequence[Asked]
+    latency_s: np.ndarray
+
+    def require(self, which: str) -> None:
+        """Raises ``InputError`` unless the ``which`` set has an item, and one positive number of seconds for each."""
+        if not len(self.items) == len(self.latency_s) > 0:
+            raise InputError(f"the {which} set has {len(self.items)} graphs and {len(self.latency_s)} latencies")
+        if not np.all(np.isfinite(self.latency_s) & (self.latency_s > 0)):
+            raise InputError(f"the {which} set has a latency that is not a positive number of seconds")
+
+
+NO_EXAMPLES: Examples[Any] = Examples((), np.empty(0))
 
 
 class Predictor(ABC, Generic[Asked]):
@@ -43,20 +55,11 @@ class Predictor(ABC, Generic[Asked]):
         return 1
 
     @abstractmethod
-    def fit(
-        self,
-        graphs: Sequence[Asked],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[Asked],
-        dev_latency_s: np.ndarray,
-        *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        """Learn from ``latency_s``, float64 seconds > 0 [n]; the dev set is for choices only, such as a depth.
+    def fit(self, train: Examples[Asked], dev: Examples[Asked], *, seed: int, progress: Progress | None = None) -> None:
+        """Learn from ``train``; ``dev`` is for choices only, such as a depth.
 
-        Raises ``InputError`` for sets that ``require_labels`` refuses. Same data and seed, same predictor on the same
-        machine. ``progress`` is told what was finished.
+        Raises ``InputError`` for sets that ``Examples.require`` refuses. Same data and seed, same predictor on the same
+        machine. ``progress`` is called with what was finished.
         """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from slotool import strict_json
 from slotool.errors import GraphError, InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.kinds import even_sample, held_out_kinds
 from slotool.predictors.residuals import Residuals
@@ -135,7 +135,9 @@ def hold_out_kinds(
         shown = [graphs[i] for i in train]
         predictor = make()
         try:
-            predictor.fit(shown, latency_s[train], [graphs[i] for i in dev], latency_s[dev], seed=seed)
+            predictor.fit(
+                Examples(shown, latency_s[train]), Examples([graphs[i] for i in dev], latency_s[dev]), seed=seed
+            )
             predicted_s = predictor.predict([graphs[i] for i in asked])
         except GraphError:
             continue

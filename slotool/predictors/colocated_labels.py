@@ -11,6 +11,7 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Examples
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import SETTING_COLUMNS, Setting, facts_in, only_setting
 from slotool.predictors.noise import label_noise_s
@@ -37,9 +38,9 @@ class LabelledColocations:
     def __len__(self) -> int:
         return len(self.colocations)
 
-    def take(self, rows: np.ndarray) -> tuple[list[Colocation], np.ndarray]:
+    def take(self, rows: np.ndarray) -> Examples[Colocation]:
         """The co-locations and labels of these rows."""
-        return [self.colocations[i] for i in rows], self.latency_s[rows]
+        return Examples([self.colocations[i] for i in rows], self.latency_s[rows])
 
 
 def is_colocated(table: LatencyTable) -> bool:

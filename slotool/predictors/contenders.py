@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MAX_LABELS, MIN_LABELS, AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.three_term import ThreeTermPredictor
@@ -18,8 +19,7 @@ from slotool.predictors.three_term import ThreeTermPredictor
 AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
 SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
 ENSEMBLE = EnsemblePredictor.name
-# From networks and their seconds to a predictor.
-Fit = Callable[[Sequence[OperatorGraph], np.ndarray], Predictor[OperatorGraph]]
+Fit = Callable[[Examples[OperatorGraph]], Predictor[OperatorGraph]]
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE = 30
 FOLDS = 10
@@ -28,22 +28,22 @@ FOLDS = 10
 CLEARLY, MAX_TIMES_WORSE = 2.0, 1.25
 
 
-def contenders(base: Predictor[OperatorGraph], labels: int) -> dict[str, Fit]:
-    """Simplest first, those that take so many labels."""
+def contenders(base: Predictor[OperatorGraph], count: int) -> dict[str, Fit]:
+    """Simplest first, those that take this many labels."""
     fits: dict[str, Fit] = {
-        SCALED: lambda graphs, latency_s: _fit(ScaledPredictor(base), graphs, latency_s),
-        THREE_TERM: lambda graphs, latency_s: _fit(ThreeTermPredictor(), graphs, latency_s),
-        SCRATCH: lambda graphs, latency_s: _fit(AdditivePredictor(), graphs, latency_s),
+        SCALED: lambda labels: _fit(ScaledPredictor(base), labels),
+        THREE_TERM: lambda labels: _fit(ThreeTermPredictor(), labels),
+        SCRATCH: lambda labels: _fit(AdditivePredictor(), labels),
     }
-    if MIN_LABELS <= labels <= MAX_LABELS:
-        fits[ADAPTED] = lambda graphs, latency_s: _fit(AdaptedPredictor(base), graphs, latency_s)
+    if MIN_LABELS <= count <= MAX_LABELS:
+        fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base), labels)
         fits[ADAPTED_THREE_TERM] = _adapted_three_term
     return fits
 
 
-def _adapted_three_term(graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Predictor[OperatorGraph]:
+def _adapted_three_term(labels: Examples[OperatorGraph]) -> Predictor[OperatorGraph]:
     """Where the base is worth little: the labels' own regression, corrected by the same labels."""
-    return _fit(AdaptedPredictor(_fit(ThreeTermPredictor(), graphs, latency_s)), graphs, latency_s)
+    return _fit(AdaptedPredictor(_fit(ThreeTermPredictor(), labels)), labels)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,11 @@ class HeldOut:
         return single if worse or float(np.mean(gain)) > CLEARLY * error else ENSEMBLE
 
 
-def hold_out(
-    base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray, seed: int = 0
-) -> HeldOut:
+def hold_out(base: Predictor[OperatorGraph], labels: Examples[OperatorGraph], seed: int = 0) -> HeldOut:
     """Fit every contender without each label in turn."""
+    graphs, latency_s = labels
     n = len(graphs)
-    remembered = _Remembered(base, graphs)
+    remembered = cast("Predictor[OperatorGraph]", _Answers(base, graphs))
     folds = _folds(n, seed)
     # Three labels leave two to learn from: then those that need three do not take part.
     fits = contenders(remembered, n - max(map(len, folds)))
@@ -87,23 +86,23 @@ def hold_out(
     for asked in folds:
         known = np.setdiff1d(np.arange(n), asked)
         for name, fit in fits.items():
-            predictor = fit([graphs[i] for i in known], latency_s[known])
+            predictor = fit(Examples([graphs[i] for i in known], latency_s[known]))
             errors[name][asked] = np.log(predictor.predict([graphs[i] for i in asked]) / latency_s[asked])
     found = {AS_IS: np.log(remembered.predict(graphs) / latency_s), **errors}
     return HeldOut({**found, ENSEMBLE: _ensemble_errors(np.stack(list(errors.values())))})
 
 
 def fitted(
-    name: str, base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray, held_out: HeldOut
+    name: str, base: Predictor[OperatorGraph], labels: Examples[OperatorGraph], held_out: HeldOut
 ) -> Predictor[OperatorGraph]:
     """The contender of this name, fitted to all labels."""
-    fits = contenders(base, len(graphs))
+    fits = contenders(base, len(labels.items))
     if name != ENSEMBLE:
-        return fits[name](graphs, latency_s)
+        return fits[name](labels)
     names = [each for each in fits if each in held_out.log_errors]
     weights = inverse_errors(np.stack([held_out.log_errors[each] for each in names]))
     kept = {each: weight for each, weight in zip(names, weights.tolist(), strict=True) if weight > 0}
-    return EnsemblePredictor([fits[each](graphs, latency_s) for each in kept], list(kept.values()))
+    return EnsemblePredictor([fits[each](labels) for each in kept], list(kept.values()))
 
 
 def _ensemble_errors(errors: np.ndarray) -> np.ndarray:
@@ -112,10 +111,8 @@ def _ensemble_errors(errors: np.ndarray) -> np.ndarray:
     return np.array([inverse_errors(np.delete(errors, i, axis=1)) @ errors[:, i] for i in columns])
 
 
-def _fit(
-    predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], latency_s: np.ndarray
-) -> Predictor[OperatorGraph]:
-    predictor.fit(graphs, latency_s, [], np.empty(0), seed=0)
+def _fit(predictor: Predictor[OperatorGraph], labels: Examples[OperatorGraph]) -> Predictor[OperatorGraph]:
+    predictor.fit(labels, NO_EXAMPLES, seed=0)
     return predictor
 
 
@@ -125,19 +122,13 @@ def _folds(n: int, seed: int) -> list[np.ndarray]:
     return np.array_split(np.random.default_rng(seed).permutation(n), FOLDS)
 
 
-class _Remembered(Predictor[OperatorGraph]):
-    """A base that answers these graphs once for all folds, and does nothing else."""
+class _Answers:
+    """What contenders ask of a base, its predictions, of these graphs: computed once for all folds."""
 
     def __init__(self, base: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]):
         answers = zip(graphs, base.predict(graphs).tolist(), strict=True)
         self._known = {graph.id: seconds for graph, seconds in answers}
-        self.name = base.name  # type: ignore[misc]
+        self.name = base.name
 
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         return np.array([self._known[graph.id] for graph in graphs])
-
-    def fit(self, *_: object, **__: object) -> None:
-        raise NotImplementedError
-
-    state = fit  # type: ignore[assignment]
-    from_state = fit  # type: ignore[assignment]

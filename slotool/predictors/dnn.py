@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Asked, Document, Predictor, Tensors
+from slotool.predictors.base import Asked, Document, Examples, Predictor, Tensors
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.flat import Examples, Features, FlatRegressor, FlatSolo
+from slotool.predictors.flat import Features, FlatRegressor, FlatSolo
 from slotool.predictors.flat_colocated import FlatColocated
 from slotool.predictors.search import Search, one_by_one
 
@@ -90,11 +90,11 @@ class DnnRegressor(FlatRegressor[Asked]):
         seed: int,
         progress: Callable[[str], None],
     ) -> Features[Asked]:
-        self._unit_s = float(np.mean(np.abs(train.seconds)))
+        self._unit_s = float(np.mean(np.abs(train.latency_s)))
         found: list[tuple[Candidate, Features[Asked], Layers]] = []
 
         def attempt(features: Features[Asked], depths: Sequence[int]) -> None:
-            sets = [(features.matrix(part.graphs), part.seconds / self._unit_s) for part in (train, dev)]
+            sets = [(features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev)]
             trained = []
             for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed), depths):
                 candidate = Candidate(features.weight_scale, depths[place], dev_mae * self._unit_s)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Predictor, Tensors
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.registry import predictor_class
 
 # Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
 MAX_LOG_ERROR = 1.0
@@ -29,13 +30,11 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph],
-        dev_latency_s: np.ndarray,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
         *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> None:
         raise InputError("an ensemble is made of fitted predictors: adapt-predictor makes one")
 
@@ -56,8 +55,6 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        from slotool.predictors.registry import predictor_class
-
         members = []
         for i, entry in enumerate(document["members"]):
             prefix = f"members.{i}."

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
-from slotool.predictors.base import Asked, Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
 
 # How a number of weights may enter. Small networks differ by ratios, big ones by differences.
 WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -70,14 +70,6 @@ class Features(Protocol[Encoded_contra]):
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]: ...
 
 
-@dataclass(frozen=True)
-class Examples(Generic[Asked]):
-    """Networks or co-locations, and the seconds that are to be learnt of each: float64 [n]."""
-
-    graphs: Sequence[Asked]
-    seconds: np.ndarray
-
-
 class FlatRegressor(Predictor[Asked]):
     """Regression on a flattened encoding, room being made for the largest graph of the training and dev sets.
 
@@ -89,22 +81,16 @@ class FlatRegressor(Predictor[Asked]):
     _floor_s: float
 
     def fit(
-        self,
-        graphs: Sequence[Asked],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[Asked],
-        dev_latency_s: np.ndarray,
-        *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        self, train: Examples[Asked], dev: Examples[Asked], *, seed: int = 0, progress: Progress | None = None
     ) -> None:
-        require_labels(graphs, latency_s, "training")
-        require_labels(dev_graphs, dev_latency_s, "dev")
-        train = Examples(graphs, latency_s - self._base_s(graphs))
-        dev = Examples(dev_graphs, dev_latency_s - self._base_s(dev_graphs))
-        self._floor_s = float(np.min(train.seconds))
-        made = self._feature_maker([*graphs, *dev_graphs], graphs)
-        self._features = self._learn(made, train, dev, seed, progress or (lambda _: None))
+        train.require("training")
+        dev.require("dev")
+        # What the regression learns: the latency beyond what is known, of either sign.
+        beyond = Examples(train.items, train.latency_s - self._base_s(train.items))
+        beyond_dev = Examples(dev.items, dev.latency_s - self._base_s(dev.items))
+        self._floor_s = float(np.min(beyond.latency_s))
+        made = self._feature_maker([*train.items, *dev.items], train.items)
+        self._features = self._learn(made, beyond, beyond_dev, seed, progress or (lambda _: None))
 
     def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         if not graphs:

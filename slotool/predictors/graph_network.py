@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -16,7 +16,7 @@ from slotool import strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 
 # Of the whole network, beside each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
@@ -67,23 +67,20 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph],
-        dev_latency_s: np.ndarray,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph],
         *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> None:
-        require_labels(graphs, latency_s, "training")
-        require_labels(dev_graphs, dev_latency_s, "dev")
-        self._scaling = Scaling.fit(graphs, latency_s)
-        train, dev = self._scaling.pack(graphs), self._scaling.pack(dev_graphs)
-        labels, dev_labels = (torch.from_numpy(np.log(s)).float() for s in (latency_s, dev_latency_s))
+        train.require("training")
+        dev.require("dev")
+        self._scaling = Scaling.fit(*train)
+        fitting, choosing = ((self._scaling.pack(part.items), _log_labels(part)) for part in (train, dev))
         self._networks = []
         with _one_thread():
             for member in range(self.members):
-                network, error = _train(self._scaling, (train, labels), (dev, dev_labels), seed + member, self.epochs)
+                network, error = _train(self._scaling, fitting, choosing, seed + member, self.epochs)
                 self._networks.append(network)
                 if progress:
                     progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
@@ -243,6 +240,10 @@ def _mean_of(state: Tensor, source: Tensor, target: Tensor) -> Tensor:
     ones = torch.ones(len(source), 1, device=state.device)
     messages = torch.zeros_like(state).index_add(0, target, state[source])
     return messages / state.new_zeros(len(state), 1).index_add(0, target, ones).clamp(min=1)
+
+
+def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
+    return torch.from_numpy(np.log(examples.latency_s)).float()
 
 
 def _with_context(measures: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from slotool import strict_json
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
 from slotool.machine import differences, machine_facts, machine_id
-from slotool.predictors.base import Asked
+from slotool.predictors.base import Asked, Examples
 from slotool.predictors.noise import label_noise_s
 from slotool.tables import FULL, LatencyTable
 
@@ -82,7 +82,7 @@ class Labelled(Protocol[Asked]):
     @property
     def setting(self) -> Setting: ...
 
-    def take(self, rows: np.ndarray) -> tuple[list[Asked], np.ndarray]: ...
+    def take(self, rows: np.ndarray) -> Examples[Asked]: ...
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class LabelledGraphs:
     def kinds(self) -> list[str]:
         return [graph.kind for graph in self.graphs]
 
-    def take(self, rows: np.ndarray) -> tuple[list[OperatorGraph], np.ndarray]:
+    def take(self, rows: np.ndarray) -> Examples[OperatorGraph]:
         """The graphs and labels of these rows."""
-        return [self.graphs[i] for i in rows], self.latency_s[rows]
+        return Examples([self.graphs[i] for i in rows], self.latency_s[rows])
 
 
 def join_labels(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Asked, Document, Tensors
+from slotool.predictors.base import Asked, Document, Examples, Tensors
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.flat import Examples, Features, FlatRegressor, FlatSolo
+from slotool.predictors.flat import Features, FlatRegressor, FlatSolo
 from slotool.predictors.flat_colocated import FlatColocated
 
 # Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
@@ -37,8 +37,8 @@ class LinearRegressor(FlatRegressor[Asked]):
     ) -> Features[Asked]:
         features = features_of("counts")
         # Every feature has mean 0 in training, so the intercept is the mean label.
-        self._intercept_s = float(np.mean(train.seconds))
-        x, y = features.matrix(train.graphs), train.seconds - self._intercept_s
+        self._intercept_s = float(np.mean(train.latency_s))
+        x, y = features.matrix(train.items), train.latency_s - self._intercept_s
         self._coefficients = np.linalg.lstsq(x, y, rcond=RANK_TOLERANCE)[0]
         progress("linear: least squares")
         return features

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
@@ -26,15 +26,14 @@ class RidgePredictor(Predictor[Colocation]):
 
     def fit(
         self,
-        graphs: Sequence[Colocation],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[Colocation],
-        dev_latency_s: np.ndarray,
+        train: Examples[Colocation],
+        dev: Examples[Colocation] = NO_EXAMPLES,
         *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> None:
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         columns, target = _columns(graphs), np.log(latency_s / fair_s(graphs))
         deviation = columns.std(axis=0)
         self._mean, self._deviation = columns.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)

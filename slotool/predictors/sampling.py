@@ -9,7 +9,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, covariance_before, interval_factor
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import Examples, Predictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts
 from slotool.profiling.rows import Row
@@ -107,6 +107,7 @@ class Enough:
         graphs = [self._by_id[name] for name in labels]
         rest = [graph for name, graph in self._by_id.items() if name not in labels]
         predictor = AdaptedPredictor(self._base.predictor)
-        predictor.fit(graphs, np.array([float(np.median(row["samples_s"])) for row in labels.values()]))
+        medians_s = np.array([float(np.median(row["samples_s"])) for row in labels.values()])
+        predictor.fit(Examples(graphs, medians_s))
         _, spread = predictor.predict_and_spread(rest or graphs)
         return float(interval_factor(predictor) ** np.median(spread)) - 1.0

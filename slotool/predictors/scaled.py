@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.registry import predictor_class
 
 
 class ScaledPredictor(Predictor[OperatorGraph]):
@@ -23,16 +24,15 @@ class ScaledPredictor(Predictor[OperatorGraph]):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph] = (),
-        dev_latency_s: np.ndarray | None = None,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
         *,
         seed: int = 0,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Raises ``InputError`` also without a base."""
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         if self.base is None:
             raise InputError("there is no predictor to scale")
         self.factor = float(np.median(latency_s / self.base.predict(graphs)))
@@ -53,8 +53,6 @@ class ScaledPredictor(Predictor[OperatorGraph]):
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        from slotool.predictors.registry import predictor_class
-
         own = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
         entry = document["base"]
         restored = cls(predictor_class(entry["name"]).from_state(own, entry["state"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
@@ -68,15 +68,14 @@ class SharingPredictor(Predictor[Colocation]):
 
     def fit(
         self,
-        graphs: Sequence[Colocation],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[Colocation],
-        dev_latency_s: np.ndarray,
+        train: Examples[Colocation],
+        dev: Examples[Colocation] = NO_EXAMPLES,
         *,
-        seed: int,
-        progress: Callable[[str], None] | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
     ) -> None:
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         rows = np.arange(len(graphs))
         if len(rows) > MAX_ROWS:
             rows = np.sort(np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False))

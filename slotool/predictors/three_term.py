@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.optimize import nnls
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Document, Predictor, Tensors, require_labels
+from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 
 TERMS = ("flops", "operators", "activation_elements")
 # Answers keep to at least this share of the shortest latency shown: a price of zero makes no latency of zero.
@@ -29,15 +29,14 @@ class ThreeTermPredictor(Predictor[OperatorGraph]):
 
     def fit(
         self,
-        graphs: Sequence[OperatorGraph],
-        latency_s: np.ndarray,
-        dev_graphs: Sequence[OperatorGraph] = (),
-        dev_latency_s: np.ndarray | None = None,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
         *,
         seed: int = 0,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        require_labels(graphs, latency_s, "training")
+        train.require("training")
+        graphs, latency_s = train
         relative = _terms(graphs) / latency_s[:, None]
         scale = np.maximum(relative.max(axis=0), 1e-300)
         self._prices_s = nnls(relative / scale, np.ones(len(graphs)))[0] / scale

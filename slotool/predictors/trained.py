@@ -164,9 +164,10 @@ class TrainedPredictor(Generic[Asked]):
         Networks unlike the training networks have no interval before ``calibrated``. Raises ``InputError`` when the
         dev set is too small for the interval.
         """
-        graphs, latency_s = labelled.take(split.train)
+        train = labelled.take(split.train)
+        graphs, latency_s = train
         unseen_graphs, unseen_s = labelled.take(split.dev[1::2])
-        predictor.fit(graphs, latency_s, *labelled.take(split.dev[::2]), seed=seed, progress=progress)
+        predictor.fit(train, labelled.take(split.dev[::2]), seed=seed, progress=progress)
         predicted_s, spread = predictor.predict_and_spread(unseen_graphs)
         residuals = Residuals.of(unseen_s, predicted_s, spread)
         residuals.interval(NOMINAL_COVERAGE)

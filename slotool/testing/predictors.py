@@ -13,7 +13,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.registry import COLOCATED_PREDICTORS, PREDICTORS
 
@@ -86,8 +86,9 @@ class Conformance:
     def fit(self, **changes: object) -> Predictor[Any]:
         """A predictor fitted to the first 100 graphs with the next 30 as dev set."""
         predictor = self.make()
-        sets = (self.graphs[:100], self.latency_s[:100], self.graphs[100:130], self.latency_s[100:130])
-        predictor.fit(*sets, **{"seed": 0, **changes})  # type: ignore[arg-type]
+        train = Examples(self.graphs[:100], self.latency_s[:100])
+        dev = Examples(self.graphs[100:130], self.latency_s[100:130])
+        predictor.fit(train, dev, **{"seed": 0, **changes})  # type: ignore[arg-type]
         return predictor
 
     def fitted(self) -> Predictor[Any]:
@@ -138,12 +139,13 @@ class Conformance:
         assert all(told)
 
     def test_labels_that_are_no_latency_are_refused(self) -> None:
+        dev = Examples(self.graphs[100:], self.latency_s[100:])
         for wrong in (np.nan, 0.0, -1.0, np.inf):
             labels = self.latency_s[:100].copy()
             labels[3] = wrong
-            _refuses(self.make(), self.graphs[:100], labels, self.graphs[100:], self.latency_s[100:])
-        _refuses(self.make(), self.graphs[:100], self.latency_s[:99], self.graphs[100:], self.latency_s[100:])
-        _refuses(self.make(), [], np.empty(0), self.graphs[100:], self.latency_s[100:])
+            _refuses(self.make(), Examples(self.graphs[:100], labels), dev)
+        _refuses(self.make(), Examples(self.graphs[:100], self.latency_s[:99]), dev)
+        _refuses(self.make(), NO_EXAMPLES, dev)
 
 
 class PredictorConformance(Conformance):
@@ -180,9 +182,9 @@ class ColocatedPredictorConformance(Conformance):
         assert self.fitted().predict([colocation])[0] > 0
 
 
-def _refuses(predictor: Predictor[Any], *sets: object) -> None:
+def _refuses(predictor: Predictor[Any], train: Examples[Any], dev: Examples[Any]) -> None:
     try:
-        predictor.fit(*sets, seed=0)  # type: ignore[arg-type]
+        predictor.fit(train, dev, seed=0)
     except InputError:
         return
     raise AssertionError("labels that are no latency were taken")

@@ -52,7 +52,7 @@ def scored(base: TrainedPredictor, labelled: LabelledGraphs, given: np.ndarray, 
     adapted, _, _ = adapt(base, only(labelled, given))
     scores = adapted.held_out(labelled, asked).scores()
     rival = ThreeTermPredictor()
-    rival.fit(*labelled.take(given))
+    rival.fit(labelled.take(given))
     graphs, measured_s = labelled.take(asked)
     return Draw(
         given_interval=scores["interval_given"],

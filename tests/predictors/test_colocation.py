@@ -14,6 +14,7 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
+from slotool.predictors.base import Examples
 from slotool.predictors.colocated_labels import is_colocated, join_colocated
 from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
 from slotool.predictors.colocation import PredictorArtifact, train_colocated
@@ -170,7 +171,7 @@ def test_a_company_is_the_same_in_any_order(members, random) -> None:
 @pytest.mark.parametrize("kind", [SharingPredictor, RidgePredictor])
 def test_beside_nobody_a_network_takes_its_solo_latency(kind) -> None:
     predictor = kind()
-    predictor.fit(COLOCATIONS, synthetic_colocated_latency_s(COLOCATIONS), [], np.empty(0), seed=0)
+    predictor.fit(Examples(COLOCATIONS, synthetic_colocated_latency_s(COLOCATIONS)), seed=0)
     alone = [Colocation.of(graph, [], dict.fromkeys(NETWORKS, 0.02)) for graph in NETWORKS.values()]
     np.testing.assert_allclose(predictor.predict(alone), 0.02)
 
@@ -178,7 +179,7 @@ def test_beside_nobody_a_network_takes_its_solo_latency(kind) -> None:
 def test_sharing_takes_more_members_than_it_was_shown() -> None:
     pairs = [colocation for colocation in COLOCATIONS if len(colocation) == 2]
     predictor = SharingPredictor()
-    predictor.fit(pairs, synthetic_colocated_latency_s(pairs), [], np.empty(0), seed=0)
+    predictor.fit(Examples(pairs, synthetic_colocated_latency_s(pairs)), seed=0)
     trios = [colocation for colocation in COLOCATIONS if len(colocation) == 3]
     mean, spread = predictor.predict_and_spread(trios)
     # Made up so that a trio is exactly as its oversubscription says.

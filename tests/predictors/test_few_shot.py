@@ -15,6 +15,7 @@ from slotool.graphs.store import read_graphs, write_graphs
 from slotool.predictors.adaptation import adapt, adapt_and_score
 from slotool.predictors.adapted import AdaptedPredictor, covariance_before, interval_factor
 from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.base import Examples
 from slotool.predictors.contenders import (
     ADAPTED,
     ADAPTED_THREE_TERM,
@@ -47,7 +48,7 @@ def there_s(graphs: list[OperatorGraph]) -> np.ndarray:
 
 def fitted_base() -> AdditivePredictor:
     base = AdditivePredictor()
-    base.fit(GRAPHS, HERE_S, GRAPHS[:1], HERE_S[:1], seed=0)
+    base.fit(Examples(GRAPHS, HERE_S), Examples(GRAPHS[:1], HERE_S[:1]), seed=0)
     return base
 
 
@@ -66,7 +67,7 @@ class Slow(AdditivePredictor):
 
 def adapted_to(rows: np.ndarray, latency_s: np.ndarray) -> AdaptedPredictor:
     predictor = AdaptedPredictor(BASE)
-    predictor.fit([GRAPHS[i] for i in rows], latency_s[rows])
+    predictor.fit(Examples([GRAPHS[i] for i in rows], latency_s[rows]))
     return predictor
 
 
@@ -165,9 +166,9 @@ def test_too_few_and_too_many_labels_are_refused() -> None:
     many = random_networks(201, seed=9)
     for graphs in (GRAPHS[:2], many):
         with pytest.raises(InputError, match=f"by 3 to 200 labelled networks, not by {len(graphs)}"):
-            AdaptedPredictor(BASE).fit(graphs, synthetic_latency_s(graphs))
+            AdaptedPredictor(BASE).fit(Examples(graphs, synthetic_latency_s(graphs)))
     with pytest.raises(InputError, match="no predictor to adapt"):
-        AdaptedPredictor().fit(GRAPHS[:5], HERE_S[:5])
+        AdaptedPredictor().fit(Examples(GRAPHS[:5], HERE_S[:5]))
 
 
 @pytest.fixture(scope="module")
@@ -238,10 +239,10 @@ def test_a_contender_that_is_clearly_worse_by_its_own_score_is_never_kept() -> N
         truth = 3 * BASE.predict(GRAPHS) * rng.lognormal(0, 0.3, len(GRAPHS))
         known, asked = np.split(rng.permutation(len(GRAPHS)), [8])
         graphs, others = [GRAPHS[i] for i in known], [GRAPHS[i] for i in asked]
-        held_out = hold_out(BASE, graphs, truth[known])
+        held_out = hold_out(BASE, Examples(graphs, truth[known]))
         errors = {name: held_out.mape(name) for name in held_out.log_errors if name != AS_IS}
         assert errors[held_out.best()] <= 1.5 * min(errors.values())
-        kept = fitted(held_out.best(), BASE, graphs, truth[known], held_out)
+        kept = fitted(held_out.best(), BASE, Examples(graphs, truth[known]), held_out)
         factor = np.median(truth[known] / BASE.predict(graphs))
         kept_errors.append(mape(kept.predict(others), truth[asked]))
         scaled_errors.append(mape(factor * BASE.predict(others), truth[asked]))
@@ -249,7 +250,7 @@ def test_a_contender_that_is_clearly_worse_by_its_own_score_is_never_kept() -> N
 
 
 def test_one_contender_is_kept_where_it_is_clearly_best() -> None:
-    held_out = hold_out(BASE, GRAPHS[55:65], 3 * BASE.predict(GRAPHS[55:65]))
+    held_out = hold_out(BASE, Examples(GRAPHS[55:65], 3 * BASE.predict(GRAPHS[55:65])))
     assert held_out.mape(held_out.best()) < 0.01
     errors = {SCALED: np.full(10, 0.01), THREE_TERM: np.full(10, 0.5), ENSEMBLE: np.full(10, 0.3), AS_IS: np.zeros(10)}
     assert HeldOut(errors).best() == SCALED

@@ -11,6 +11,7 @@ from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.base import Examples
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
@@ -26,7 +27,7 @@ def cached_latency_s(graphs: list[OperatorGraph]) -> np.ndarray:
 
 def fitted(predictor, graphs, latency_s, *, held: int = 40, seed: int = 0):
     """Fitted to all but the first ``held``, whose labels are the dev set."""
-    predictor.fit(graphs[held:], latency_s[held:], graphs[:held], latency_s[:held], seed=seed)
+    predictor.fit(Examples(graphs[held:], latency_s[held:]), Examples(graphs[:held], latency_s[:held]), seed=seed)
     return predictor
 
 

@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
+from slotool.predictors.base import Examples
 from slotool.predictors.dnn import DnnColocatedPredictor, DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.linear import LinearColocatedPredictor, LinearPredictor
@@ -60,7 +61,7 @@ PARTS = (slice(0, 220), slice(220, 260), slice(260, 300))
 
 def fitted(predictor, latency_s):
     train, dev, _ = PARTS
-    predictor.fit(GRAPHS[train], latency_s[train], GRAPHS[dev], latency_s[dev], seed=0)
+    predictor.fit(Examples(GRAPHS[train], latency_s[train]), Examples(GRAPHS[dev], latency_s[dev]), seed=0)
     return predictor
 
 
@@ -114,7 +115,8 @@ def test_a_depth_is_trained_alike_in_any_search() -> None:
 def test_a_graph_larger_than_any_shown_is_a_sentence() -> None:
     small = [graph for graph in GRAPHS if len(graph.operators) < 6]
     predictor = LinearPredictor()
-    predictor.fit(small[20:], synthetic_latency_s(small[20:]), small[:20], synthetic_latency_s(small[:20]), seed=0)
+    train, dev = (Examples(part, synthetic_latency_s(part)) for part in (small[20:], small[:20]))
+    predictor.fit(train, dev, seed=0)
     large = next(graph for graph in GRAPHS if len(graph.operators) == 6)
     with pytest.raises(GraphError, match=f"{large.id} has 6 operators, but the encoding holds 5"):
         predictor.predict([large])

@@ -118,9 +118,9 @@ def test_interval_of_a_trained_predictor_covers_held_out_labels() -> None:
 class Peeking(LinearPredictor):
     """Knows by heart every label it was shown, as a network chosen among many nearly does."""
 
-    def fit(self, graphs, latency_s, dev_graphs, dev_latency_s, **options) -> None:
-        super().fit(graphs, latency_s, dev_graphs, dev_latency_s, **options)
-        self.shown = {graph.id: seconds for graph, seconds in zip(dev_graphs, dev_latency_s, strict=True)}
+    def fit(self, train, dev, **options) -> None:
+        super().fit(train, dev, **options)
+        self.shown = {graph.id: seconds for graph, seconds in zip(*dev, strict=True)}
 
     def predict(self, graphs):
         guessed = super().predict(graphs)

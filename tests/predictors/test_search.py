@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from slotool.errors import InputError, RunError
+from slotool.predictors.base import Examples
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.search import OnRay
 from slotool.testing.predictors import random_networks, synthetic_latency_s
@@ -29,7 +30,7 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
 
 def searched(**options: object) -> DnnPredictor:
     predictor = DnnPredictor([1, 2, 3], **options)  # type: ignore[arg-type]
-    predictor.fit(GRAPHS[:40], SECONDS[:40], GRAPHS[40:], SECONDS[40:], seed=5)
+    predictor.fit(Examples(GRAPHS[:40], SECONDS[:40]), Examples(GRAPHS[40:], SECONDS[40:]), seed=5)
     return predictor
 
 
