@@ -1,4 +1,4 @@
-"""The honest rival: latency as a sum over operators, each paying for what a roofline says it must move and compute."""
+"""The plain baseline: a sum over operators, each paying for what a roofline says it must move and compute."""
 
 from __future__ import annotations
 

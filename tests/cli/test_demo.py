@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from slotool.artifacts import open_artifact
-from slotool.cli.demo import road
+from slotool.cli.demo import walkthrough
 from slotool.elastic import load_model
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.workloads.requests import RequestLog
 
-FEWEST_NETWORKS = 240
+NETWORKS = 240
 
 
 @pytest.fixture(scope="module")
 def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("demo") / "run"
-    arguments = ["demo", "--out", str(folder), "--data", "digits", "--networks", str(FEWEST_NETWORKS), "--json"]
+    arguments = ["demo", "--out", str(folder), "--data", "digits", "--networks", str(NETWORKS), "--json"]
     finished = subprocess.run([sys.executable, "-m", "slotool", *arguments], capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return folder, json.loads(finished.stdout)
@@ -30,7 +30,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
 
 def test_every_step_ran_and_said_what_it_found(walked: tuple[Path, dict]) -> None:
     _, document = walked
-    titles = [step.title for step in road("digits", FEWEST_NETWORKS, 0)]
+    titles = [step.title for step in walkthrough("digits", NETWORKS, 0)]
     assert list(document["steps_s"]) == titles
     assert {figure.split(":")[0] for figure in document["figures"]} >= {
         "train a family",
@@ -44,7 +44,7 @@ def test_its_artifacts_are_whole_and_its_tables_hold_what_they_should(walked: tu
     folder, _ = walked
     kinds = {name: open_artifact(folder / name).kind for name in ("mlp", "family", "slo-nn", "predictor")}
     assert kinds == {"mlp": "network", "family": "family", "slo-nn": "slo-nn", "predictor": "predictor"}
-    assert len(LatencyTable.load(folder / "latency.parquet")) == FEWEST_NETWORKS
+    assert len(LatencyTable.load(folder / "latency.parquet")) == NETWORKS
     slo_nn = load_model(str(folder / "slo-nn"))
     assert OutcomeTable.load(folder / "slo-nn-outcomes.parquet").versions == [point.key for point in slo_nn.points]
     evidence = OutcomeTable.load(folder / "family-evidence.parquet")

@@ -60,7 +60,7 @@ def trained(synthetic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(trained: Path) -> dict[str, Path]:
-    """The artifacts of two rankers, by ``build-tables``' own road but for its test-set report."""
+    """The artifacts of two rankers, by ``build-tables``' own steps but for its test-set report."""
     from slotool.elastic.activators.build import Settings, Subject, build
     from slotool.elastic.family import Family
 

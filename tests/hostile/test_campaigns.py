@@ -31,7 +31,7 @@ SUBJECTS = [Subject(name=f"s{i}", content=f"s{i}", request={}) for i in range(12
 KILLS = 6
 
 
-class Told(Engine):
+class CountingEngine(Engine):
     """Answers at once; every sample is told by its campaign, its item and a running number, so that none is alike."""
 
     def __init__(self, settings: Settings, base: int = 0):
@@ -73,7 +73,9 @@ def run(out: Path, *, base: int = 0, force: bool = False, stop_after: int | None
                 raise Died
 
     items = solo_items(SUBJECTS, SETTINGS)
-    with Campaign(items, SETTINGS, out, force=force, engine=lambda settings: Told(settings, base)) as campaign:
+    with Campaign(
+        items, SETTINGS, out, force=force, engine=lambda settings: CountingEngine(settings, base)
+    ) as campaign:
         campaign.run(progress)
 
 

@@ -127,7 +127,7 @@ def test_what_is_not_finite_or_masked_is_refused_by_every_call(model: SloNN) -> 
 def test_a_count_of_answers_that_is_none_is_refused(model: SloNN) -> None:
     for p in (0, 1.5, True, "1", model.classes + 1):
         with pytest.raises(InputError, match="labels cannot be given"):
-            model.answerer(p)  # type: ignore[arg-type]
+            model.compiled_session(p)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [1, 3, 20])

@@ -88,7 +88,7 @@ def tightness() -> dict[str, float]:
         bootstrap.append(tenths.max() - 0.005)
     floor = float(norm.isf(0.001) * np.sqrt((0.035 - 0.005**2) / 5000))
     figures = {"certified": float(np.mean(certified)), "bootstrap": float(np.mean(bootstrap)), "normal": floor}
-    print(f"mean excess of the bound, points: certified {figures['certified']:.3%} (asked: 0.95 %), paper's bootstrap "
+    print(f"mean excess of the bound, points: certified {figures['certified']:.3%} (target: 0.95 %), paper's bootstrap "
           f"of 200 trials {figures['bootstrap']:.3%}, floor (normal distribution) {floor:.3%}; "
           f"{figures['certified'] / floor:.2f} x the floor")  # fmt: skip
     return figures
@@ -128,11 +128,11 @@ def speed() -> dict[str, Any]:
         seconds[method], cpu_s = time.perf_counter() - started, time.process_time() - cpu_s
         candidates, trials = rules.config["candidates"], rules.config.get("trials", 0)
         print(
-            f"{method}: {candidates:,} candidates in {seconds[method]:.1f} s (asked: 60 s), {cpu_s:.1f} s of processor"
+            f"{method}: {candidates:,} candidates in {seconds[method]:.1f} s (target: 60 s), {cpu_s:.1f} s of processor"
         )
     memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     plain_s = _plain_loop(outcomes) * candidates * trials
-    print(f"peak memory {memory_gb:.2f} GB (asked: 2 GB); the paper's loop written plainly, {PLAIN_TRIALS} trials of "
+    print(f"peak memory {memory_gb:.2f} GB (target: 2 GB); the paper's loop written plainly, {PLAIN_TRIALS} trials of "
           f"{PLAIN_CANDIDATES} candidates timed, would take {plain_s / 3600:.1f} h for the same {trials:,} trials: "
           f"{plain_s / seconds['bootstrap']:,.0f} x")  # fmt: skip
     return {"seconds": seconds, "memory_gb": memory_gb, "trials": trials, "plain_s": plain_s}

@@ -97,7 +97,7 @@ def decision_costs() -> dict[str, list[float]]:
             policy.decide(980_000.0 + i, queue)
             taken.append(1e6 * (time.perf_counter() - began))
         found[name] = [float(np.median(taken)), float(np.quantile(taken, 0.99))]
-        print(f"decide {name:12} p50 {found[name][0]:6.1f} µs, p99 {found[name][1]:6.1f} µs (asked: 20 and 100)")
+        print(f"decide {name:12} p50 {found[name][0]:6.1f} µs, p99 {found[name][1]:6.1f} µs (target: 20 and 100)")
     return found
 
 
@@ -113,7 +113,7 @@ def simulator_speed() -> dict[str, float]:
         speeds[f"queries_per_s_{workers}_workers"] = count / (time.perf_counter() - began)
         print(f"simulate {count:,} queries, {workers} workers: {count / (time.perf_counter() - began):,.0f} queries/s")
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"peak memory {peak_gb:.2f} GB (asked: 4)")
+    print(f"peak memory {peak_gb:.2f} GB (target: 4)")
     return {**speeds, "peak_gb": peak_gb}
 
 
@@ -206,7 +206,7 @@ def half_killed(setting: Setting) -> dict[str, dict[str, list[float]]]:
             figures = simulate(make_policy(name, grid, setting.deadline_s * 1e6), scenario).summary()
             found[f"{rate:.0f}"][name] = [figures["attainment"], figures["accuracy"]]
             print(f"4 of 8 workers killed, {rate:.0f}/s: {name:12} attainment {figures['attainment']:.5f}  "
-                  f"accuracy {figures['accuracy']:.4f}  (asked: attainment 0.999)")  # fmt: skip
+                  f"accuracy {figures['accuracy']:.4f}  (target: attainment 0.999)")  # fmt: skip
     return found
 
 

@@ -72,7 +72,7 @@ def _hop() -> dict[str, float]:
     medians = {name: float(np.median(values)) for name, values in seconds.items()}
     extra_us = 1e6 * (medians["local"] - medians["inline"])
     told = ", ".join(f"{name} {value * 1e6:.0f} µs" for name, value in medians.items())
-    print(f"a request through the router: {told}: a hop costs {extra_us:.0f} µs (asked: 150)")
+    print(f"a request through the router: {told}: a hop costs {extra_us:.0f} µs (target: 150)")
     return medians
 
 
@@ -134,7 +134,7 @@ def _deaths(latency: Path) -> dict[str, Any]:
             log = load(url, 200.0, DEATHS_S)
         unanswered = int((log.rows["status"] == 0).sum())
         found[name] = {"attainment": float(log.in_time.mean()), "unanswered": unanswered, "requests": len(log)}
-        print(f"{name:12} attainment {log.in_time.mean():.5f} (asked: 0.999), {unanswered} of {len(log)} without an "
+        print(f"{name:12} attainment {log.in_time.mean():.5f} (target: 0.999), {unanswered} of {len(log)} without an "
               f"answer, effective accuracy {log.effective_accuracy:.4f}")  # fmt: skip
     return found
 

@@ -147,7 +147,7 @@ def _tell(name: str, found: dict[str, Any]) -> None:
         print(f"{name}: {found['skipped']}")
     elif found["per_s"]:
         found["ratio"] = found["slotool"]["per_s"] / found["per_s"]
-        print(f"slotool ÷ {name}: {found['ratio']:.2f} (asked: {ASKED:g})", flush=True)
+        print(f"slotool ÷ {name}: {found['ratio']:.2f} (target: {ASKED:g})", flush=True)
     else:
         print(f"{name} has a longer p99 than {P99_S * 1e3:g} ms at every rate tried", flush=True)
 

@@ -64,7 +64,7 @@ def main() -> None:
         best = max(models, key=lambda model: found[model][at])
         ahead = 100 * (found["switching"][at] - found[best][at])
         shown = ", ".join(f"{name} {found[name][at]:.4f}" for name in found)
-        print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (asked: 0)")
+        print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (target: 0)")
     print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": found,
                       "breakpoints": [plan.breakpoints for plan in plans], "plot": str(out)}))  # fmt: skip
 

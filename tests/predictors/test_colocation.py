@@ -115,7 +115,7 @@ def test_rows_of_one_company_are_one_label_whatever_the_order_of_the_names() -> 
         ({"threads": 1, "cores": None, "placement": "shared", "device": "cuda:0"}, 2, 2.0),
     ],
 )
-def test_crowding_is_threads_over_cores(setting: dict, members: int, oversubscription: float) -> None:
+def test_oversubscription_is_threads_over_cores(setting: dict, members: int, oversubscription: float) -> None:
     facts = {"machine": "m", "device": "cpu", "backend": "keras", "batch_size": 1, **setting}
     assert Setting(**facts).oversubscription(members) == oversubscription
 

@@ -28,10 +28,10 @@ SIMPLE = ("--models", "linear,additive")
 
 
 def latency_table(graphs: list[OperatorGraph], **columns: object) -> LatencyTable:
-    """Two visits of three samples each, which differ by some 4 %."""
+    """Two rounds of three samples each, which differ by some 4 %."""
     rng = np.random.default_rng(0)
-    visits = np.repeat(rng.lognormal(0, 0.03, (len(graphs), 2)), 3, axis=1)
-    samples = synthetic_latency_s(graphs)[:, None] * visits
+    rounds = np.repeat(rng.lognormal(0, 0.03, (len(graphs), 2)), 3, axis=1)
+    samples = synthetic_latency_s(graphs)[:, None] * rounds
     return LatencyTable.of(
         {"subject": g.name or g.id, "samples_s": s, **columns} for g, s in zip(graphs, samples, strict=True)
     )

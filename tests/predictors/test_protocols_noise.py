@@ -98,18 +98,18 @@ def test_fewer_labels_are_among_more_and_the_test_set_stays(labels: int, seed: i
             whole.fewer(wrong, seed)
 
 
-def noisy_labels(n: int, visits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """True latencies, labels (medians of all samples) and their noise, when each visit errs as a whole by some 5 %."""
+def noisy_labels(n: int, rounds: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True latencies, labels (medians of all samples) and their noise, when each round errs as a whole by some 5 %."""
     rng = np.random.default_rng(0)
     truth = rng.lognormal(-7, 1, n)
-    visit = np.repeat(rng.normal(1, 0.05, (n, visits)), 20, axis=1)
-    samples = truth[:, None] * visit * rng.normal(1, 0.002, visit.shape)
+    round_factor = np.repeat(rng.normal(1, 0.05, (n, rounds)), 20, axis=1)
+    samples = truth[:, None] * round_factor * rng.normal(1, 0.002, round_factor.shape)
     return truth, np.median(samples, axis=1), np.array([label_noise_s(row) for row in samples])
 
 
-@pytest.mark.parametrize("visits", [2, 4])
-def test_the_floor_is_what_a_predictor_of_the_truth_scores(visits: int) -> None:
-    truth, label, noise = noisy_labels(4000, visits)
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_the_floor_is_what_a_predictor_of_the_truth_scores(rounds: int) -> None:
+    truth, label, noise = noisy_labels(4000, rounds)
     scores = score(label, truth, truth, truth, noise)
     found = scores["floor"]
     for figure in ("mae_s", "mae_over_mean", "mape"):

@@ -1,4 +1,4 @@
-"""A run folder as the road leaves it."""
+"""A run folder as the walkthrough leaves it."""
 
 from __future__ import annotations
 

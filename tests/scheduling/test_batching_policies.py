@@ -52,7 +52,7 @@ class TestMinCost(PolicyConformance):
     make = staticmethod(MinCost)
 
 
-class TestWholeQueue(PolicyConformance):
+class TestValueIteration(PolicyConformance):
     make = staticmethod(ValueIteration)
 
 
@@ -167,7 +167,7 @@ def test_slackfit_needs_buckets() -> None:
         SlackFit(three_versions(), 0)
 
 
-def test_the_whole_queue_is_looked_at_and_not_the_most_urgent_alone() -> None:
+def test_all_that_wait_are_looked_at_and_not_the_most_urgent_alone() -> None:
     """One query may have the best point; with more behind it the call is short enough for all of them."""
     policy = ValueIteration(three_versions())
     assert cell(policy, 2_100.0, count=1) == (LARGE, 1)

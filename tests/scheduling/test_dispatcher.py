@@ -191,7 +191,7 @@ def quickest_us(count: int, workers: int) -> np.ndarray:
 
 
 @given(st.lists(st.tuples(st.integers(100, 3_000), st.integers(0, 3)), min_size=1, max_size=40), st.integers(1, 3))
-def test_only_who_is_less_important_gives_way_and_only_if_somebody_must(asked: list, workers: int) -> None:
+def test_only_less_important_requests_are_shed_and_only_if_one_must_be(asked: list, workers: int) -> None:
     queries = (Query(str(i), NOW_US, NOW_US + s, priority=p) for i, (s, p) in enumerate(asked))
     queue = queue_of(*queries, workers=FixedWorkers(np.zeros(workers)))
     policy, before = ValueIteration(GRID), list(queue)

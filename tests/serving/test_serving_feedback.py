@@ -1,4 +1,4 @@
-"""Labels after the fact: accuracy as it is, and certificates that are refuted when the world has changed."""
+"""Delayed ground truth: accuracy as it is, and guarantees that are violated when the world has changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: Li
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_certificate_is_refuted_when_the_tier_errs_more_than_it_may(live: LiveServer, changed: bool) -> None:
+def test_a_guarantee_is_violated_when_the_tier_errs_more_than_it_may(live: LiveServer, changed: bool) -> None:
     model = live.models["three"]
     assert isinstance(model, ThreeLinear)
     best = model.forward(X.reshape(-1, 1, 2, 3), POINTS[-1]).argmax(axis=1)

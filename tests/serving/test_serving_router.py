@@ -132,7 +132,7 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
     assert patient.slack_us == pytest.approx(1e6 - patient.queue_us - patient.compute_us, abs=1.0)
 
 
-def test_a_deadline_too_near_for_what_answers_lately_take_is_not_said_to_have_passed(
+def test_a_deadline_that_recent_answers_could_not_meet_is_not_said_to_have_passed(
     three: ThreeLinear, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     router = router_of(three)

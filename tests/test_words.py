@@ -1,0 +1,56 @@
+"""Names and prose use the field's standard terms: words that slotool once had of its own do not come back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# The standard term stands behind each, as the glossary and CONTRIBUTING.md have it.
+REPLACED = {
+    r"\bcompan(y|ies)\b": "co-location, co-runners",
+    r"--beside\b": "--co-runners",
+    r"crowding": "oversubscription",
+    r"ShortWay|short_way|HeadWithBody|\bBegun\b": "fast path",
+    r"\bRefusal\b|too_near": "rejection, infeasible deadline",
+    r"\bTicket\b|\btickets?\b|\bLane\b|class Told": "pending request, model queue",
+    r"RestingSelector": "idle-tracking selector",
+    r"call_off|CalledOff|\bheed\b": "cancel",
+    r"\b[Aa]sker\b|[Aa]nswerer|as_brought": "inference session, reference model",
+    r"WholeQueue|whole_queue": "value-iteration policy",
+    r"gives_way|\bFate\b": "shed candidate, request outcome",
+    r"RoundedMLP|--rows\b": "quantized, --weight-dtype",
+    r"--visits\b|\bvisits\b|Surroundings": "rounds, measurement hooks, idle machine",
+    r"\bdials?\b|[Ss]teering\b": "settings",
+    r"refuted certificate|certificate is refuted": "violated guarantee",
+    r"\broads?\b|honest rival|peers' rows": "walkthrough, baseline",
+    r"\b(MOST|LEAST|FEWEST|FURTHEST)_[A-Z]": "MAX_, MIN_",
+    r"asked: \d": "a user's words, not a tracker's",
+}
+READ = ("slotool", "tests", "docs", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+# Keys and columns of files that earlier versions wrote, which are still read.
+KEPT = {
+    "slotool/elastic/supernets/space.py": r"\bdials\b",
+    "tests/elastic/test_supernets.py": r"\bdials\b",
+    "slotool/tables/latency.py": r"\bvisits\b",
+    "tests/tables/test_tables.py": r"\bvisits\b",
+    "tests/profiling/test_profiling_journal.py": r"\bvisits\b",
+}
+
+
+def texts() -> list[Path]:
+    paths = [path for name in READ for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name])]
+    return [path for path in paths if path.suffix in (".py", ".md", ".html", ".js") and path != Path(__file__)]
+
+
+@pytest.mark.parametrize("pattern", REPLACED)
+def test_words_that_were_replaced_do_not_come_back(pattern: str) -> None:
+    found = []
+    for path in texts():
+        name = str(path.relative_to(ROOT))
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(pattern, line) and not re.search(KEPT.get(name, r"(?!)"), line):
+                found.append(f"{name}:{number}: {line.strip()[:80]}")
+    assert not found, "\n".join([f"say: {REPLACED[pattern]}", *found])
