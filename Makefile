@@ -12,7 +12,7 @@ demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
 
 # Rooms whose tests serve, measure or load have the machine to themselves; the others share it.
-ALONE := tests/cli tests/profiling tests/serving tests/workloads
+ALONE := tests/profiling tests/serving tests/workloads
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
