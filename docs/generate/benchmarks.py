@@ -18,7 +18,8 @@ from those files; nothing on it is edited.
 def page(folder: Path = RESULTS) -> str:
     """Markdown: a section per recorded benchmark."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return "\n".join([_INTRODUCTION, *map(_section, documents)])
+    none = [] if documents else ["No benchmark has been recorded yet.", ""]
+    return "\n".join([_INTRODUCTION, *none, *map(_section, documents)])
 
 
 def _section(document: dict[str, Any]) -> str:

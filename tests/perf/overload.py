@@ -102,7 +102,7 @@ def _overload(client: OpenLoop, url: str, best: float, times: int, asked: float,
     late_ms = 1e3 * np.quantile(delays_s, (0.5, 0.99))
     print(f"{times} x: {times * best:.0f}/s offered, {rate:.0f}/s really sent for {seconds:.0f} s, each late by "
           f"{late_ms[0]:.1f} ms (p99 {late_ms[1]:.1f})")  # fmt: skip
-    print(f"  goodput {goodput:.0f}/s by the client's clock, {goodput / best:.2f} of the best (to be {asked}; parts "
+    print(f"  goodput {goodput:.0f}/s by the client's clock, {goodput / best:.2f} of the best (target {asked}; parts "
           f"{min(goodputs):.0f} to {max(goodputs):.0f}); {own:.0f}/s by the server's, {own / best:.2f}")  # fmt: skip
     print(f"  server's memory, MiB: {', '.join(f'{value:.0f}' for value in rss_mib)}")
     for cause, count in causes.most_common():
