@@ -108,13 +108,3 @@ def is_too_deep(data: bytes) -> bool:
     closes = (characters == _CLOSES[0]) | (characters == _CLOSES[1])
     steps = opens.astype(np.int8) - closes.astype(np.int8)
     return bool(np.cumsum(steps[steps != 0], dtype=np.int64).max(initial=0) > MAX_DEPTH)
-
-
-def is_number(value: Any) -> bool:
-    """Whether a decoded value is a JSON number; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_whole(value: Any) -> bool:
-    """Whether a decoded value is an integer of at most 64 bits; true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)

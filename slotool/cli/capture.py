@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import Force, Json
 
 # The share of counted FLOPs that a graph may lack without a word.
@@ -94,13 +95,18 @@ def capture(
     if sum(bool(source) for source in (keras, torch, onnx)) != 1:
         raise typer.BadParameter("give exactly one of --keras, --torch and --onnx")
     sources = sources_of(keras, torch, onnx, input_shape, input_dtype)
-    if out is not None:
+    applications = keras if keras is not None and (keras == "all" or "," in keras) else None
+    if applications is not None:
+        refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
+    if out is None:
+        refuse_without_effect(("force",), "without --out")
+    else:
         require_graph_suffix(out)
         refuse_existing(out, force)
     output = Output(as_json=json)
     failed: dict[str, str] | None = None
-    if keras is not None and (keras == "all" or "," in keras):
-        graphs, failed = captured_applications(output, keras)
+    if applications is not None:
+        graphs, failed = captured_applications(output, applications)
     else:
         graphs = captured_sources(sources, Limits(timeout, None if max_memory_gb is None else int(max_memory_gb * 1e9)))
     names = [source.name for source in sources]
@@ -127,7 +133,7 @@ def sources_of(
     if bool(torch) != bool(input_shape):
         raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
     if input_dtype is not None and not torch:
-        raise typer.BadParameter("--input-dtype is of --torch", param_hint="--input-dtype")
+        raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--input-dtype")
     if not torch:
         return [Source("onnx", str(path)) for path in onnx or ()] or [Source("keras", keras or "")]
     shapes = [_shape(text) for text in input_shape or ()]

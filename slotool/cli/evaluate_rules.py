@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import Force, Json, drawable
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def evaluate_rules(
 
     if not 0 < significance < 1:
         raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--significance")
-    if plot is not None:
+    if plot is None:
+        refuse_without_effect(("force",), "without --plot")
+    else:
         refuse_existing(plot, force)
     output = Output(as_json=json)
     made, table = RuleSet.load(rules), OutcomeTable.load(outcomes)

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from slotool.graphs.generators import SearchSpace
 
 BYTES_PER_GB = 10**9
+_SPACE = "Search space"
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of unique networks.")]
-Depth = Annotated[str, typer.Option("--depth", help="Minimum:maximum of hidden layers.")]
+Depth = Annotated[str, typer.Option("--depth", help="Minimum:maximum of hidden layers.", rich_help_panel=_SPACE)]
 Memory = Annotated[
     float | None,
     typer.Option(
@@ -30,7 +31,7 @@ Memory = Annotated[
         show_default="half of this machine's",
     ),
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, help="Examples in one call, for the memory limit.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples in one call, for the memory limit.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,8 +49,10 @@ def generate_mlp(
     units: Annotated[
         str, typer.Option("--units", help="Minimum:maximum of units per layer, as exponents of 2.")
     ] = "0:14",
-    input_shape: Annotated[str, typer.Option("--input-shape", help="Features of one example.")] = "784",
-    batch: Batch = 1,
+    input_shape: Annotated[
+        str, typer.Option("--input-shape", help="Features of one example.", rich_help_panel=_SPACE)
+    ] = "784",
+    batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,
     seed: Seed = 0,
     force: Force = False,
@@ -63,7 +66,7 @@ def generate_mlp(
 
     shape = _sizes(input_shape, "--input-shape", 1)
     space = SearchSpace(_range(depth, "--depth"), _range(units, "--units"), shape)
-    _generate("mlp", out, count, space, batch, max_memory_gb, seed, force, json)
+    _generate("mlp", out, count, space, batch_size, max_memory_gb, seed, force, json)
 
 
 def generate_cnn(
@@ -71,19 +74,41 @@ def generate_cnn(
     count: Count = 1000,
     depth: Depth = "3:10",
     channels: Annotated[
-        str, typer.Option("--channels", help="Minimum:maximum of channels per layer, as exponents of 2.")
+        str,
+        typer.Option(
+            "--channels",
+            help="Minimum:maximum of channels per layer, as exponents of 2.",
+            rich_help_panel=_SPACE,
+        ),
     ] = "0:10",
-    input_shape: Annotated[str, typer.Option("--input-shape", help="channels,height,width.")] = "3,32,32",
+    input_shape: Annotated[
+        str, typer.Option("--input-shape", help="channels,height,width.", rich_help_panel=_SPACE)
+    ] = "3,32,32",
     resolutions: Annotated[
-        str | None, typer.Option("--resolutions", help="Square images of one of these sizes instead, e.g. 32,64,224.")
+        str | None,
+        typer.Option(
+            "--resolutions",
+            help="Square images of one of these sizes instead, e.g. 32,64,224.",
+            rich_help_panel=_SPACE,
+        ),
     ] = None,
     blocks: Annotated[
-        str, typer.Option("--blocks", help=f"What a layer may be, several with commas, or all: {BLOCKS}.")
+        str,
+        typer.Option(
+            "--blocks",
+            help=f"What a layer may be, several with commas, or all: {BLOCKS}.",
+            rich_help_panel=_SPACE,
+        ),
     ] = "plain",
     downsample: Annotated[
-        str, typer.Option("--downsample", help="How a layer may halve the image: none, pool, stride.")
+        str,
+        typer.Option(
+            "--downsample",
+            help="How a layer may halve the image: none, pool, stride.",
+            rich_help_panel=_SPACE,
+        ),
     ] = "none",
-    batch: Batch = 1,
+    batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,
     seed: Seed = 0,
     force: Force = False,
@@ -106,7 +131,7 @@ def generate_cnn(
         downsampling=_names(downsample),
         resolutions=_sizes(resolutions, "--resolutions") if resolutions else (),
     )
-    _generate("cnn", out, count, space, batch, max_memory_gb, seed, force, json)
+    _generate("cnn", out, count, space, batch_size, max_memory_gb, seed, force, json)
 
 
 def _generate(
@@ -114,7 +139,7 @@ def _generate(
     out: Path,
     count: int,
     space: SearchSpace,
-    batch: int,
+    batch_size: int,
     max_memory_gb: float | None,
     seed: int,
     force: bool,
@@ -135,11 +160,11 @@ def _generate(
         "seed": seed,
         "count": count,
         **_provenance(space),
-        "batch": batch,
+        "batch_size": batch_size,
         "max_memory_bytes": limit,
     }
     started = time.perf_counter()
-    graphs = RandomGraphs(family, count, seed, space, limit, batch)
+    graphs = RandomGraphs(family, count, seed, space, limit, batch_size)
     watched = _Watched(graphs)
     with output.progress(f"drawing {family.upper()}s", total=count) as progress:
         written = write_graphs(out, watched, provenance, progress.advance)

@@ -28,7 +28,7 @@ from slotool.rules.candidates import Candidates
 MIN_TRIALS = 30
 MAX_TRIALS = 2000
 SUBSET_SHARE = 0.1
-AT_ONCE = 10  # trials between two looks at who is confident
+AT_ONCE = 10  # trials between two checks of which candidates are confident
 
 
 class Bootstrap(RuleGenerator):

@@ -98,7 +98,7 @@ def estimate(
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:
-    """Versions whose confidence is the same for every example: no threshold on it can tell requests apart."""
+    """Versions whose confidence is the same for every example: no threshold on it separates requests."""
     spread = np.ptp(outcomes.matrix("confidence"), axis=0)
     return [version for version, width in zip(outcomes.versions, spread, strict=True) if width == 0]
 
@@ -204,6 +204,6 @@ def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: floa
         )
     if set(policies) & set(PAIRS) and len(constant_versions(outcomes)) == len(outcomes.versions):
         raise TableError(
-            "every version has one constant confidence, so no threshold can tell its requests apart; "
+            "every version has one constant confidence, so no threshold separates its requests; "
             "--policies osfa needs no confidence"
         )

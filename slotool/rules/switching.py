@@ -14,7 +14,7 @@ from slotool.errors import InputError
 
 PLAN_SCHEMA = "slotool/switching-plan"
 PLAN_VERSION = 1
-# Two rates this close are one, as far as a load test of some seconds can tell.
+# Two rates this close are one, within the noise of a load test of some seconds.
 RESOLUTION = 1.15
 # The search ends when it is so many times above or below its first guess.
 MAX_GROWTH = 64
@@ -144,7 +144,7 @@ def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
     a rate that a plan cannot serve counts as none right."""
     most = max(max(plan.rates_per_s.values()) for plan in plans)
     if most == 0:
-        raise InputError("no point keeps the deadline at any rate: take a longer one")
+        raise InputError("no point keeps the deadline at any rate; choose a longer deadline")
     return max(plans, key=lambda plan: _mean_accuracy(plan, most))
 
 

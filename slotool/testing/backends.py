@@ -33,9 +33,9 @@ class BackendConformance:
     def backend(self, **options: Any) -> Backend:
         return type(self).make(**options)
 
-    def test_it_runs_on_the_cpu_and_refuses_a_device_it_has_not(self) -> None:
+    def test_it_runs_on_the_cpu_and_rejects_an_unknown_device(self) -> None:
         assert "cpu" in self.backend().devices()
-        sentence = refusal(lambda: self.backend(device="abacus:0"), InputError)
+        sentence = error_message(lambda: self.backend(device="abacus:0"), InputError)
         assert "abacus:0" in sentence
         assert "cpu" in sentence
 
@@ -61,7 +61,7 @@ class BackendConformance:
             batch = backend.array(backend.prepare(subject, 3)())
             np.testing.assert_allclose(batch[:1], alone, rtol=1e-3, atol=1e-5)
             differ.append(not np.array_equal(batch[0], batch[1]))
-        assert any(differ), "all examples of a batch answer alike"
+        assert any(differ), "all examples of a batch have the same output"
 
     def test_calls_repeat_and_subjects_can_come_back(self) -> None:
         backend = self.backend()
@@ -83,12 +83,12 @@ class BackendConformance:
             return
         builder = GraphBuilder()
         builder.add("Wavelet", builder.add("InputLayer", shape=[4]), name="odd", stated=Effect((4,)))
-        sentence = refusal(lambda: self.backend().prepare(builder.graph(), 1), GraphError)
+        sentence = error_message(lambda: self.backend().prepare(builder.graph(), 1), GraphError)
         assert "odd" in sentence
         assert "Wavelet" in sentence
 
 
-def refusal(call: Callable[[], object], kind: type[Exception]) -> str:
+def error_message(call: Callable[[], object], kind: type[Exception]) -> str:
     """What ``call`` says when it raises ``kind``; fails when it does not."""
     try:
         call()

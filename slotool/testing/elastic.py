@@ -57,7 +57,7 @@ class ElasticModelConformance:
                 assert not np.isnan(logits).any()
                 assert np.isfinite(logits.max(axis=1)).all(), "at least one class must have been computed"
 
-    def test_a_pass_ends_where_it_is_told_to_and_the_next_is_whole(self, model: ElasticModel) -> None:
+    def test_a_pass_ends_where_it_is_cancelled_and_the_next_is_whole(self, model: ElasticModel) -> None:
         class Enough(Exception):
             pass
 
@@ -88,12 +88,12 @@ class ElasticModelConformance:
 
     def test_an_unknown_point_is_refused(self, model: ElasticModel) -> None:
         stranger = OperatingPoint.of(no_such_dial="never")
-        refusal = ""
+        error_message = ""
         try:
             model.forward(self.inputs(model, 1), stranger)
         except InputError as error:
-            refusal = str(error)
-        assert stranger.key in refusal, "a point the model does not have must be refused by name"
+            error_message = str(error)
+        assert stranger.key in error_message, "a point the model does not have must be refused by name"
 
     def test_rows_of_a_batch_do_not_touch_each_other(self, model: ElasticModel) -> None:
         x = self.inputs(model, BATCH)

@@ -18,7 +18,7 @@ from slotool.errors import InputError
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.subjects import Subject
-from slotool.testing.backends import refusal
+from slotool.testing.backends import error_message
 
 
 class EngineConformance:
@@ -79,7 +79,7 @@ class EngineConformance:
             with self.engine(backend="no_such_module:Backend") as engine:
                 list(engine.rows(iter([self.item("s")])))
 
-        assert "no_such_module" in refusal(measure, InputError)
+        assert "no_such_module" in error_message(measure, InputError)
 
     def test_it_closes_in_the_midst_with_its_workers_and_twice(self) -> None:
         engine = self.engine()

@@ -113,7 +113,7 @@ class Conformance:
         error = np.abs(self.fitted().predict(test) - truth).mean()
         assert error < 0.5 * np.abs(truth - self.latency_s[:100].mean()).mean()
 
-    def test_a_graph_is_answered_alike_alone_and_in_any_company(self) -> None:
+    def test_a_graph_has_the_same_prediction_alone_and_among_others(self) -> None:
         together = self.fitted().predict(self.graphs)
         np.testing.assert_allclose(self.fitted().predict(self.graphs[::-1])[::-1], together, rtol=1e-4)
         np.testing.assert_allclose(self.fitted().predict(self.graphs[7:8]), together[7:8], rtol=1e-4)
@@ -132,11 +132,11 @@ class Conformance:
         np.testing.assert_array_equal(again.predict(self.graphs), self.fitted().predict(self.graphs))
         assert again.state()[1] == document
 
-    def test_progress_is_told_as_often_as_announced(self) -> None:
-        told: list[str] = []
-        predictor = self.fit(progress=told.append)
-        assert len(told) == predictor.fit_steps
-        assert all(told)
+    def test_progress_is_reported_as_often_as_announced(self) -> None:
+        reported: list[str] = []
+        predictor = self.fit(progress=reported.append)
+        assert len(reported) == predictor.fit_steps
+        assert all(reported)
 
     def test_labels_that_are_no_latency_are_refused(self) -> None:
         dev = Examples(self.graphs[100:], self.latency_s[100:])
@@ -172,7 +172,7 @@ class ColocatedPredictorConformance(Conformance):
         turned = Colocation.of(trio.subject, trio.co_runners[::-1], solo_s, trio.oversubscription)
         assert self.fitted().predict([turned])[0] == self.fitted().predict([trio])[0]
 
-    def test_a_slower_solo_latency_makes_a_slower_one_in_company(self) -> None:
+    def test_a_slower_solo_latency_makes_a_slower_co_located_one(self) -> None:
         pair = next(colocation for colocation in self.graphs if len(colocation) == 2)
         slower = replace(pair, solo_s=(3 * pair.solo_s[0], pair.solo_s[1]))
         assert self.fitted().predict([slower])[0] > self.fitted().predict([pair])[0]

@@ -49,7 +49,7 @@ class RankerConformance:
         scores.add(keys, ranker.considered(layer, keys, activations, np.random.default_rng(seed)))
         return NodeLists.rank(scores, UNITS)
 
-    def test_sparse_and_dense_activations_are_considered_alike(self) -> None:
+    def test_sparse_and_dense_activations_give_the_same_lists(self) -> None:
         ranker, layer, inputs = self.fitted(), self.layer(), self.inputs(200)
         keys, activations = ranker.keys(layer, inputs), np.maximum(layer.pre_activations(inputs), 0)
         for given in (activations, csr_matrix(activations)):
@@ -74,7 +74,7 @@ class RankerConformance:
         alone = np.concatenate([ranker.keys(self.layer(), inputs[i : i + 1]) for i in range(len(inputs))])
         np.testing.assert_array_equal(together, alone)
 
-    def test_sparse_inputs_are_answered_alike(self) -> None:
+    def test_sparse_inputs_give_the_same_lists(self) -> None:
         ranker, inputs = self.fitted(), self.inputs(100)
         np.testing.assert_array_equal(ranker.keys(self.layer(), csr_matrix(inputs)), ranker.keys(self.layer(), inputs))
 
@@ -117,9 +117,9 @@ class RankerConformance:
         inputs = self.inputs(100)
         if not self.ranker.informed:
             return  # one list, whatever is asked for
-        refusal = ""
+        error_message = ""
         try:
             self.ranker.fit(self.layer(), inputs, inputs, tables=1, bits=17, rng=np.random.default_rng(0))
         except InputError as error:
-            refusal = str(error)
-        assert "65,535 lists" in refusal
+            error_message = str(error)
+        assert "65,535 lists" in error_message

@@ -36,7 +36,7 @@ from slotool.serving.engines import CallCancelled, InferenceEngine
 from slotool.serving.ensemble import PointRunner, Scores
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
-from slotool.testing.backends import refusal
+from slotool.testing.backends import error_message
 
 NAME = "two"
 SMALL, LARGE = (OperatingPoint.of(version=name) for name in ("small", "large"))
@@ -181,7 +181,7 @@ class ServingEngineConformance:
         assert decision.point == (conc.point if service.engine.runs_ensemble_calls else in_turn(conc.point))
         assert service.engine.runs_ensemble_calls or "one worker is idle" in decision.reason
 
-    def test_the_second_version_is_called_off_when_the_first_is_sure(self, service: Service) -> None:
+    def test_the_second_version_is_cancelled_when_the_first_is_sure(self, service: Service) -> None:
         conc = next(rule for rule in service.tiers if in_turn(rule.point))
         assert conc.point.get("threshold") == 0.0
 
@@ -198,7 +198,7 @@ class ServingEngineConformance:
             0 if service.engine.runs_ensemble_calls else 2
         )
 
-    def test_a_call_that_is_called_off_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
+    def test_a_call_that_is_cancelled_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
         async def cancelled(after_s: float) -> Scores | Exception:
             ended = service.begin(0, LARGE, X)
             await asyncio.sleep(after_s)
@@ -218,9 +218,9 @@ class ServingEngineConformance:
         expected = PointRunner(service.served.model, [later]).run(X[:5], later)
         np.testing.assert_allclose(scored.logits, expected.logits, atol=1e-4)
         foreign = OperatingPoint.of(policy="osfa", version="huge")
-        assert "huge" in refusal(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
+        assert "huge" in error_message(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
 
-    def test_what_the_model_raises_is_told_and_the_worker_goes_on(self, service: Service) -> None:
+    def test_what_the_model_raises_is_reported_and_the_worker_goes_on(self, service: Service) -> None:
         async def outcome(point: OperatingPoint) -> Scores | Exception:
             try:
                 return await service.begin(0, point, X[:1])
@@ -230,7 +230,7 @@ class ServingEngineConformance:
         assert isinstance(service.run(outcome(OperatingPoint.of(policy="osfa", version="huge"))), Exception)
         assert isinstance(service.run(outcome(LARGE)), Scores)
 
-    def test_whoever_was_with_a_worker_that_is_lost_is_answered(self, service: Service) -> None:
+    def test_requests_of_a_lost_worker_are_answered(self, service: Service) -> None:
         async def lost() -> list[InferenceResult] | None:
             await service.until_idle()
             asked = [asyncio.ensure_future(service.answer(X)) for _ in range(2 * service.engine.workers)]

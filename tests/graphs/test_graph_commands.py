@@ -51,7 +51,7 @@ def test_generate_draws_what_its_options_name_and_what_fits_at_the_batch(slotool
     out = tmp_path / "mixed.jsonl"
     arguments = ["-o", out, "--count", 60, "--max-memory-gb", "0.01", "--seed", 1, "--json"]
     alone = slotool("generate", *MIXED, *arguments).document
-    finished = slotool("generate", *MIXED, *arguments, "--batch", 16, "--force")
+    finished = slotool("generate", *MIXED, *arguments, "--batch-size", 16, "--force")
     assert finished.exit_code == 0, finished.stderr
     assert finished.document["skipped"] > alone["skipped"]
     assert finished.document["blocks"] == ["plain", "residual", "depthwise"]

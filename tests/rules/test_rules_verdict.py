@@ -144,7 +144,9 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
     _rules(0.3).save(rules)
     family_outcomes(300).save(good)
     _shifted(50, 250).save(bad)
-    plot = tmp_path / "promised.png"
+    plot = tmp_path / "degradation.png"
+    without_effect = slotool("evaluate-rules", rules, good, "--force")
+    assert (without_effect.exit_code, "no effect without --plot" in without_effect.stderr) == (2, True)
     kept = slotool("evaluate-rules", rules, good, "--json", "--plot", plot)
     assert (kept.exit_code, json.loads(kept.stdout)["violations"]) == (0, 0)
     assert plot.read_bytes().startswith(b"\x89PNG")

@@ -104,20 +104,20 @@ def _learning_curve(
     last = [point for point in points if point["labels"] == labels[-1]]
     best = min(last, key=lambda point: point[figure])
     x_axis = log_axis("training networks", labels)
-    beside = f" ({FLOOR} {percent(floor)})" if floor is not None else ""
+    reference = f" ({FLOOR} {percent(floor)})" if floor is not None else ""
     return Figure(
         id=f"curve-{name}-{figure}",
         title=f"{name}: {CURVES[figure]} by number of training networks",
         caption=(
             f"The same {best['n']:,} networks held out at every point: with {labels[-1]:,.0f} to learn from, "
-            f"{best['predictor']} has the lowest {CURVES[figure]}, {percent(best[figure])}{beside}."
+            f"{best['predictor']} has the lowest {CURVES[figure]}, {percent(best[figure])}{reference}."
         ),
         source=source,
         x=replace(x_axis, ticks=tuple((float(n), f"{n:,.0f}") for n in labels)),
         y=_percent_axis(CURVES[figure], np.concatenate([curve.y for curve in curves])),
         curves=tuple(curves),
         table=_curve_table(points, figure),
-        headlines=((f"{name}: lowest {CURVES[figure]}", f"{best['predictor']} {percent(best[figure])}{beside}"),),
+        headlines=((f"{name}: lowest {CURVES[figure]}", f"{best['predictor']} {percent(best[figure])}{reference}"),),
     )
 
 
