@@ -1,4 +1,4 @@
-"""Write a bundle so that it is whole or absent; open one only if every byte is as it was written."""
+"""Bundles: written whole or not at all, and opened only when every checksum is right."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Manifest:
 
 
 class ArtifactWriter:
-    """The inside of a bundle being written; every file goes through one of its three methods."""
+    """Writes the files of a new bundle."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -87,7 +87,7 @@ class ArtifactWriter:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A bundle whose files were all found as its manifest describes them."""
+    """A bundle whose files all match their manifest."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -150,7 +150,7 @@ def create_artifact(
     parents: Sequence[Artifact] = (),
     force: bool = False,
 ) -> Iterator[ArtifactWriter]:
-    """A bundle at ``path``, there only once the block has ended well; a crash leaves the old one or none.
+    """A bundle at ``path``, which appears once the block has ended well; a crash leaves the old one or none.
 
     ``config`` is the effective configuration, ``parents`` the bundles it was made from.
     Raises ``AlreadyExistsError`` when ``path`` exists and ``force`` is not set.

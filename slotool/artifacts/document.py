@@ -1,4 +1,4 @@
-"""One JSON file that says what it is: a schema's name, its version, and fields."""
+"""JSON files that declare the name and version of their schema."""
 
 from __future__ import annotations
 

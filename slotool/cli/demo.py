@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
 def demo(
     out: Out = Path("demo-run"),
     data: DataName = "auto",
-    networks: Annotated[int, typer.Option("--networks", min=240, help="Random networks to profile.")] = 360,
+    networks: Annotated[int, typer.Option("--networks", min=240, help="Number of random networks to profile.")] = 360,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,

@@ -1,4 +1,4 @@
-"""``slotool doctor``: what this machine is, what is installed, and what stands in the way of good numbers."""
+"""``slotool doctor``: facts of this machine, what is installed, and what makes measurements noisy."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _findings(facts: dict[str, Any]) -> list[str]:
             "throttling will show as outliers"
         )
     if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
-        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on a quiet machine")
+        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on an idle machine")
     if facts["cores_given"] < 2:
-        advice.append("one core only: co-located measurements share it, and a load test disturbs the server")
+        advice.append("one core only: co-located measurements share it, and a load test slows the server down")
     return advice

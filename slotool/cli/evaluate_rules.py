@@ -35,7 +35,9 @@ def evaluate_rules(
     ] = None,
     significance: Annotated[
         float,
-        typer.Option(help="Exit 1 when a tier's violation is significant at this level, over all tiers and folds."),
+        typer.Option(
+            help="Level at which a violation is significant, over all tiers and folds; then the exit code is 1."
+        ),
     ] = 0.05,
     force: Force = False,
     json: Json = False,

@@ -47,10 +47,11 @@ def gen_rules(
         ),
     ] = "certified",
     confidence: Annotated[
-        float, typer.Option("--confidence", help="That no tier exceeds its tolerance.", rich_help_panel=_METHOD)
+        float,
+        typer.Option("--confidence", help="Probability that no tier exceeds its tolerance.", rich_help_panel=_METHOD),
     ] = 0.999,
     max_error: Annotated[
-        float, typer.Option("--max-error", help="What no error can exceed.", rich_help_panel=_METHOD)
+        float, typer.Option("--max-error", help="Upper limit of an error in the table.", rich_help_panel=_METHOD)
     ] = 1.0,
     objective: Annotated[
         str, typer.Option("--objective", help="response-time, cost or both.", rich_help_panel=_ENSEMBLES)
@@ -72,7 +73,9 @@ def gen_rules(
     ] = "",
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Say of each tier why not the next cheaper ensemble.", rich_help_panel=_OUTPUT),
+        typer.Option(
+            "--explain", help="Print for each tier why no cheaper ensemble serves it.", rich_help_panel=_OUTPUT
+        ),
     ] = False,
     plots: Annotated[
         Path | None,
@@ -81,7 +84,9 @@ def gen_rules(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say how many ensembles are compared and how long it takes.", rich_help_panel=_OUTPUT
+            "--dry-run",
+            help="Print the number of ensembles and the expected time; write nothing.",
+            rich_help_panel=_OUTPUT,
         ),
     ] = False,
     seed: Seed = 0,

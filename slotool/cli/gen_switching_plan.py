@@ -41,7 +41,12 @@ def gen_switching_plan(
     ] = "4s",
     data: DataName = "auto",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say how many load tests it takes and how long.", rich_help_panel=_SEARCH)
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print the number of load tests and the expected time; start no server.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = False,
     plots: Annotated[Path | None, typer.Option("--plots", help="Folder for a plot (PNG) of P99 by load.")] = None,
     seed: Seed = 0,

@@ -13,7 +13,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Compute threads.", show_default="all cores given")
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Where to write the result.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="File or folder to write.")]
 DataName = Annotated[
     str,
     typer.Option(

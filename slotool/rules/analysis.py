@@ -1,4 +1,4 @@
-"""What the versions of a service are like, one by one and request by request (tolerance-tiers, §III)."""
+"""Statistics of the versions of a service, per version and per request (tolerance-tiers, §III)."""
 
 from __future__ import annotations
 

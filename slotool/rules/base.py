@@ -1,4 +1,4 @@
-"""What every way of making routing rules shares: the problem it is given and the assessment it gives back."""
+"""What all generators of routing rules share: the problem they solve and the assessment they return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOLERANCE_KINDS: tuple[ToleranceKind, ...] = ("relative", "absolute")
 
 @dataclass(frozen=True)
 class Problem:
-    """An outcome table and what is asked of it, already checked.
+    """An outcome table and the requirements on the rules, already checked.
 
     ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
     Errors lie in [0, ``max_error``].
@@ -59,12 +59,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a generator found out about each of ``candidates``.
+    """The result of a generator for each of ``candidates``.
 
-    ``bound``: float64 [candidates], what it holds the error degradation to stay below; infinite where it says nothing,
+    ``bound``: float64 [candidates], upper bound of the error degradation; infinite where there is none,
     never above 0 for the best version alone. ``response_time_s`` and ``cost``: what it ranks by, expected or worst
-    case. ``config`` goes into the rule set, ``note`` to each rule. ``tested``: bool [candidates], those looked
-    at closely; None where all were.
+    case. ``config`` goes into the rule set, ``note`` to each rule. ``tested``: bool [candidates], those that were
+    tested; None for all.
     """
 
     candidates: Candidates

@@ -10,9 +10,9 @@ Its listing cannot run. What was repaired, and how:
 - ``generate`` ignores ``tol``: here the worst-case degradation must not exceed it.
 - The degradation of a trial in which the best version makes no error is taken relative to its error on the table.
 
-All candidates see the same trials, so that what differs between them is not the luck of the draw. The result is a
-heuristic: nothing corrects for choosing among many candidates, and where errors are rare a tenth of the table often
-holds none of them, so that even the worst trial understates the degradation.
+All candidates see the same trials, which removes the sampling noise between them. The result is a heuristic:
+nothing corrects for choosing among many candidates, and where errors are rare a tenth of the table often
+holds none of them, so even the worst trial understates the degradation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Certified rules: P(any shipped tier exceeds its tolerance) ≤ 1 − confidence, over the draw of the table.
 
-Learn, then test (arXiv 2110.01052), with what could spoil the promise and what is done about it:
+Learn, then test (arXiv 2110.01052). What could break the guarantee, and the remedy:
 
 - *Many candidates, thresholds taken from the data.* A random part of the table (``LEARN_SHARE``) sets the thresholds
   and names a few finalists, the candidates that look cheapest within some tolerance. Only the finalists are tested,
@@ -14,9 +14,9 @@ Learn, then test (arXiv 2110.01052), with what could spoil the promise and what 
   itself. Where the learning part shows 0/1 losses on which hardly ever the best version alone errs, an exact
   binomial test is sharper and takes the bet's place (``betting``).
 
-The promise is relative to the version the rule set names as best; where nothing cheaper can be shown to keep a
-tolerance that version serves, with degradation 0 by definition. It assumes what the paper does: examples drawn
-independently, and requests to come like them.
+The guarantee is relative to the best version of the rule set. Where nothing cheaper can be proven to keep a
+tolerance, that version serves, with degradation 0 by definition. Like the paper's, it assumes examples drawn
+independently and requests of the same distribution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CAUTION = (0.5, 1.0, 1.5, 2.0, 3.0)
 
 
 class Certified(RuleGenerator):
-    """Bounds that hold together with the confidence asked for; infinite for candidates that were not tested."""
+    """Bounds that hold simultaneously with the wanted confidence; infinite for candidates that were not tested."""
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
@@ -85,7 +85,7 @@ class Certified(RuleGenerator):
 
 
 class _Sequence(Sequence[float]):
-    """P-values of one finalist at tolerances asked for, widest first, each computed when it is looked at.
+    """P-values of one finalist at the wanted tolerances, widest first, each computed when it is read.
 
     Tolerances that the finalist exceeds on the learning part are left out: it would end there anyway.
     ``error``, ``best_error``: float64 [examples] in [0, 1]; ``learn``, ``test``: their rows; ``alpha``: what the
@@ -147,7 +147,7 @@ def _finalists(
 
 
 def _targets(tolerances: Sequence[float]) -> list[float]:
-    """A few of the tolerances asked for, evenly spread, the largest among them."""
+    """A few of the wanted tolerances, evenly spread, the largest among them."""
     ranks = np.linspace(0, len(tolerances) - 1, min(TARGETS, len(tolerances)))
     return [float(tolerances[round(rank)]) for rank in ranks]
 

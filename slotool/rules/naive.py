@@ -9,7 +9,7 @@ from slotool.rules.policies import OSFA
 
 
 class NaiveOSFA(RuleGenerator):
-    """Takes the degradation observed on the table for the truth; only single versions. There for comparison."""
+    """The degradation observed on the table as if it were the true one; single versions only. A baseline."""
 
     name: ClassVar[str] = "naive"
 

@@ -58,7 +58,7 @@ class RuleSet:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def rule_for(self, tolerance: float, objective: str) -> Rule:
-        """The tier with the greatest tolerance not above the one asked for.
+        """The tier with the greatest tolerance not above ``tolerance``.
 
         Raises ``InputError`` for an objective without tiers, or a tolerance below the strictest tier.
         """

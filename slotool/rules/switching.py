@@ -1,4 +1,4 @@
-"""Model-Switching's plan: up to which rate each model keeps the deadline, found by real load beforehand."""
+"""Switching plans: the greatest arrival rate at which each point keeps the deadline, measured by load tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SwitchingPlan:
     """For one deadline and one ⟨R, T⟩, per point the greatest rate at which its P99 stays within the deadline.
 
     ``rates_per_s``: of the whole service, by point key; 0 where not even the lowest rate tried was kept. ``accuracy``:
-    by point key. ``loads``: what was measured on the way. Source: model-switching, §3 and Algorithm 1.
+    by point key. ``loads``: the load tests. Source: model-switching, §3 and Algorithm 1.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""Rules held against outcomes they were not made from: what each tier costs the client there, and what it saves."""
+"""Rules evaluated on held-out outcomes: the degradation of each tier there, and what it saves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slotool.tables import OutcomeTable
 
 @dataclass(frozen=True)
 class TierVerdict:
-    """One rule on fresh outcomes.
+    """One rule on held-out outcomes.
 
     ``degradation``: observed there, in the rule set's tolerance kind and relative to its best version.
     ``above_tolerance``: the observed degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean
@@ -38,7 +38,7 @@ class TierVerdict:
 
 
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
-    """Every rule held against ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult."""
+    """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult."""
     max_error = float(rules.config.get("max_error", 1.0))
     if (worst := float(outcomes.matrix("error").max())) > max_error:
         raise InputError(f"the outcomes hold an error of {worst:g}; the rules were made for errors up to {max_error:g}")

@@ -73,7 +73,7 @@ def has_k(table: OutcomeTable) -> bool:
 
 
 def accuracy_against_k(name: str, table: OutcomeTable, source: str) -> Figure:
-    """Accuracy at each share of nodes computed, ± 1 standard error, beside the full network's."""
+    """Accuracy at each share of nodes computed, ± 1 standard error, and of the full network."""
     points = sorted(scored(table), key=lambda point: point.share_of_nodes or 0.0)
     share = np.array([point.share_of_nodes for point in points], dtype=np.float64)
     accuracy, error = (np.array([getattr(p, f) for p in points]) for f in ("accuracy", "standard_error"))

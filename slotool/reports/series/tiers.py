@@ -60,7 +60,7 @@ def _relative(tiers: list[Rule], field: str) -> np.ndarray:
 
 
 def _table(tiers: list[Rule], best: str) -> Rows:
-    """One row per ensemble: tiers in a row that it serves alike are one."""
+    """One row per ensemble and run of adjacent tiers that it serves."""
     columns = ("tolerance", "ensemble", "observed degradation", "bound", "response time", "cost", "certified")
     runs = [list(run) for _, run in groupby(tiers, key=lambda tier: (tier.point, tier.bound, tier.certified))]
     alone = OSFA(best).point
