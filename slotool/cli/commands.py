@@ -20,6 +20,8 @@ EVERYWHERE = (
     "Every command also takes --config FILE.toml, --quiet, --verbose, --no-progress and --color auto|always|never."
 )
 _OTHERS = "Options"
+# Between the lines of a command that goes on.
+_CONTINUED = " \\\n"
 _STATED = ("COMMANDLINE", "DEFAULT_MAP")
 
 _running: list[typer.Context] = []
@@ -103,10 +105,20 @@ def _first_sentence(paragraphs: Sequence[str]) -> str:
 
 
 def _write(formatter: Any, paragraphs: Sequence[str]) -> None:
+    """Paragraphs broken at spaces only; an example is one command that can be copied whole."""
+    margin = " " * 2
     for paragraph in paragraphs:
+        is_example = paragraph.startswith(EXAMPLE)
+        wrapped = textwrap.wrap(
+            paragraph,
+            formatter.width - len(_CONTINUED),
+            initial_indent=margin,
+            subsequent_indent=margin * 3 if is_example else margin,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
         formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(paragraph)
+        formatter.write((_CONTINUED if is_example else "\n").join(wrapped) + "\n")
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,15 @@ def test_help_starts_with_an_example_and_fits_two_screens(slotool: Slotool, path
     assert len(lines) <= 2 * SCREEN_LINES
 
 
+def test_a_long_example_can_be_copied_whole(slotool: Slotool) -> None:
+    example = slotool("gen-switching-plan", "--help").stdout.partition("Example: ")[2].partition("\n\n")[0]
+    command = " ".join(example.replace("\\\n", " ").split())
+    assert "\\\n" in example
+    assert command.endswith(
+        " --outcomes family-outcomes.parquet --latency family-latency.parquet --deadline-ms 20 -o plan.json"
+    )
+
+
 def test_commands_are_listed_by_theme_and_no_sentence_is_cut(slotool: Slotool) -> None:
     shown = slotool("--help").stdout
     assert "Commands:" not in shown
