@@ -10,7 +10,7 @@ import typer.main
 
 from slotool.cli.app import app
 
-_INTRODUCTION = """# Command line
+_INTRODUCTION = r"""# Command line
 
 Every command prints tables for people, or one JSON document with `--json`; progress and remarks go to stderr. Outputs
 appear whole or not at all, and are replaced only with `--force`.
@@ -23,6 +23,14 @@ appear whole or not at all, and are replaced only with `--force`.
 | 3 | the run failed |
 | 124 | a time limit passed |
 | 130 | interrupted (Ctrl-C) |
+
+| option of every command | meaning |
+|---|---|
+| `--config FILE.toml` | take options from a TOML file, `max-error = 0.5`; the command line goes before it |
+| `--quiet` | print results, warnings and errors only |
+| `--verbose` | print the stack trace of an error |
+| `--no-progress` | print no moving progress bar |
+| `--color auto\|always\|never` | when to print colours |
 
 | environment variable | meaning |
 |---|---|
