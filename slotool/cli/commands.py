@@ -111,7 +111,7 @@ def _write(formatter: Any, paragraphs: Sequence[str]) -> None:
         is_example = paragraph.startswith(EXAMPLE)
         wrapped = textwrap.wrap(
             paragraph,
-            formatter.width - len(_CONTINUED),
+            formatter.width - (len(_CONTINUED) if is_example else 0),
             initial_indent=margin,
             subsequent_indent=margin * 3 if is_example else margin,
             break_on_hyphens=False,

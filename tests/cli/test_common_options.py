@@ -15,7 +15,7 @@ from slotool.cli.app import app
 from slotool.cli.output import Output
 
 Slotool = Callable[..., Any]
-SCREEN_LINES = 40
+SCREEN_LINES = 45
 
 
 def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
