@@ -68,7 +68,7 @@ class ElasticModel(ABC):
         """The same model answered on ``device``, cpu or cuda:0. Raises ``InputError`` where it cannot be."""
         if device == "cpu":
             return self
-        raise InputError(f"{self.name} is answered on the CPU only, not on {device}")
+        raise InputError(f"{self.name} runs on the CPU only, not on {device}")
 
     def set_cancellation_check(self, check: Callable[[], None]) -> None:
         """Call ``check`` between the operators of every forward pass; an exception of it ends the pass and is raised.

@@ -32,7 +32,7 @@ class Queries:
 
     def __init__(self, model: ElasticModel, split: Any):
         if not len(split):
-            raise InputError("there is no example to answer")
+            raise InputError("the data set has no examples")
         x = split.x
         self._csr = not isinstance(x, np.ndarray)
         if not self._csr and tuple(x.shape[1:]) != tuple(model.input_shape):
@@ -59,7 +59,7 @@ class Queries:
             label = (lambda i: session.sparse(*rows[i])[0]) if self._csr else (lambda i: session.dense(rows[i])[0])
             return Answer(label, lambda: session.taken)
         if accuracy is not None:
-            raise InputError(f"{model.name} cannot tell what an input may expect of each of its points")
+            raise InputError(f"{model.name} cannot estimate accuracy per input, so it takes no accuracy target")
         chosen = point or model.full
         model.require(chosen)
         return Answer(lambda i: int(model.top(rows[i], point=chosen)[0][0, 0]), lambda: chosen)

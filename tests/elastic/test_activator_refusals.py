@@ -133,7 +133,7 @@ def test_too_little_data_other_data_and_bad_data_are_refused() -> None:
 
 @pytest.mark.parametrize("shares", [(), (0.0,), (1.0,), (1.5,), (0.5, 0.1), (0.5, 0.5), (float("nan"),)])
 def test_a_k_grid_must_be_ascending_fractions(shares: tuple[float, ...]) -> None:
-    with pytest.raises(InputError, match="k must be fractions above 0 and below 1"):
+    with pytest.raises(InputError, match="k must be ascending fractions between 0 and 1"):
         Settings(shares)
 
 

@@ -176,5 +176,5 @@ def test_a_loss_allowed_is_a_target_below_the_full_network(built: dict[str, Path
         assert model.calibration.by_point[at] >= model.target(loss)
         assert at == 0 or model.calibration.by_point[at - 1] < model.target(loss)
     for loss in (-0.01, 1.1, float("nan")):
-        with pytest.raises(InputError, match="accuracy to give up"):
+        with pytest.raises(InputError, match="allowed loss"):
             model.fixed_for(loss)

@@ -120,7 +120,10 @@ class Branching(nn.Module):
             ),
             "pads with zeros what was shifted before",
         ),
-        (nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU()), "no plain logits"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU()),
+            "must end with plain logits",
+        ),
         (nn.Sequential(nn.Flatten(), nn.Linear(31, 8), nn.ReLU(), nn.Linear(8, 3)), "cannot be traced on inputs"),
         (Branching(), "where the network branches"),
     ],

@@ -198,7 +198,7 @@ def test_the_command_and_those_that_take_no_sparse_network(
     assert evaluated["points"][0]["accuracy"] == pytest.approx(document["scores"]["test_precision_at_1"])
 
     for other, sentence in (
-        (["build-tables", out, "-o", tmp_path / "b"], "nothing could be spared"),
+        (["build-tables", out, "-o", tmp_path / "b"], "so tables would save no work"),
         (["profile", "points", out, "-o", tmp_path / "p"], "takes sparse examples, and profiling draws dense ones"),
         (["profile", "solo", out, "-o", tmp_path / "p"], "takes sparse examples, and profiling draws dense ones"),
         (["train", "mlp", "--data", "animals", "-o", tmp_path / "m"], "animals has any number of labels per example"),

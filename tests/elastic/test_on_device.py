@@ -86,7 +86,7 @@ def test_what_a_device_cannot_answer_is_refused() -> None:
     many.data[-1], many.indices[0] = 1.0, FEATURES
     with pytest.raises(InputError, match="has features 0 to 59, no others"):
         DeviceSloNN(sparse_model(), "cpu").top(many)
-    with pytest.raises(InputError, match="there is no device 'cuda:77' here; there is cpu"):
+    with pytest.raises(InputError, match="no device 'cuda:77' on this machine; available: cpu"):
         dense_model().on("cuda:77")
     assert dense_model().on("cpu") is dense_model()
 

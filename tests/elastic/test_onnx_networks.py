@@ -100,7 +100,7 @@ def test_convolutions_of_an_onnx_network_keep_its_logits(tmp_path: Path, end: st
         ([*HEAD[:4], node("Sigmoid", "h1", "h2"), *TAIL], ("y",), "is Sigmoid; Node Activators take"),
         ([*HEAD[:3], node("Identity", "h0", "h2"), *TAIL], ("y",), "without a ReLU between them"),
         ([*HEAD, node("Add", "h2 h1", "sum"), node("MatMul", "sum w2t", "y")], ("y",), "branches"),
-        ([*HEAD, *TAIL], ("y", "h2"), "several outputs"),
+        ([*HEAD, *TAIL], ("y", "h2"), "must have one output"),
         ([HEAD[0], node("MatMul", "flat w1", "y")], ("y",), "no ReLU layer"),
     ],
 )

@@ -90,10 +90,10 @@ def test_taken_up_again_it_ends_with_the_same_weights(rule: str, tmp_path: Path)
         train(space(), digits(), training, checkpoint=tmp_path / "state", progress=stop)
     resumed = train(space(), digits(), training, checkpoint=tmp_path / "state")
     assert equal(resumed, train(space(), digits(), training))
-    with pytest.raises(InputError, match="left by another training"):
+    with pytest.raises(InputError, match="of another training run"):
         train(space(), digits(), replace(training, seed=1), checkpoint=tmp_path / "state")
     (tmp_path / "state" / "state.safetensors").write_bytes(b"torn")
-    with pytest.raises(InputError, match="cannot be taken up again"):
+    with pytest.raises(InputError, match="this checkpoint cannot be resumed"):
         train(space(), digits(), training, checkpoint=tmp_path / "state")
 
 
@@ -225,7 +225,7 @@ def test_points_are_chosen_anew_by_latency(slotool: Slotool, tmp_path: Path, mon
         (["--width", "some"], "neither a number nor start:stop:step"),
         (["--device", "banana"], "'banana' is neither auto, cpu nor cuda:0"),
         (["--data", "nowhere"], "no data set called 'nowhere'"),
-        (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to choose"),
+        (["--drop", "0", "--expand", "1", "--width", "1"], "nothing to vary"),
     ],
 )
 def test_bad_arguments_end_in_one_sentence(

@@ -190,7 +190,7 @@ def test_layers_that_cannot_change_alone_keep_their_size() -> None:
 def test_a_network_with_nothing_to_choose_is_refused() -> None:
     builder = GraphBuilder()
     builder.add("Dense", builder.add("InputLayer", shape=[4]), units=3)
-    with pytest.raises(InputError, match="nothing to choose"):
+    with pytest.raises(InputError, match="nothing to vary"):
         wrap(builder.graph(), width=(0.5, 1.0))
     with pytest.raises(InputError, match=r"expand: shares ascend from above 0 to 1, not 0\.5, 0\.25"):
         wrap(convolutional(), expand=(0.5, 0.25))

@@ -63,7 +63,7 @@ def test_each_way_answers_as_it_says_and_every_answer_is_scored() -> None:
     assert rows[3]["rejected"] == rows[3]["queries"] > 0
     assert all(len(r["latency_s"]) == len(r["right"]) == len(r["k"]) for r in rows)
     InterferenceTable(pd.DataFrame(rows))
-    with pytest.raises(InputError, match="cannot tell what an input may expect"):
+    with pytest.raises(InputError, match="cannot estimate accuracy per input"):
         aclo(0.9, asked)
 
 

@@ -69,12 +69,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.allowed_loss <= 1:
-            raise InputError(f"{self.allowed_loss} is no loss to allow; it is a share of answers, 0 to 1")
+            raise InputError(f"the allowed loss {self.allowed_loss} must be a share of answers from 0 to 1")
         if self.shares is None:
             return
         inside = all(0 < share < 1 for share in self.shares)
         if not self.shares or not inside or list(self.shares) != sorted(set(self.shares)):
-            raise InputError("k must be fractions above 0 and below 1, ascending; the full network is added by itself")
+            raise InputError(
+                "k must be ascending fractions between 0 and 1, both excluded; the full network is always added"
+            )
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Subject:
         if worth[hidden] and self.mlp.classes >= MIN_CLASSES_TO_RANK:
             layers.append(hidden)
         if not layers:
-            raise InputError("no layer is both large enough and of ReLU or of many classes: no work can be saved")
+            raise InputError("no layer is large enough and has ReLU or many classes, so tables would save no work")
         return layers
 
     def shares(self, settings: Settings) -> tuple[float, ...]:

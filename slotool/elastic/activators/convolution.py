@@ -50,7 +50,7 @@ class ConvLayer(Layer):
             or min(self.padding) < 0
             or min(*self.convolved, *self.pooled) < 1
         ):
-            raise InputError(f"operator {self.name!r}: nothing is left of images {self.shape}")
+            raise InputError(f"operator {self.name!r}: the convolution leaves nothing of images {self.shape}")
         channels, height, width = self.shape
         padded = channels * (height + sum(self.padding[:2])) * (width + sum(self.padding[2:]))
         if self.weights.shape[1] != channels or padded > MAX_PADDED_VALUES:

@@ -79,5 +79,5 @@ class Evidence:
 
 def _one_test(confidence: float) -> float:
     if not 0 < confidence < 1:
-        raise InputError(f"{confidence} is no confidence; give one between 0 and 1, such as 0.9")
+        raise InputError(f"the confidence {confidence} must lie between 0 and 1, such as 0.9")
     return 1.0 - (1.0 - KEPT_FOR_CHOICES) * (1.0 - confidence)

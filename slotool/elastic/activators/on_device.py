@@ -40,7 +40,7 @@ class DeviceSloNN(ElasticModel):
 
     def __init__(self, model: TabulatedNetwork, device: str):
         if not model.mlp.dense:
-            raise InputError(f"{model.name} has convolutions; it is answered on the CPU only, not on {device}")
+            raise InputError(f"{model.name} has convolutions; it runs on the CPU only, not on {device}")
         self.device = _device(device)
         self.model = model.at_int8(False)
         self.name, self.input_shape, self.classes = model.name, model.input_shape, model.classes
@@ -271,5 +271,5 @@ _KEYS: dict[type, Callable[[Any, _Layer, torch.device], Callable[[Tensor], Tenso
 def _device(name: str) -> torch.device:
     there = ("cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count())))
     if name not in there:
-        raise InputError(f"there is no device {name!r} here; there is {', '.join(there)}")
+        raise InputError(f"no device {name!r} on this machine; available: {', '.join(there)}")
     return torch.device(name)

@@ -152,7 +152,7 @@ class CompiledSession:
     def __reduce__(self) -> Any:
         raise TypeError(
             f"a session of {self.model.name} cannot be copied or pickled, because it holds addresses; "
-            "make another by the model's session(...)"
+            "make another by the model's compiled_session(...)"
         )
 
     def row(self, x: Any, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +206,7 @@ class CompiledSession:
             try:
                 bad = batched.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
             except ValueError as error:
-                raise InputError(f"{self.model.name} was given a CSR matrix that is none: {error}") from error
+                raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
             if bad >= 0:
                 part = slice(indptr[bad], indptr[bad + 1])
                 raise self._refusal(int(found.taken[bad]), x.data[part], x.indices[part])

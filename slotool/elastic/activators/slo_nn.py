@@ -321,8 +321,8 @@ class SloNN(ElasticModel):
         return self.calibration.promised()
 
     def _loss(self, loss: float) -> float:
-        if not 0 <= number(loss, "accuracy to give up") <= 1:
-            raise InputError(f"{self.name}: {loss} is no accuracy to give up; it is a share of answers, 0 to 1")
+        if not 0 <= number(loss, "allowed loss") <= 1:
+            raise InputError(f"{self.name}: the allowed loss {loss} must be a share of answers from 0 to 1")
         return loss
 
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray:

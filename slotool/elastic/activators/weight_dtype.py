@@ -55,7 +55,7 @@ def _all_quantized(model: SloNN, data: AnyData, weight_dtype: str) -> SloNN:
     if min(split.x.min(), data.train.x.min()) < 0:
         if weight_dtype == "auto":
             return model
-        raise InputError(f"{data.name}: int8 in all layers asks for inputs that are not negative, and some are")
+        raise InputError(f"{data.name}: int8 in all layers needs inputs that are not negative, and some are")
     exact, its = (right(m.forward(split.x, m.full).argmax(axis=1)[:, None], split.y)[:, 0] for m in (model, quantized))
     own, accuracy = float(model.calibration.by_point[-1]), float(its.mean())
     if weight_dtype == "auto" and accuracy < own - QUANTIZATION_LOSS:

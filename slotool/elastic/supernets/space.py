@@ -63,9 +63,7 @@ class Space:
 
     def __post_init__(self) -> None:
         if not self.dimensions:
-            raise InputError(
-                "this network has nothing to choose: no residual block and no layer that could be narrower"
-            )
+            raise InputError("this network has nothing to vary: no residual block and no layer that could be narrower")
 
     @property
     def size(self) -> int:

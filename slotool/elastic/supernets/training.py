@@ -207,7 +207,9 @@ class _Checkpoint:
             with safe_open(self._file, framework="pt") as file:
                 identity = file.metadata() or {}
                 if identity.get("training") != self._told:
-                    raise InputError(f"{self._file.parent}: left by another training; remove it or train elsewhere")
+                    raise InputError(
+                        f"{self._file.parent}: the checkpoint is of another training run; remove it or choose another"
+                    )
                 for key in file.keys():  # noqa: SIM118
                     kind, _, name = key.partition("/")
                     if kind == "weight":
@@ -215,7 +217,7 @@ class _Checkpoint:
                     else:
                         moments[name][kind] = file.get_tensor(key)
         except (SafetensorError, KeyError) as error:
-            raise InputError(f"{self._file}: cannot be taken up again ({error}); remove it") from error
+            raise InputError(f"{self._file}: this checkpoint cannot be resumed ({error}); remove it") from error
         for name, parameter in named.items():
             if moments[name]:
                 on = {k: v if k == "step" else v.to(parameter.device) for k, v in moments[name].items()}

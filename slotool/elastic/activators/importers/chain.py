@@ -66,10 +66,10 @@ class Chain:
         self._open(name)
         kernels = np.array(weights, dtype=np.float64)
         if self._flat or len(self._shape) != 3 or self._averaged:
-            raise InputError(f"layer {name!r} is a convolution, and what comes in is no image")
+            raise InputError(f"layer {name!r} is a convolution, and its input is no image")
         channels, height, width = self._shape
         if kernels.shape[1] != channels:
-            raise InputError(f"layer {name!r} is a grouped convolution, whose channels are not one row")
+            raise InputError(f"layer {name!r} is a grouped convolution, which Node Activators do not support")
         shift = np.zeros(len(kernels)) if bias is None else np.array(bias, dtype=np.float64)
         self._require_relu(name)
         if self._pending is not None:
@@ -95,7 +95,7 @@ class Chain:
         last = self._layers[-1] if self._layers else None
         rising = self._pending is None or bool((self._pending[0] > 0).all())
         if not isinstance(last, ConvLayer) or self._flat or self._averaged or not rising:
-            raise InputError(f"layer {name!r} pools what is no convolution's output")
+            raise InputError(f"layer {name!r} pools what is not the output of a convolution")
         pooled = replace(last, pool=last.pool * kernel[0])
         self._layers[-1], self._shape = pooled, (pooled.units, *pooled.pooled)
 
@@ -103,7 +103,7 @@ class Chain:
         """The mean of each channel over the whole image."""
         self._open(name)
         if self._flat or len(self._shape) != 3:
-            raise InputError(f"layer {name!r} takes the mean of what is no image")
+            raise InputError(f"layer {name!r} takes a mean over images, and its input is no image")
         self._require_relu(name)
         self._averaged = True
 
@@ -145,7 +145,7 @@ class Chain:
         """The network. Raises ``InputError`` as ``MLP`` does, and when its end is not a plain dense layer."""
         last = self._layers[-1] if self._layers else None
         if last and (self._rectified[-1] or self._pending is not None or not isinstance(last, DenseLayer)):
-            raise InputError(f"the network goes on behind its last layer {last.name!r}: no plain logits")
+            raise InputError(f"the network must end with plain logits, but goes on after its last layer {last.name!r}")
         return MLP(self._input_shape, tuple(self._layers))
 
     @property

@@ -72,7 +72,7 @@ def _layer(operator: Operator, shape: tuple[int, ...], pool: int, parameters: Ma
     attributes = operator.attributes
     if attributes.get("groups", 1) != 1 or pair(attributes.get("dilation", 1)) != (1, 1):
         raise InputError(
-            f"operator {operator.name!r} is a grouped or dilated convolution, whose channels are not one row"
+            f"operator {operator.name!r} is a grouped or dilated convolution, which Node Activators do not support"
         )
     # Uneven padding is a layer of its own, and the convolution then the second of two.
     prefix = f"layers.{operator.name.replace('.', '_')}."

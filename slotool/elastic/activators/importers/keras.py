@@ -60,7 +60,7 @@ def _layers(functional: Any, chain: Chain) -> Iterator[Any]:
                 yield layer
             current = node.outputs[0]
     if [id(tensor) for tensor in functional.outputs] != [id(current)]:
-        raise InputError("the network has several outputs, or not its last; one is needed")
+        raise InputError("the network must have one output, that of its last layer")
 
 
 def _add(chain: Chain, layer: Any) -> None:

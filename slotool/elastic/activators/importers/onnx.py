@@ -34,7 +34,7 @@ def mlp_of_onnx(path: str | Path) -> MLP:
         _add(chain, node, [values.get(name) for name in node.inputs], reading)
         current = node.outputs[0]
     if reading.outputs != (current,):
-        raise InputError("the network has several outputs, or not its last; one is needed")
+        raise InputError("the network must have one output, that of its last layer")
     return chain.mlp()
 
 

@@ -61,7 +61,9 @@ def mlp_of_program(program: ExportedProgram) -> MLP:
         _add(chain, node, constants)
         current = node
     if signature.user_outputs != (current.name,):
-        raise InputError(f"the network gives {len(signature.user_outputs)} outputs, or not its last; one is needed")
+        raise InputError(
+            f"the network gives {len(signature.user_outputs)} outputs; it must have one, that of its last layer"
+        )
     return chain.mlp()
 
 

@@ -111,7 +111,7 @@ class Compiled:
         try:
             return single.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
         except ValueError as error:
-            raise InputError(f"a CSR matrix that is none: {error}") from error
+            raise InputError(f"no valid CSR matrix: {error}") from error
 
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:
         """Fill ``out`` with ĉ(k, x), from ``inputs`` [1, inputs] of the first activated layer, an array or CSR."""
