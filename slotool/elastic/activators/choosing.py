@@ -41,7 +41,7 @@ class Candidate:
     """What one ranker needs at the least k of the grid that is estimated to lose no more than allowed.
 
     ``point``: that k, or ``full``; ``nodes``: computed there in all activated layers; ``lookup_bytes``: read for the
-    keys beside them, and what merging several tables' lists takes, as bytes; ``read_bytes``: both, the nodes as float32
+    keys, and what merging several tables' lists takes, as bytes; ``read_bytes``: both, the nodes as float32
     rows; ``accuracy``: there, ``mean_accuracy``: over the grid, ``full_accuracy``: all on validation examples;
     ``examples``: training examples it was built from.
     ``chosen_bytes``: the mean over validation examples when k is chosen per input, None where that was not tried.

@@ -36,7 +36,7 @@ MIN_EPOCHS = 5
 class Training:
     """How to train. ``rule``: ``sandwich`` or ``progressive``, which opens depth, then the inner sizes, then width.
 
-    ``drawn``: random subnets a step beside the largest and the smallest; 0 and ``alone`` train the largest only, as
+    ``drawn``: random subnets a step besides the largest and the smallest; 0 and ``alone`` train the largest only, as
     any network. Raises ``InputError`` for a rule that there is not, or numbers out of range.
     """
 

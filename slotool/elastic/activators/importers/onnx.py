@@ -46,7 +46,7 @@ def _weights(path: str | Path) -> dict[str, np.ndarray]:
         graph = onnx.load(path).graph
         return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     except Exception as error:
-        # onnx raises several kinds for weights beside the file that are missing or torn; none is ours.
+        # onnx raises several kinds for external weights that are missing or torn; none is ours.
         raise InputError(f"{path}: its weights cannot be read ({' '.join(str(error).split())[:160]})") from error
 
 
