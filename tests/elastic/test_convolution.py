@@ -90,8 +90,8 @@ windows = st.fixed_dictionaries(
 @settings(max_examples=40, deadline=None)
 @given(first=windows, second=windows, seed=st.integers(0, 1000))
 def test_numpy_and_compiled_compute_what_pytorch_does(first: Any, second: Any, seed: int) -> None:
-    version = network(first, second, shape=(2, 21, 19))
-    x = np.random.default_rng(seed).normal(size=(4, 2, 21, 19)).astype(np.float32)
+    version = network(first, second, shape=(2, 29, 27))
+    x = np.random.default_rng(seed).normal(size=(4, 2, 29, 27)).astype(np.float32)
     expected = version.module(torch.from_numpy(x)).numpy()
     flat = x.reshape(4, -1)
     np.testing.assert_allclose(version.mlp.logits(flat), expected, rtol=1e-4, atol=1e-4)
