@@ -109,13 +109,13 @@ class LoadRun(ABC):
 class LocalRun(LoadRun):
     """This process's run of a plan against ``target``.
 
-    ``progress`` is called once per finished request. ``begin`` is called when all is ready and returns the reading of
+    ``progress(n)``: n more have finished. ``begin`` is called when all is ready and returns the reading of
     ``time.perf_counter`` from which the plan's seconds count.
     """
 
     plan: LoadPlan
     target: TargetServer
-    progress: Callable[[], None] = lambda: None
+    progress: Callable[[int], None] = lambda more: None
     begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
     _start: float = field(default=0.0, init=False)
@@ -169,7 +169,7 @@ class LocalRun(LoadRun):
             answer = dict(vars(reply.answer))
             row |= {"answer": answer.pop("label"), **answer}
         self._rows.append(row)
-        self.progress()
+        self.progress(1)
 
     def _example(self, number: int) -> np.ndarray:
         return self.plan.split.x[self.plan.examples[number]]

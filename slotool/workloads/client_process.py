@@ -20,7 +20,7 @@ from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 
-# Requests between two words about progress.
+# Requests between two progress messages.
 _SAY_EVERY = 50
 
 
@@ -31,8 +31,7 @@ def main() -> None:
     times_s, examples, priorities, x, y = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
     plan = LoadPlan(times_s, examples, Split(x, y), priorities).part(number, options["processes"])
     target = TargetServer(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
-    run = LocalRun(plan, target, begin=_begin)
-    run.progress = lambda: _progress(run)
+    run = LocalRun(plan, target, _Progress(), _begin)
     try:
         run.drive()
         _say(finished=run.finished)
@@ -50,9 +49,16 @@ def _begin() -> float:
     return float(sys.stdin.readline())
 
 
-def _progress(run: LocalRun) -> None:
-    if run.finished % _SAY_EVERY == 0:
-        _say(finished=run.finished)
+class _Progress:
+    """Says from time to time how many requests have finished."""
+
+    def __init__(self) -> None:
+        self._finished = 0
+
+    def __call__(self, more: int) -> None:
+        self._finished += more
+        if self._finished % _SAY_EVERY == 0:
+            _say(finished=self._finished)
 
 
 def _say(**word: object) -> None:

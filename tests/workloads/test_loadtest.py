@@ -264,7 +264,7 @@ def test_a_late_client_is_charged_for_its_send_delay(server: Any) -> None:
     plan = LoadPlan.draw(Poisson(100), 0.4, load_dataset("digits").test, seed=1)
     held_up = []
 
-    def hold_up() -> None:
+    def hold_up(more: int) -> None:
         if not held_up:
             held_up.append(True)
             time.sleep(0.2)
