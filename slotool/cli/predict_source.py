@@ -42,6 +42,9 @@ class Sources:
         if sum(bool(own) for own in (graph, keras, torch, onnx)) != 1:
             raise typer.BadParameter("give exactly one of --graph, --keras, --torch and --onnx, once or several times")
         if graph:
+            for given, flag in ((input_shape, "--input-shape"), (input_dtype, "--input-dtype")):
+                if given:
+                    raise typer.BadParameter("it has no effect with --graph; leave it out", param_hint=flag)
             return cls(graph, [])
         names: list[str | None] = [*keras] if keras else [None]
         models = [source for name in names for source in sources_of(name, torch, onnx, input_shape, input_dtype)]

@@ -216,6 +216,8 @@ DESCRIPTIONS: list[tuple[str, Any]] = [
     ("entropy", {"x": 1.0}),
     ("entropy", []),
     ("measure", 5),
+    ("measure", "astrology"),
+    ("input_shape", [1] * 70),
     ("mean_k", {"cross-entropy": "much"}),
     ("mean_k", []),
     ("int8", "yes"),

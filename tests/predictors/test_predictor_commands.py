@@ -215,6 +215,7 @@ def test_predict_a_keras_model(slotool, predictor: Path, tmp_path: Path) -> None
     ("arguments", "sentence"),
     [
         ([], "give exactly one of"),
+        (["--graph", "networks.jsonl", "--input-shape", "8"], "it has no effect with --graph"),
         (["--graph", "a.jsonl", "--keras", "ResNet50"], "give exactly one of"),
         (["--torch", "a:b"], "--torch and --input-shape go together"),
         (["--torch", "a:b", "--input-shape", "1,x"], "is not a list of sizes"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -43,6 +45,19 @@ def test_the_first_call_is_apart_and_warm_up_is_not_sampled() -> None:
     found = measure(call, StoppingRule(), clock)
     assert found.first_call_s == pytest.approx(3.0, rel=1e-3)
     np.testing.assert_allclose(found.samples_s, 0.01, rtol=1e-3)
+
+
+def test_nothing_is_imported_while_samples_are_taken() -> None:
+    """In a fresh process, as a worker is: an import within the sampling costs the first subject its samples."""
+    script = (
+        "import sys\n"
+        "from slotool.profiling.timer import StoppingRule, measure\n"
+        "loaded = []\n"
+        "measure(lambda: loaded.append(len(sys.modules)), StoppingRule(runs=30))\n"
+        "assert len(loaded) > 30\n"
+        "assert loaded[0] == len(sys.modules), sorted(sys.modules)[-20:]\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_a_steady_call_takes_exactly_the_runs_asked_for() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.artifacts import Artifact
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
+from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DESCRIPTION_FILE = "slo-nn.json"
 WEIGHTS_FILE = "weights.safetensors"
 TABLES_FILE = "tables.safetensors"
+# NumPy has arrays of 64 axes at most; no data have half as many.
+MAX_INPUT_AXES = 32
 
 
 def description(model: TabulatedNetwork) -> dict[str, Any]:
@@ -62,6 +64,8 @@ def read(artifact: Artifact) -> dict[str, Any]:
     for field, of in (("measure", str), ("int8", bool), ("sparse", bool)):
         if not isinstance(document[field], of):
             raise InputError(f"{field} is {document[field]!r}")
+    if document["measure"] not in {measure.name for measure in MEASURES}:
+        raise InputError(f"measure is {document['measure']!r}, none of those of this slotool")
     activators = {at: read_activator(kind, tables, at) for at in entropy}
     confidence = ConfidenceTables(tables["confidence.means"])
     require_array(
@@ -122,6 +126,8 @@ def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) 
     # True is an int to Python, and none to what compiles.
     if not isinstance(shape, list) or not all(type(size) is int and size > 0 for size in shape):
         raise InputError(f"input_shape is {shape!r}, expected sizes of at least 1")
+    if len(shape) > MAX_INPUT_AXES:
+        raise InputError(f"input_shape has {len(shape)} axes, at most {MAX_INPUT_AXES} can be served")
     return MLP(tuple(shape), tuple(layers))
 
 
