@@ -32,15 +32,17 @@ class RidgePredictor(Predictor[Colocation]):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
+        from sklearn.linear_model import RidgeCV
+
         train.require("training")
         graphs, latency_s = train
         columns, target = _columns(graphs), np.log(latency_s / fair_s(graphs))
         deviation = columns.std(axis=0)
         self._mean, self._deviation = columns.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
         self._level, self._range = float(target.mean()), np.array([target.min(), target.max()])
-        x, y = self._scaled(columns), target - self._level
-        left, sizes, right = np.linalg.svd(x, full_matrices=False)
-        self._coefficients = min((_solved(left, sizes, right, y, penalty) for penalty in PENALTIES), key=_error)[1]
+        # Columns have mean 0, so the intercept is the mean of the target.
+        found = RidgeCV(alphas=PENALTIES).fit(self._scaled(columns), target)
+        self._coefficients = np.asarray(found.coef_, dtype=np.float64)
         if progress:
             progress("ridge: least squares")
 
@@ -76,19 +78,3 @@ def _columns(colocations: Sequence[Colocation]) -> np.ndarray:
     """float64 [n, 2 × RESOURCE_FEATURES + 1]."""
     sizes = np.log([[float(len(colocation))] for colocation in colocations])
     return np.hstack([resource_features(colocations), sizes])
-
-
-def _solved(
-    left: np.ndarray, sizes: np.ndarray, right: np.ndarray, y: np.ndarray, penalty: float
-) -> tuple[float, np.ndarray]:
-    """Mean squared error of each label predicted from all others, and the coefficients from all."""
-    shrunk = sizes**2 / (sizes**2 + penalty)
-    # The level is fitted too, so every label has a part of 1/n in its own prediction.
-    leverage = np.sum(left**2 * shrunk, axis=1) + 1 / len(y)
-    residual = y - left @ (shrunk * (left.T @ y))
-    coefficients = right.T @ (sizes / (sizes**2 + penalty) * (left.T @ y))
-    return float(np.mean((residual / np.maximum(1 - leverage, 1e-9)) ** 2)), coefficients
-
-
-def _error(solved: tuple[float, np.ndarray]) -> float:
-    return solved[0]
