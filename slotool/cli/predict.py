@@ -1,4 +1,4 @@
-"""``slotool predict``: the latency of a network that nobody measured, solo or co-located, with its interval."""
+"""``slotool predict``: the latency of a network that was not measured, solo or co-located, with its interval."""
 
 from __future__ import annotations
 

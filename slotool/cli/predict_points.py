@@ -1,4 +1,4 @@
-"""``slotool predict-points``: T(k, β) that nobody measured, filled in from what was."""
+"""``slotool predict-points``: T(k, β) that was not measured, predicted from what was."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The predictor that answers; ``path``: what a user calls it; ``why``: where nobody named one, the reason."""
+    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none."""
 
     opened: PredictorArtifact
     path: str

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
 
+_SAMPLING, _CAMPAIGN = "Sampling", "Campaign"
 Inputs = Annotated[
     list[Path] | None,
     typer.Argument(
@@ -29,7 +30,7 @@ Inputs = Annotated[
 ]
 Keras = Annotated[
     str | None,
-    typer.Option("--keras", help="Members of keras.applications as they are: all, or names with commas."),
+    typer.Option("--keras", help="Members of keras.applications: all, or names with commas."),
 ]
 Backend = Annotated[
     str,
@@ -37,14 +38,15 @@ Backend = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
 Batch = Annotated[str, typer.Option("--batch", help="Batch sizes: 1,8 or 1:8:1.")]
-Runs = Annotated[int, typer.Option("--runs", min=1, help="Fewest samples per row.")]
+Runs = Annotated[int, typer.Option("--runs", min=1, help="Minimum samples per row.", rich_help_panel=_SAMPLING)]
 Precision = Annotated[
     float,
     typer.Option(
         "--precision",
         min=1e-4,
         max=1.0,
-        help="A row is stable when its samples and each of its rounds give its median to within this.",
+        help="A row is stable when its rounds agree on the median to this share.",
+        rich_help_panel=_SAMPLING,
     ),
 ]
 Rounds = Annotated[
@@ -52,15 +54,20 @@ Rounds = Annotated[
     typer.Option(
         "--rounds",
         min=1,
-        help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
+        help="Rounds that the samples of a row are spread over.",
+        rich_help_panel=_SAMPLING,
     ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds after which an item has hung.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, help="Seconds after which an item has hung.", rich_help_panel=_CAMPAIGN)
+]
 MaxSeconds = Annotated[
     float,
-    typer.Option("--max-seconds-per-item", min=0.0, help="Sampling stops here even if the median is unsure."),
+    typer.Option("--max-seconds-per-item", min=0.0, help="Maximum sampling time.", rich_help_panel=_SAMPLING),
 ]
-Cache = Annotated[str, typer.Option("--cache", help="warm, or cold: emptied before every sample.")]
+Cache = Annotated[
+    str, typer.Option("--cache", help="warm, or cold: emptied before each sample.", rich_help_panel=_SAMPLING)
+]
 Placement = Annotated[
     str,
     typer.Option("--placement", help="shared: all on the same --threads cores; split: --threads cores each."),
@@ -68,12 +75,18 @@ Placement = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(
-        "--budget", help="Stop after this long (90s, 30m, 2h), what tells most first; then unstable rows again."
+        "--budget",
+        help="Stop after this long (90s, 30m, 2h); cheap items tend to come first.",
+        rich_help_panel=_CAMPAIGN,
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many subjects.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and a predicted time.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when a row is not stable.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Only the first subjects.", rich_help_panel=_CAMPAIGN)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan and a predicted time.", rich_help_panel=_CAMPAIGN)
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when a row is not stable.", rich_help_panel=_CAMPAIGN)]
 
 
 def register(app: typer.Typer) -> None:
@@ -99,7 +112,8 @@ def profile_solo(
         typer.Option(
             "--rounds",
             min=1,
-            help="Spread each row's samples over so many rounds: only rounds that agree make a row stable.",
+            help="Rounds that the samples of a row are spread over.",
+            rich_help_panel=_SAMPLING,
             show_default="2, with --for 1",
         ),
     ] = None,
@@ -121,17 +135,9 @@ def profile_solo(
 ) -> None:
     """Measure graphs and trained models, each alone, and write the latency table.
 
-    A fresh process with threads and cores set does the measuring; samples that other processes interrupt are measured
-    again. Run the same command again to resume one that was interrupted, or to add new subjects; nothing is measured
-    twice.
+    The same command again resumes an interrupted campaign or adds new subjects; nothing is measured twice.
 
     Example: slotool profile solo mlps.parquet -o latency.parquet --threads 1 --limit 100
-
-    Example: slotool profile solo family -o family-latency.parquet --batch 1,8
-
-    Example: slotool profile solo --keras MobileNet,ResNet50 -o keras.parquet --rounds 3
-
-    Example: slotool profile solo cnns.parquet --for models/predictor --samples 10 -o few.parquet --backend keras
     """
     from slotool.profiling.plan import Settings, solo_items
     from slotool.profiling.timer import StoppingRule
@@ -197,13 +203,10 @@ def profile_colocated(
 ) -> None:
     """Measure how much co-located models slow each other down: pairs, trios and more, each in its own process.
 
-    All members of a combination are warm, start at one instant, and a sample counts only while all of them run. Each
-    is timed alone just before and just after, so that the degradation (co-located median against solo median) does
-    not hold the machine's drift.
+    A sample counts only while all members of a combination run. Each member is timed alone just before and just
+    after, so drift of the machine does not enter the degradation (co-located over solo median).
 
     Example: slotool profile colocated --keras MobileNet,MobileNetV2,ResNet50 -o pairs.parquet
-
-    Example: slotool profile colocated cnns.parquet -o trios.parquet --size 3 --limit 20 --threads 1
     """
     from slotool.profiling.plan import Settings, combinations_of
     from slotool.profiling.timer import StoppingRule
@@ -266,8 +269,6 @@ def profile_points(
     A sample is a single call, so that a quantile of them is what a deadline has to allow for.
 
     Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch 1,8
-
-    Example: slotool profile points slo-nn -o points.parquet --co-runners 0,1 --data digits
     """
     from slotool.profiling.plan import Settings, points_with_copies
     from slotool.profiling.subjects import artifact_subjects

@@ -19,14 +19,14 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="local: this machine. ray: also the nodes of a ray cluster that have this machine's fingerprint and "
-        "version of slotool; trained models must lie at the same path there (pip install 'slotool[ray]').",
+        help="local: this machine; ray: also equal nodes of a ray cluster (pip install 'slotool[ray]').",
+        rich_help_panel="Campaign",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
-        "--address", help="The ray cluster: host:port, or auto for the one this machine is in.", show_default="auto"
+        "--address", help="The ray cluster: host:port, or auto.", show_default="auto", rich_help_panel="Campaign"
     ),
 ]
 

@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     from slotool.profiling.plan import Settings
     from slotool.profiling.subjects import Subject
 
+_ADAPT = "Adapting a predictor"
 For = Annotated[
     Path | None,
     typer.Option(
         "--for",
-        help="A predictor, of any setting: measure what adapts it to this one, the most telling networks first.",
+        help="A predictor to adapt: measure the networks whose labels tell most.",
+        rich_help_panel=_ADAPT,
     ),
 ]
 Samples = Annotated[
     int | None,
-    typer.Option("--samples", min=3, help="With --for: so many networks.", show_default="10, or with --until all"),
+    typer.Option(
+        "--samples", min=3, help="Networks to measure.", show_default="10, or with --until all", rich_help_panel=_ADAPT
+    ),
 ]
 Until = Annotated[
     str | None,
     typer.Option(
         "--until",
-        help="With --for: stop when the adapted predictor's own estimate of its error (90 %) is within this, such as "
-        "10%, for half of the networks not measured. The interval that adapt-predictor gives is wider.",
+        help="Stop when the adapted predictor estimates its own error (90 %) within this, such as 10%.",
+        rich_help_panel=_ADAPT,
     ),
 ]
 DEFAULT_SAMPLES = 10

@@ -18,7 +18,7 @@ from slotool.predictors.typecosts import TypeCosts, operator_type
 # Training networks that stand for all: those furthest from each other by what they spend their cost on.
 MAX_PROTOTYPES = 256
 TOTALS = ("operators", "weights", "FLOPs", "bytes of weights and outputs")
-# Beyond these nobody has checked what an interval is worth, so none is given: a share of the cost in operator types
+# Beyond these no interval was checked, so none is given: a share of the cost in operator types
 # never seen, a share of the cost spent unlike any training network, and how many times the largest was exceeded.
 MAX_UNSEEN, MAX_UNLIKE, MAX_FACTOR_BEYOND = 0.25, 0.5, 10.0
 # A graph with more FLOPs than the counter of its framework is a wrong graph, by whatever share.

@@ -62,7 +62,7 @@ class Place:
 class ColocationFeatures:
     """Companies as numbers: the coordinates of each member at its ``Place``, the one asked about first.
 
-    A co-location smaller than the largest of the training set has nobody, all zeros, in the last places.
+    A co-location smaller than the largest of the training set has zeros in the last places.
     """
 
     encoding: FlatEncoding
@@ -143,7 +143,7 @@ def _member(colocation: Colocation, at: int) -> OperatorGraph | None:
 
 
 def _encoded(encoding: FlatEncoding, graphs: Sequence[OperatorGraph | None], weight_scale: str) -> np.ndarray:
-    """float32 [n, width]; nobody is all zeros."""
+    """float32 [n, width]; zeros where there is no member."""
     rows = np.zeros((len(graphs), encoding.width), dtype=np.float32)
     for row, graph in zip(rows, graphs, strict=True):
         if graph is not None:

@@ -89,7 +89,7 @@ class Labelled(Protocol[Asked]):
 class LabelledGraphs:
     """Graphs with their labels, float64 seconds > 0 [n]: the median of all samples of that graph.
 
-    ``noise_s``: how far that median may be off, float64 seconds [n] (``label_noise_s``), NaN where nobody can tell.
+    ``noise_s``: how far that median may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
     """
 
     graphs: tuple[OperatorGraph, ...]
@@ -230,8 +230,8 @@ def machines_in_words(machines: Sequence[Any], facts: Mapping[str, Mapping[str, 
     first, *others = machines
     if first not in facts:
         return ""
-    told = [differences(facts[first], facts[other]) for other in others if other in facts]
-    words = "; ".join(", ".join(each) for each in told if each)
+    known = [differences(facts[first], facts[other]) for other in others if other in facts]
+    words = "; ".join(", ".join(each) for each in known if each)
     return f" ({words})" if words else ""
 
 

@@ -12,12 +12,12 @@ from slotool.tables.rounds import Counts, round_medians
 def label_noise_s(samples: np.ndarray, per_round: Counts = ()) -> float:
     """How far a label, the median of its samples, may be off, in seconds, by what its rounds show.
 
-    ``samples``: float64 seconds [n], in the order measured, of which each round gave ``per_round``; where nobody knows
-    the rounds, the halves of the samples stand for two. The difference between the mean of the first rounds' medians
+    ``samples``: float64 seconds [n], in the order measured, of which each round gave ``per_round``; where the rounds
+    are unknown, the halves of the samples stand for two. The difference between the mean of the first rounds' medians
     and that of the last, scaled to the deviation of the mean of all: if rounds err independently and as often up as
     down, this is distributed as the error of the label, so a predictor that knows every true latency is off by so much.
     What hit all rounds alike, it does not see; and it is too high where one round scatters widely, for the label, the
-    median of all together, keeps to the others. NaN for a single round or sample, of which nobody can tell.
+    median of all together, keeps to the others. NaN for a single round or sample.
     """
     half = len(samples) // 2
     medians = round_medians(samples, per_round if len(per_round) else (half, len(samples) - half))

@@ -159,7 +159,7 @@ def run_study(
     """Train a new predictor of each of ``makers`` (by name) for each task, but for those that the journal holds.
 
     Each finished trial is in the journal before the next begins. A predictor that cannot take the networks of a task,
-    or learns nothing, is among ``refused``. ``progress`` is told what was finished, ``steps_left`` times in all.
+    or learns nothing, is among ``refused``. ``progress`` is called with what was finished, ``steps_left`` times in all.
     """
     rows = {_key(row["trial"]): row for row in journal.rows}
     for task, name in _trials(tasks, makers):

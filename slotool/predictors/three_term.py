@@ -1,4 +1,4 @@
-"""The simple rival of every other predictor: three prices, of a FLOP, of an operator, of an element put out."""
+"""The three-term baseline: prices of a FLOP, of an operator and of an output element."""
 
 from __future__ import annotations
 

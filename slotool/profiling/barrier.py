@@ -23,7 +23,7 @@ SPIN_S = 1e-4
 MAX_SPANS = 1 << 20
 # How often a member reads its idle time: reading the system's counters takes some 20 µs, less than 1 % of this.
 IDLE_CHECK_EVERY_S = 5e-3
-# A shorter stop cannot be told from time that the hypervisor took: it is counted in ticks of 10 ms per core.
+# A shorter stop cannot be distinguished from steal time, which is counted in ticks of 10 ms per core.
 MIN_STOP_S = 0.02
 
 

@@ -123,7 +123,7 @@ class Bench:
 
 
 def sentence(error: Exception) -> str:
-    """What the parent is told of an error."""
+    """An error as the parent reports it."""
     text = " ".join(str(error).split())[:300]
     return text if isinstance(error, SlotoolError) else f"{type(error).__name__}: {text}"
 

@@ -228,7 +228,7 @@ def _checked(journal: Journal | JournalContent, out: Path) -> list[Row]:
 
 
 def _completed(row: Mapping[Any, Any], provenance: Mapping[str, Any]) -> Row:
-    """A row of a table, also of one written before rows told their rounds and limits."""
+    """A row of a table, also of one written before rows had their rounds and limits."""
     found = {**EXTRA_COLUMNS, **{str(name): value for name, value in row.items()}}
     count = len(found["samples_s"])
     if not len(found["samples_per_round"]) and count:

@@ -52,7 +52,8 @@ class Journal:
                 refuse_other(header["configuration"], configuration, path, header["machine_facts"])
             self.rows = rows
             if header is None or not rows:
-                # A header without rows binds nobody: who begins now says whether an earlier table counts.
+                # A header without rows has no effect: the campaign that begins now says whether an earlier table
+                # counts.
                 header, self._end = _header(configuration, fresh), 0
                 os.ftruncate(self._descriptor, 0)
                 self._write([header])

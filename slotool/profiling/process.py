@@ -55,7 +55,7 @@ class WorkerProcess:
             "seed": seed,
             "parent": os.getpid(),
         }
-        # A file, not a pipe: nobody has to drain it, and its end can be read after a death.
+        # A file, not a pipe: it need not be drained, and its end can be read after the worker dies.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
         # Its own session, so that Ctrl-C in the terminal reaches the parent alone.
         self._process = subprocess.Popen(

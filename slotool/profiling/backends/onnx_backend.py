@@ -28,7 +28,7 @@ class OnnxBackend(Backend):
     """Runs an ONNX model of fixed batch, fully optimised, with input and output bound to memory once.
 
     Binding leaves out what Python takes to wrap arrays (some 2 µs), which a server in another language does not pay.
-    Threads spin between operators and a moment after a run, as onnxruntime has them do unless told otherwise: calls
+    Threads spin between operators and a moment after a run, as onnxruntime has them do by default: calls
     one after another find them awake as they do under load, and co-runners feel the spinning of a real deployment.
     Weights are lent from memory that outlives the networks; onnxruntime reads it in place, but packs matrices and
     convolutions anew for itself, so a network may take twice its weights.

@@ -1,4 +1,4 @@
-"""The way to a ray cluster: quietly, soon told where nobody answers, and in sentences."""
+"""Connecting to a ray cluster: without its log output, with a short timeout, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slotool.errors import InputError
 from slotool.extras import import_failed
 
 CONNECT_TIMEOUT_S = 5.0
-# What passes through ray is small, so most memory is left to those who work.
+# What passes through ray is small, so most memory is left to the workers.
 OBJECT_STORE_BYTES = 128 << 20
 # Read when ray is imported: nothing is reported over the network, no log of ray's gets into our standard output.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": ".*", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
@@ -47,7 +47,7 @@ def connect(ray: Any, address: str) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Raises ``OSError`` soon where nobody listens; ray itself would try for a long time."""
+    """Raises ``OSError`` after a short time where nothing listens; ray itself would retry for a long time."""
     host, _, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()

@@ -183,7 +183,7 @@ class RayEngine(Engine):
             self._again.append(replace(errand.task, lost_on=errand.node.id))
 
     def _failed(self, item: Item, reason: str) -> list[dict[str, Any]]:
-        """Rows of an item nobody measured, as the measurer would have written them."""
+        """Rows of an item that was not measured, as the measurer would have written them."""
         places, answer = self.settings.cores_of(len(item.members)), {"status": "failed", "reason": reason}
         with measurer_for(self.settings) as measurer:
             rows = [measurer.row(item, i, places[i], answer) for i in range(len(item.subjects))]
