@@ -8,7 +8,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.splits import MIN_DEV_ROWS, Split
+from slotool.predictors.splits import MIN_DEV_ROWS, Split, split_each, split_known
 
 # Source: inference-latency-prediction, 5.2: 70-15-15.
 DEV_SHARE = 0.15
@@ -49,19 +49,14 @@ def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, 
 
 def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: np.random.Generator) -> Split:
     sizes = np.array([len(colocations[i]) for i in rows])
-    train, dev, test = [], [], []
-    for size in np.unique(sizes):
-        shuffled = rng.permutation(rows[sizes == size])
-        held = round(DEV_SHARE * len(shuffled))
-        dev.append(shuffled[:held])
-        test.append(shuffled[held : 2 * held])
-        train.append(shuffled[2 * held :])
-    if sum(map(len, dev)) < MIN_DEV_ROWS:
+    groups = [rows[sizes == size] for size in np.unique(sizes)]
+    split = split_each(groups, lambda count: round(DEV_SHARE * count), rng)
+    if len(split.dev) < MIN_DEV_ROWS:
         raise InputError(
-            f"too few labelled co-locations to split ({len(rows)}): the dev set would have {sum(map(len, dev))}, "
+            f"too few labelled co-locations to split ({len(rows)}): the dev set would have {len(split.dev)}, "
             f"and needs {MIN_DEV_ROWS}"
         )
-    return Split(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
+    return split
 
 
 def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[Split]:
@@ -85,8 +80,4 @@ def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: in
 
 
 def _learnt_from(rows: np.ndarray, test: np.ndarray, seed: int) -> Split:
-    dev = max(MIN_DEV_ROWS, round(DEV_SHARE * len(rows)))
-    if len(rows) < 2 * dev or not len(test):
-        raise InputError(f"{len(rows)} colocations are too few to learn from, of which {dev} would be the dev set")
-    shuffled = np.random.default_rng(seed).permutation(rows)
-    return Split(np.sort(shuffled[dev:]), np.sort(shuffled[:dev]), test)
+    return split_known(rows, test, DEV_SHARE, seed, "co-locations")

@@ -58,15 +58,35 @@ def paper_split(kinds: Sequence[str], seed: int) -> Split:
     Raises ``InputError`` when the dev set would have fewer than ``MIN_DEV_ROWS`` rows.
     """
     per_kind = _held_out_per_kind(Counter(kinds))
-    rng = np.random.default_rng(seed)
-    train, dev, test = [], [], []
     labels = np.asarray(kinds, dtype=object)
-    for kind in sorted(set(kinds)):
-        rows = rng.permutation(np.flatnonzero(labels == kind))
-        dev.append(rows[:per_kind])
-        test.append(rows[per_kind : 2 * per_kind])
-        train.append(rows[2 * per_kind :])
+    groups = [np.flatnonzero(labels == kind) for kind in sorted(set(kinds))]
+    return split_each(groups, lambda _: per_kind, np.random.default_rng(seed))
+
+
+def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng: np.random.Generator) -> Split:
+    """Random split of the rows of each group: as many in the dev set, and in the test set, as ``held_out`` says for a
+    group of that size."""
+    train, dev, test = [], [], []
+    for group in groups:
+        rows, held = rng.permutation(group), held_out(len(group))
+        dev.append(rows[:held])
+        test.append(rows[held : 2 * held])
+        train.append(rows[2 * held :])
     return Split(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
+
+
+def split_known(
+    known: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
+) -> Split:
+    """Train and dev set from the ``known`` rows, ``dev_share`` of them dev, beside a given test set.
+
+    Raises ``InputError`` when the rows are too few, or none are to test on.
+    """
+    rows = np.random.default_rng(seed).permutation(known)
+    dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
+    if len(rows) < 2 * dev or not len(test):
+        raise InputError(f"too few {what} to learn from: {len(rows)}, of which {dev} would be the dev set")
+    return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), test)
 
 
 def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
@@ -150,11 +170,7 @@ def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, se
 
 def _learnt_from(seen: np.ndarray, seed: int) -> Split:
     """Train and dev set from the rows ``seen``, a tenth of them dev; all others are the test set."""
-    rows = np.random.default_rng(seed).permutation(np.flatnonzero(seen))
-    dev = max(MIN_DEV_ROWS, round(0.10 * len(rows)))
-    if len(rows) < 2 * dev:
-        raise InputError(f"too few labelled graphs to learn from: {len(rows)}, of which {dev} would be the dev set")
-    return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), np.flatnonzero(~seen))
+    return split_known(np.flatnonzero(seen), np.flatnonzero(~seen), 0.10, seed)
 
 
 def depth_of(graph: OperatorGraph) -> int:
