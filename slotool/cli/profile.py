@@ -37,7 +37,7 @@ Backend = Annotated[
     typer.Option("--backend", help="What runs graphs: torch, keras or onnx. A trained model runs as it is served."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
-Batch = Annotated[str, typer.Option("--batch", help="Batch sizes: 1,8 or 1:8:1.")]
+Batch = Annotated[str, typer.Option("--batch-size", help="Batch sizes: 1,8 or 1:8:1.")]
 Runs = Annotated[int, typer.Option("--runs", min=1, help="Minimum samples per row.", rich_help_panel=_SAMPLING)]
 Precision = Annotated[
     float,
@@ -268,7 +268,7 @@ def profile_points(
 
     A sample is a single call, so that a quantile of them is what a deadline has to allow for.
 
-    Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch 1,8
+    Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch-size 1,8
     """
     from slotool.profiling.plan import Settings, points_with_copies
     from slotool.profiling.subjects import artifact_subjects
@@ -356,9 +356,9 @@ def _measured(output: Output, campaign: Campaign, settings: Settings, out: Path)
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:
-    sizes = parse_numbers(text, "--batch")
+    sizes = parse_numbers(text, "--batch-size")
     if any(size < 1 or size != int(size) for size in sizes):
-        raise typer.BadParameter(f"{text!r}: a batch size is a whole number from 1 up", param_hint="--batch")
+        raise typer.BadParameter(f"{text!r}: a batch size is a whole number from 1 up", param_hint="--batch-size")
     return tuple(sorted({int(size) for size in sizes}))
 
 

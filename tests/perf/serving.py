@@ -79,8 +79,8 @@ def _hop() -> dict[str, float]:
 def profiled(folder: Path) -> Path:
     """The shipped supernet's latency table, measured now."""
     out = folder / "latency.parquet"
-    command = [sys.executable, "-m", "slotool", "profile", "points", str(shipped_artifact("supernet").path), "--batch",
-               "1,4,16", "--threads", "1", "-o", str(out)]  # fmt: skip
+    command = [sys.executable, "-m", "slotool", "profile", "points", str(shipped_artifact("supernet").path),
+               "--batch-size", "1,4,16", "--threads", "1", "-o", str(out)]  # fmt: skip
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return out
 

@@ -97,8 +97,8 @@ def prepared(data: Dataset, folder: Path) -> Setting:
     if not network.exists():
         _train(data, network)
     if not latency.exists():
-        _slotool("profile", "points", network, "-o", latency, "--co-runners", "0", "--batch", SIZES, "--threads", 1,
-                 "--runs", 100, "--max-seconds-per-item", 1)  # fmt: skip
+        _slotool("profile", "points", network, "-o", latency, "--co-runners", "0", "--batch-size", SIZES,
+                 "--threads", 1, "--runs", 100, "--max-seconds-per-item", 1)  # fmt: skip
     if not outcomes.exists():
         _slotool("evaluate", network, "-o", outcomes, "--data", "fashion-mnist", "--split", "validation", "--limit",
                  EVALUATED, "--repeats", 1)  # fmt: skip

@@ -125,7 +125,7 @@ def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path:
         tmp_path / "pair", config={}, seed=0
     )
     inputs = [tmp_path / "mixed.jsonl", tmp_path / "pair"]
-    done = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch", "1,4", "--json")
+    done = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch-size", "1,4", "--json")
     assert done.exit_code == 0, done.stderr
     # Eight are measured in two rounds; the two that fail are not tried again in the second.
     assert (done.document["measured"], done.document["failed"], done.document["ok_rows"]) == (18, 2, 8)
@@ -137,7 +137,7 @@ def test_graphs_and_a_family_in_one_table(slotool: Slotool, out: Path, tmp_path:
     assert rows.loc[rows["subject"] == strange().id, "reason"].str.contains("'odd'.*Wavelet").all()
     assert set(zip(rows["subject"] == "pair", rows["backend"], strict=True)) == {(True, "elastic"), (False, "torch")}
 
-    shown = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch", "1,4")
+    shown = slotool("profile", "solo", *inputs, "-o", out, "--threads", 1, "--batch-size", "1,4")
     for words in ("Operating points", "version=small", "Wavelet", "nothing was left to measure"):
         assert words in shown.stdout
 
@@ -272,8 +272,8 @@ def test_impossible_combinations_are_one_sentence(
         (["absent.parquet"], "absent.parquet: no such"),
         (["empty.jsonl"], "empty.jsonl"),
         (["bare"], "bare"),
-        (["GRAPHS", "--batch", "0"], "batch size"),
-        (["GRAPHS", "--batch", "1.5"], "batch size"),
+        (["GRAPHS", "--batch-size", "0"], "batch size"),
+        (["GRAPHS", "--batch-size", "1.5"], "batch size"),
         (["GRAPHS", "--backend", "abacus"], "backend 'abacus' is unknown"),
         (["GRAPHS", "--threads", "4096"], "4096 threads"),
         (["GRAPHS", "--device", "cuda:77", "--backend", HOSTILE], "no device 'cuda:77'"),

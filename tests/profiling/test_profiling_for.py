@@ -93,7 +93,7 @@ def test_it_ends_when_the_interval_suffices(slotool, base: Path, out: Path) -> N
         (["--samples", 31], "31 of 30 networks cannot be chosen"),
         (["--until", "many"], "'many' is no share such as 10%"),
         (["--until", "0"], "is no share"),
-        (["--batch", "1,8"], "adapts to one batch size"),
+        (["--batch-size", "1,8"], "adapts to one batch size"),
         (["--keras", "all"], "among the networks of graph files"),
         (["--for", "nowhere"], "no such artifact folder"),
     ],
