@@ -1,4 +1,4 @@
-"""How scores of predictors read: in the paper's form, and relative to what they predict, the noise floor beside."""
+"""How scores of predictors read: in the paper's form, and relative to what they predict, with the noise floor."""
 
 from __future__ import annotations
 

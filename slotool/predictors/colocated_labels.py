@@ -22,8 +22,8 @@ JOINT = "+"
 
 @dataclass(frozen=True)
 class LabelledColocations:
-    """Companies with their labels, float64 seconds > 0 [n]: the median of the samples that the first member took
-    beside the others. Its own solo latency is that just before and after, so that drift cancels.
+    """Co-locations with their labels, float64 seconds > 0 [n]: the median of the co-located samples of the subject. Its
+    solo latency is that just before and after, so drift cancels.
 
     ``noise_s`` as in ``LabelledGraphs``; ``solo_s``: the median of all solo samples, by graph id.
     """

@@ -16,7 +16,7 @@ from slotool.tables import LatencyTable
 
 @dataclass(frozen=True)
 class Evaluation:
-    """``predictions``: measured beside predicted, one row per network; ``outside``: for each, in what it is unlike the
+    """``predictions``: measured and predicted, one row per network; ``outside``: for each, in what it is unlike the
     training networks, or None; ``names``: what people call it, or its id.
     """
 

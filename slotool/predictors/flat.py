@@ -141,7 +141,7 @@ class FlatRegressor(Predictor[Asked]):
 
     @abstractmethod
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """What ``_learn`` found out beside the features, as tensors and JSON."""
+        """What ``_learn`` found out besides the features, as tensors and JSON."""
 
     @abstractmethod
     def _restore(self, tensors: Tensors, document: Document) -> None:

@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True)
 class ColocationFeatures:
-    """Companies as numbers: the coordinates of each member at its ``Place``, the one asked about first.
+    """Co-locations as numbers: the coordinates of each member at its ``Place``, the subject first.
 
     A co-location smaller than the largest of the training set has zeros in the last places.
     """

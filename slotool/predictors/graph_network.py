@@ -18,7 +18,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 
-# Of the whole network, beside each operator's own measures.
+# Of the whole network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
 HIDDEN_UNITS = 64
 ROUNDS = 2
@@ -247,7 +247,7 @@ def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
 
 
 def _with_context(measures: np.ndarray) -> np.ndarray:
-    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: beside each operator's, the whole network's."""
+    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator, and of the whole network."""
     flops, padded, weights, read, written = measures[:, :5].T
     totals = [len(measures), flops.sum(), padded.sum(), weights.sum(), (read + written).sum()]
     context = np.array([*totals, weights.max(), written.max()])

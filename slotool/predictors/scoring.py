@@ -32,12 +32,12 @@ PREDICTIONS_SCHEMA = Schema(
 
 
 class PredictionsTable(Table):
-    """Rows of ``PREDICTIONS_SCHEMA``: held-out networks, measured beside predicted."""
+    """Rows of ``PREDICTIONS_SCHEMA``: held-out networks, measured and predicted."""
 
     schema = PREDICTIONS_SCHEMA
 
     def scores(self) -> Score:
-        """``score`` of all rows; co-located also ``degradation_mean_s``, which ``mae_s`` is to be seen beside."""
+        """``score`` of all rows; co-located also ``degradation_mean_s``, which ``mae_s`` compares with."""
         columns = ("measured_s", "predicted_s", "low_s", "high_s", "noise_s")
         scores = score(*(self.rows[column].to_numpy(dtype=np.float64) for column in columns))
         solo_s = self.rows["solo_s"].to_numpy(dtype=np.float64)
@@ -63,7 +63,7 @@ def score(
 ) -> Score:
     """Scores of n > 0 predictions; all arrays float64 seconds [n], ``noise_s`` NaN where it is not known.
 
-    ``mae_s`` beside ``label_mean_s`` and ``label_std_s`` is the paper's form (inference-latency-prediction, figures 3
+    ``mae_s`` with ``label_mean_s`` and ``label_std_s`` is the paper's form (inference-latency-prediction, figures 3
     to 8). Relative: ``mae_over_mean``; ``mape``, the mean of |error| ÷ label; ``within_5_percent`` and
     ``within_10_percent``, shares of predictions that near; ``spearman``, the rank correlation, None where undefined.
     ``interval_coverage``: the share of labels inside [low, high], of those that have an interval, None where none has;

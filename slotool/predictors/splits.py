@@ -78,7 +78,7 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
 def split_known(
     known: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
 ) -> Split:
-    """Train and dev set from the ``known`` rows, ``dev_share`` of them dev, beside a given test set.
+    """Train and dev set from the ``known`` rows, ``dev_share`` of them dev, for a given test set.
 
     Raises ``InputError`` when the rows are too few, or none are to test on.
     """

@@ -1,4 +1,4 @@
-"""A study: every predictor under every protocol, scored on the same held-out networks, beside the noise floor."""
+"""A study: every predictor under every protocol, scored on the same held-out networks, with the noise floor."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Task:
 
 
 class StudyTable(Table):
-    """Rows of ``STUDY_SCHEMA``: held-out networks, measured beside predicted, of each trial."""
+    """Rows of ``STUDY_SCHEMA``: held-out networks, measured and predicted, of each trial."""
 
     schema = STUDY_SCHEMA
 

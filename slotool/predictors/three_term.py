@@ -21,8 +21,8 @@ MIN_SHARE = 1e-3
 class ThreeTermPredictor(Predictor[OperatorGraph]):
     """latency = a · FLOPs + b · operators + c · elements of all outputs, with a, b, c ≥ 0 seconds.
 
-    Least squares on relative errors. Three coefficients take ten labels; what more labels or a larger model buy must
-    show beside it. Dev set and seed play no part.
+    Least squares on relative errors. Three coefficients take ten labels; what more labels or a larger model add
+    is measured against it. Dev set and seed play no part.
     """
 
     name = "three-term"

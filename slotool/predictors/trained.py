@@ -280,7 +280,7 @@ class TrainedPredictor(Generic[Asked]):
         return np.where(given, np.where(predictions.far, far, near), np.nan)
 
     def held_out(self, labelled: Labelled[Asked], rows: np.ndarray) -> PredictionsTable:
-        """Measured beside predicted for these rows."""
+        """Measured and predicted latencies of these rows."""
         graphs, latency_s = labelled.take(rows)
         predictions = self.predict(graphs)
         noise_s = labelled.noise_s[rows]

@@ -61,7 +61,7 @@ def train_and_score(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> TrainingRun:
-    """Train all ``candidates``, so that the simple one is always beside the elaborate one.
+    """Train all ``candidates``, so the baselines are always scored too.
 
     ``model``: name of the one to keep, several, or ``auto`` for all: of these the one of lowest MAE on the dev rows
     that no candidate has seen. It alone is calibrated on kinds of networks held out; the others have no interval for

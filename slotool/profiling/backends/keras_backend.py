@@ -25,7 +25,7 @@ class KerasBackend(Backend):
 
     name = "keras"
     needs = "tensorflow"
-    # The thread that walks the graph computes beside the intra-op threads.
+    # The thread that walks the graph computes as well as the intra-op threads.
     oversubscribed = True
 
     def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):

@@ -59,7 +59,7 @@ class OnnxBackend(Backend):
         """The calling thread and those that a session starts, as the system counts them."""
         builder = GraphBuilder()
         builder.add("ReLU", builder.add("InputLayer", shape=[1]))
-        # Beside the first session's own threads, others start that libraries keep.
+        # Besides the first session's own threads, others start that libraries keep.
         for _ in range(2):
             before = set(os.listdir("/proc/self/task"))
             session = self._session(builder.graph(), 1)[0]
