@@ -34,7 +34,7 @@ def main() -> None:
     axes.text(DEADLINE_MS + 0.03, 91, f"deadline {DEADLINE_MS} ms", fontsize=9)
     axes.set(xlim=(0, 3.2), ylim=(83.5, 91.5), xlabel="latency of a call, ms", ylabel="test accuracy, %")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", frameon=False)
+    axes.legend(loc="lower right", frameon=False)
     axes.set_title("One network, ten operating points (a supernet of Fashion-MNIST, one thread)", fontsize=11)
     figure.savefig(ROOT / "docs" / "images" / "points.svg", metadata={"Date": None}, facecolor="white")
 

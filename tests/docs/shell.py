@@ -20,7 +20,7 @@ PORT = "8000"  # of the pages; a run takes a free one in its place
 _END = "\x1e"
 _REMARK = re.compile(r"(warning|slotool): ")
 # Remarks on the load of the machine are right to be printed and come and go with that load.
-_OF_THE_HOUR = re.compile(r"advice: |warning: .* left the client ")
+_OF_THE_HOUR = re.compile(r"advice: |warning: (one request left the client|the client sent) ")
 
 
 class Shell:
