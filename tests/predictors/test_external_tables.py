@@ -16,7 +16,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
 
-DOCS = Path(__file__).parents[2] / "docs" / "external-tables.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "external-tables.md"
 
 
 @pytest.fixture(scope="module")

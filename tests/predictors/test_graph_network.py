@@ -109,6 +109,6 @@ def test_state_of_other_measures_and_options_below_one_are_refused(linear_in_wei
 
 def test_weights_of_another_shape_are_refused(linear_in_weights: GraphNetworkPredictor) -> None:
     tensors, document = linear_in_weights.state()
-    name = "networks.0.enter.weight"
+    name = "networks.0.input_proj.weight"
     with pytest.raises(InputError, match="those of another version of slotool"):
         GraphNetworkPredictor.from_state({**tensors, name: tensors[name][:, :-1]}, document)
