@@ -94,5 +94,5 @@ def test_what_a_device_cannot_answer_is_refused() -> None:
 def test_a_family_stays_on_the_cpu() -> None:
     family = Family("family", [Version.of_mlp("one", network(20, 4, 3))])
     assert family.on("cpu") is family
-    with pytest.raises(InputError, match="answered on the CPU only, not on cuda:0"):
+    with pytest.raises(InputError, match="runs on the CPU only, not on cuda:0"):
         family.on("cuda:0")
