@@ -11,8 +11,8 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
 
-# Rooms whose tests serve, measure or load have the machine to themselves; the others share it.
-ALONE := tests/profiling tests/serving tests/workloads
+# Tests that measure have the machine to themselves; the others share it.
+ALONE := tests/profiling
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
