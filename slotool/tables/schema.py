@@ -248,7 +248,19 @@ def _text_of(value: Any) -> str:
 def _as_number(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
     present = ~(values.isna() | values.astype(str).str.strip().str.lower().isin(["", "nan", "none"]))
     numbers = pd.to_numeric(values.where(present), errors="coerce").astype(np.float64)
-    return numbers, (present & numbers.isna()).to_numpy(dtype=bool)
+    bad = (present & numbers.isna()).to_numpy(dtype=bool)
+    if not pd.api.types.is_numeric_dtype(values):
+        read = [_exactly(text, number) for text, number in zip(values, numbers, strict=True)]
+        numbers = pd.Series(read, numbers.index, np.float64)
+    return numbers, bad
+
+
+def _exactly(text: Any, number: float) -> float:
+    """``number`` as ``text`` says it: pandas before 3 reads text to within the last digit only."""
+    try:
+        return float(text) if np.isfinite(number) else number
+    except (TypeError, ValueError):
+        return number
 
 
 def _as_integer(values: pd.Series) -> tuple[pd.Series, np.ndarray]:
