@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import PointPredictions, by_point
 from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, least_share
+from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, min_share
 from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
@@ -271,7 +271,7 @@ def test_calibration_never_promises_more_for_a_lower_threshold() -> None:
     assert (np.diff(calibration.accuracy) >= 0).all()
     assert calibration.accuracy[-1] == pytest.approx(correct[:, -1].mean())
     for threshold, accuracy in zip(calibration.thresholds, calibration.accuracy, strict=True):
-        reached = correct[np.arange(300), least_share(estimates, threshold)].mean()
+        reached = correct[np.arange(300), min_share(estimates, threshold)].mean()
         assert reached >= accuracy - 1e-12
 
 

@@ -16,8 +16,8 @@ from slotool.elastic.activators.confidence import (
     ConfidenceTables,
     GridResults,
     Measure,
-    least_share,
     mean_share,
+    min_share,
     rates,
 )
 from slotool.elastic.activators.expectation import Expectation
@@ -61,7 +61,7 @@ def test_a_higher_target_never_lowers_accuracy_or_k(measure: Measure) -> None:
         for target in np.linspace(0, calibration.by_point[-1], 20):
             threshold = calibration.threshold(float(target))
             assert threshold is not None
-            chosen.append(least_share(estimates, threshold))
+            chosen.append(min_share(estimates, threshold))
             reached = held_out.correct[np.arange(len(estimates)), chosen[-1]].mean()
             assert reached >= target - 1e-12, "the threshold keeps its promise where it was calibrated"
         assert (np.diff(np.stack(chosen), axis=0) >= 0).all()
@@ -98,7 +98,7 @@ def test_k_chosen_per_input_spares_nodes_at_the_accuracy_of_a_fixed_k() -> None:
         calibration = Calibration.measure(estimates, held_out.correct, 256)
         threshold = calibration.threshold(float(calibration.by_point[-1]) - 0.02)
         assert threshold is not None
-        chosen = least_share(tables.estimate(fresh.buckets), threshold)
+        chosen = min_share(tables.estimate(fresh.buckets), threshold)
         assert fresh.correct[every, chosen].mean() >= fresh.correct[:, -1].mean() - 0.035
         spared[measure.name] = mean_share(SHARES, chosen)
     assert spared["cross-entropy"] < spared["none"]
@@ -114,7 +114,7 @@ def test_rates_spend_nodes_where_they_spare_most(seed: int, allowed: float) -> N
     lost = np.where(rng.random(lost.shape) < 0.2, rng.random(lost.shape), lost)
     costs, all_lost = np.append(SHARES, 1.0), np.column_stack([lost, np.zeros(3)])
     price = costs + all_lost / allowed
-    chosen = least_share(rates(lost, SHARES), -allowed)
+    chosen = min_share(rates(lost, SHARES), -allowed)
     np.testing.assert_allclose(price[np.arange(3), chosen], price.min(axis=1), rtol=1e-9)
 
 
@@ -124,7 +124,7 @@ def test_rates_never_fall_with_k(seed: int) -> None:
     assert (found <= 0).all()
     lost = np.sort(np.random.default_rng(seed).random((5, len(SHARES))), axis=1)[:, ::-1]
     found = rates(lost, SHARES)
-    chosen = [least_share(found, -rate) for rate in np.linspace(20, 0, 30)]
+    chosen = [min_share(found, -rate) for rate in np.linspace(20, 0, 30)]
     assert (np.diff(np.stack(chosen), axis=0) >= 0).all()
 
 

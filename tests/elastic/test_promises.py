@@ -14,7 +14,7 @@ from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import build
 from slotool.elastic.activators.build import Learnt, Settings, Subject, learn
-from slotool.elastic.activators.confidence import Calibration, CalibrationExamples, least_share
+from slotool.elastic.activators.confidence import Calibration, CalibrationExamples, min_share
 from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
@@ -114,7 +114,7 @@ def test_an_allowed_loss_is_exceeded_by_no_more_than_a_tenth_of_resplits(loss: f
         assert threshold is not None
         ways = {
             "fixed": np.full(len(correct), model.points.index(model.fixed_for(loss))),
-            "per input": least_share(estimates, threshold),
+            "per input": min_share(estimates, threshold),
         }
         for way, chosen in ways.items():
             lost = correct[:, -1].mean() - correct[np.arange(len(correct)), chosen].mean()

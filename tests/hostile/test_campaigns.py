@@ -32,7 +32,7 @@ KILLS = 6
 
 
 class CountingEngine(Engine):
-    """Answers at once; every sample is told by its campaign, its item and a running number, so that none is alike."""
+    """Answers at once; every sample is unique, and shows its campaign by `base`."""
 
     def __init__(self, settings: Settings, base: int = 0):
         self._settings, self._base = settings, base

@@ -1,4 +1,4 @@
-"""Clients that send too much, too slowly, too many at a time, or nothing more: each is told so, and none is reset."""
+"""Clients that send too much, too slowly, too many at a time, or nothing more: each gets a rejection, none a reset."""
 
 from __future__ import annotations
 

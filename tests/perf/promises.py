@@ -63,7 +63,7 @@ def _tried(
     trained: Any, mine: Any, others: Any, rows: int, shares: Any, levels: int, losses: Any
 ) -> list[tuple[str, float, float, float]]:
     """Per way and allowed loss what the other half loses, and its mean k."""
-    from slotool.elastic.activators.confidence import least_share
+    from slotool.elastic.activators.confidence import min_share
     from slotool.elastic.activators.measure_selection import select_measure
 
     selected = select_measure(trained, mine, rows, shares, levels, losses[0], 0)
@@ -75,9 +75,9 @@ def _tried(
         before = int((calibration.by_point >= calibration.by_point[-1] - loss).argmax())
         ways = {
             "fixed k, promised": np.full(len(every), fixed),
-            "k per input, promised": least_share(estimates, calibration.thresholds[level]),
+            "k per input, promised": min_share(estimates, calibration.thresholds[level]),
             "fixed k, estimated": np.full(len(every), before),
-            "k per input, estimated": least_share(
+            "k per input, estimated": min_share(
                 estimates, calibration.threshold(float(calibration.by_point[-1]) - loss) or 0.0
             ),
         }

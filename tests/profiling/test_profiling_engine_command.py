@@ -1,4 +1,4 @@
-"""What ``slotool profile --engine`` answers where it cannot do as it is told."""
+"""What ``slotool profile --engine`` answers where it cannot do what the options ask."""
 
 from __future__ import annotations
 

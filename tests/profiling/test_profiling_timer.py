@@ -1,4 +1,4 @@
-"""The timer against a clock that is told how long everything takes."""
+"""The timer against a clock that is set to how long everything takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers whose workers are lost, hang or are told to end: what probes and clients are told meanwhile."""
+"""Servers whose workers are lost, hang or end: what probes and clients get meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's connections, against a server that sends just the bytes it is told to."""
+"""The client's connections, against a server that sends exactly the bytes it was given."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.build import flat, right
-from slotool.elastic.activators.confidence import least_share, mean_share
+from slotool.elastic.activators.confidence import mean_share, min_share
 from slotool.elastic.activators.grid_evaluation import evaluate_grid, only_output
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
@@ -90,7 +90,7 @@ def aclo_sweep(
     for slack in slacks:
         threshold = model.threshold(model.target(slack))
         assert threshold is not None
-        chosen = least_share(estimates, threshold)
+        chosen = min_share(estimates, threshold)
         fixed = model.points.index(model.fixed_for(slack))
         lost = correct[every, chosen] - correct[:, -1].astype(float)
         reached = float(correct[every, chosen].mean())

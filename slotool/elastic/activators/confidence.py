@@ -237,7 +237,7 @@ class Calibration:
         # The last above every estimate: a next greater number might be one that the processor takes for zero.
         thresholds = np.concatenate([[-np.inf], values, [np.inf]])
         every, by_point = np.arange(len(correct)), correct.mean(axis=0)
-        chosen = [least_share(estimates, t) for t in thresholds]
+        chosen = [min_share(estimates, t) for t in thresholds]
         reached = np.array([correct[every, points].mean() for points in chosen])
         if expected is not None:
             by_point[:-1] = np.minimum(by_point, expected.mean(axis=0))[:-1]
@@ -249,7 +249,7 @@ class Calibration:
     def counted(self, correct: np.ndarray) -> Calibration:
         """The same with the evidence of ``correct``, bool [n, shares + 1], for the inputs of ``estimates``."""
         assert self.estimates is not None
-        levels = [least_share(self.estimates, t) for t in self.thresholds]
+        levels = [min_share(self.estimates, t) for t in self.thresholds]
         points = [np.full(len(correct), at) for at in range(correct.shape[1])]
         return replace(
             self, evidence=Evidence.count(correct, levels), evidence_by_point=Evidence.count(correct, points)
@@ -338,7 +338,7 @@ def _bounds(evidence: Evidence | None, ways: int, confidence: float) -> np.ndarr
     return evidence.bounds(confidence)
 
 
-def least_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
+def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
     """int64 [n]: index of the least share with ĉ ≥ threshold, or the number of shares (full) when there is none."""
     enough = estimates >= threshold
     return np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])

@@ -13,8 +13,8 @@ from slotool.elastic.activators.confidence import (
     Calibration,
     CalibrationExamples,
     ConfidenceTables,
-    least_share,
     mean_share,
+    min_share,
 )
 from slotool.elastic.activators.expectation import Expectation
 
@@ -65,5 +65,5 @@ def _mean_k(
     promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]
     estimated = calibration.threshold(float(calibration.by_point[-1]) - allowed_loss)
     assert estimated is not None  # the full network reaches it
-    mean_ks = [mean_share(shares, least_share(estimates, t)) for t in (promised, estimated)]
+    mean_ks = [mean_share(shares, min_share(estimates, t)) for t in (promised, estimated)]
     return mean_ks[0], mean_ks[1]

@@ -14,7 +14,7 @@ import numpy as np
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, least_share
+from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, min_share
 from slotool.elastic.activators.input_errors import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
@@ -241,7 +241,7 @@ class SloNN(ElasticModel):
             one = (x if isinstance(x, np.ndarray) else flat)[row : row + 1]
             chosen = point or self.full
             if threshold is not None:
-                chosen = self.points[least_share(self.estimates(one), threshold)[0]]
+                chosen = self.points[min_share(self.estimates(one), threshold)[0]]
             values = self.forward_numpy(one, chosen)[0]
             best = np.argsort(-values, kind="stable")[: max(p, MIN_RESCORED)]
             if self.int8 and not self.all_int8 and chosen != self.full:
@@ -331,7 +331,7 @@ class SloNN(ElasticModel):
         threshold = self._threshold(accuracy)
         if threshold is None:
             return np.full(x.shape[0], -1)
-        return least_share(self.estimates(x), threshold)
+        return min_share(self.estimates(x), threshold)
 
     @property
     def ranker(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -17,7 +18,7 @@ from slotool.serving.http.transport import CoalescingTransport
 from slotool.serving.reply import Reply
 
 
-class AnsweringProtocol(asyncio.Protocol):
+class AnsweringProtocol(asyncio.Protocol, ABC):
     """Requests for an inference are answered by the fast path, all others by the ASGI application.
 
     What reads the connection queues requests (``_enqueue``, ``_advance``), and says what comes between two of them.
@@ -40,17 +41,17 @@ class AnsweringProtocol(asyncio.Protocol):
         self._lingers = False
         self._stops = False
 
+    @abstractmethod
     def _resume(self) -> None:
         """Feed what has come while a request was being answered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _watch(self) -> None:
         """Set the deadline for what the client is to do next."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _linger(self) -> None:
         """Say no more, and read until the client has closed its side too, but not for long."""
-        raise NotImplementedError
 
     def _enqueue(self, exchange: Exchange) -> None:
         exchange.is_queued = True
