@@ -44,7 +44,7 @@ def operations() -> list[tuple[str, str, GenerationMode]]:
     """Path, method, and whether requests are as the document has them or not; the latter where there is a choice."""
     found = []
     for path, item in SCHEMA.raw_schema["paths"].items():
-        for method in set(item) - {"parameters"}:
+        for method in sorted(set(item) - {"parameters"}):
             found.append((path, method, GenerationMode.POSITIVE))
             if "parameters" in item or "requestBody" in item[method]:
                 found.append((path, method, GenerationMode.NEGATIVE))
