@@ -12,8 +12,8 @@ from slotool.cli.options import Force, Json, Out, Seed
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
-    from slotool.elastic.activators.build import Settings
-    from slotool.elastic.activators.choosing import Candidate, Plan
+    from slotool.elastic.activators.build import TableSettings
+    from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.family import Version
@@ -119,7 +119,7 @@ def build_tables(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.elastic.activators.build import Settings, Subject
+    from slotool.elastic.activators.build import TableSettings, TableSubject
     from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.rankers.registry import CANDIDATES, RANKERS
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
@@ -133,13 +133,13 @@ def build_tables(
     if not 0 < confidence < 1:
         raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
-    settings = Settings(shares, tables, bits, seed, allowed_loss)
+    settings = TableSettings(shares, tables, bits, seed, allowed_loss)
     refuse_existing(out, force)
     source, dataset, parents = _network(network, version, data)
     output = Output(as_json=json)
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
     pruned = _prune(output, source, dataset, PRUNE_LOSS if prune_loss is None else prune_loss) if prune else None
-    subject = Subject(pruned.mlp if pruned else source.mlp, dataset)
+    subject = TableSubject(pruned.mlp if pruned else source.mlp, dataset)
     if dry_run:
         _plan(output, plan(subject, rankers, settings), dataset.name)
         return
@@ -212,7 +212,7 @@ def _save(
     parents: tuple[Artifact, ...],
     source: Version,
     data: str,
-    settings: Settings,
+    settings: TableSettings,
     pruned: Pruned | None,
     force: bool,
 ) -> None:
@@ -235,7 +235,7 @@ def _save(
 def _report(
     output: Output,
     model: SloNN,
-    candidates: list[Candidate],
+    candidates: list[RankerCandidate],
     source: Version,
     test: Any,
     data: str,
@@ -282,7 +282,7 @@ def _report(
     output.result("build-tables", document, *_human(document, promise.sentences))
 
 
-def _plan(output: Output, plan: Plan, data: str) -> None:
+def _plan(output: Output, plan: BuildPlan, data: str) -> None:
     """What would be done, and how long it would take."""
     from dataclasses import asdict
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.evaluate_sweeps import Found, SweepOptions, sweeps
+from slotool.cli.evaluate_sweeps import SweepOptions, SweepReport, sweeps
 from slotool.cli.options import Force, Json, Out, cores_given, drawable, parse_numbers
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def held_out(model: ElasticModel, data: str, split: str, limit: int | None) -> t
 
 
 def _report(
-    output: Any, provenance: dict[str, Any], rows: list[dict[str, Any]], found: Found, n: int, out: Path
+    output: Any, provenance: dict[str, Any], rows: list[dict[str, Any]], found: SweepReport, n: int, out: Path
 ) -> None:
     from slotool.cli.output import duration, table
 

@@ -47,7 +47,7 @@ class SweepOptions:
 
 
 @dataclass(frozen=True)
-class Found:
+class SweepReport:
     """What a sweep adds to the document, and what a person reads of it."""
 
     document: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def sweeps(
     examples: Any,
     outcomes: OutcomeTable,
     options: SweepOptions,
-) -> Found:
+) -> SweepReport:
     """The accuracy targets, for any model that tells inputs apart; for an SLO-NN also sweeps of allowed losses."""
     from slotool.elastic.activators.assessment import Sweep
     from slotool.elastic.activators.promises import Promise
@@ -70,7 +70,7 @@ def sweeps(
     # Targets are calibrated by the first label: they promise nothing of any other metric.
     by_target = accuracy_by_target(model, examples, options.targets, outcomes) if options.metric == METRICS[0] else []
     if not by_target or not isinstance(model, SloNN):
-        return Found({"accuracy_targets": by_target})
+        return SweepReport({"accuracy_targets": by_target})
     if options.confidence is not None:
         model = model.stating(options.confidence)
     promise = Promise.of(model, options.allowed_loss)
@@ -84,7 +84,7 @@ def sweeps(
         files = _plot(swept, outcomes, options.plots)
         document["plots"] = [str(path) for path in files]
         human.append(f"drew {', '.join(str(path) for path in files)}")
-    return Found(document, tuple(human))
+    return SweepReport(document, tuple(human))
 
 
 def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:

@@ -63,7 +63,7 @@ def train_multilabel(
 ) -> Version:
     """A network trained on the training split by softmax cross-entropy, an example's weight shared by its labels.
 
-    With many labels the softmax is sampled, see ``Candidates``. The number of epochs is fixed beforehand, so the
+    With many labels the softmax is sampled, see ``SampledLabels``. The number of epochs is fixed beforehand, so the
     returned version's ``scores`` (``validation_precision_at_1``, ``test_precision_at_5`` …) are held out. Same seed and
     threads, same weights on one machine.
     Raises ``InputError`` for fewer than one epoch or unit.
@@ -115,7 +115,7 @@ class RowAdam:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class SampledLabels:
     """The labels that one batch's softmax runs over.
 
     ``rows``: int64 [c], or None for all. ``log_chance``: float32 [c], the logarithm of each one's chance to be among
@@ -131,7 +131,7 @@ class Candidates:
     positions: Tensor
 
     @classmethod
-    def draw(cls, labels: LabelSets, shares: np.ndarray, rng: np.random.Generator) -> Candidates:
+    def draw(cls, labels: LabelSets, shares: np.ndarray, rng: np.random.Generator) -> SampledLabels:
         """For a batch's ``labels``; ``shares``: float64 [classes], the share of all examples that have a label."""
         classes = len(shares)
         if classes <= FEW_LABELS:
@@ -144,7 +144,7 @@ class Candidates:
 
 @torch.no_grad()
 def label_gradients(
-    hidden: Tensor, labels: Tensor, sets: LabelSets, candidates: Candidates
+    hidden: Tensor, labels: Tensor, sets: LabelSets, candidates: SampledLabels
 ) -> tuple[float, Tensor, Tensor]:
     """Cross-entropy between each example's labels, equally likely, and the softmax of its scores; mean over examples.
 
@@ -201,7 +201,7 @@ class _Trainer:
 
     def step(self, batch: MultiLabelSplit, learning_rate: float) -> None:
         columns, product = _product(batch.x)
-        candidates = Candidates.draw(batch.y, self.label_shares, self.rng)
+        candidates = SampledLabels.draw(batch.y, self.label_shares, self.rng)
         features, bias, labels = self.features.leaf(columns), self.bias.leaf(), self.labels.leaf(candidates.rows)
         hidden = functional.dropout(torch.relu(product(features) + bias), DROPOUT)
         _, by_hidden, by_label = label_gradients(hidden, labels, batch.y, candidates)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slotool.elastic.activators.session import CompiledSession
 
 
-class Answer(NamedTuple):
+class ExampleInference(NamedTuple):
     """``label(i)``: the best label of example i; ``taken()``: the point that the last one was answered at."""
 
     label: Callable[[int], int]
@@ -45,7 +45,7 @@ class Queries:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def answer(self, point: OperatingPoint | None = None, *, accuracy: float | None = None) -> Answer:
+    def answer(self, point: OperatingPoint | None = None, *, accuracy: float | None = None) -> ExampleInference:
         """What gives the best label of an example at ``point``, or at the least k expected to reach ``accuracy``.
 
         Everything that can be settled beforehand is. Raises ``InputError`` for a point the model does not have, and
@@ -57,12 +57,12 @@ class Queries:
         if isinstance(model, SloNN):
             session = model.compiled_session(1, point=point, accuracy=accuracy)
             label = (lambda i: session.sparse(*rows[i])[0]) if self._csr else (lambda i: session.dense(rows[i])[0])
-            return Answer(label, lambda: session.taken)
+            return ExampleInference(label, lambda: session.taken)
         if accuracy is not None:
             raise InputError(f"{model.name} cannot estimate accuracy per input, so it takes no accuracy target")
         chosen = point or model.full
         model.require(chosen)
-        return Answer(lambda i: int(model.top(rows[i], point=chosen)[0][0, 0]), lambda: chosen)
+        return ExampleInference(lambda i: int(model.top(rows[i], point=chosen)[0][0, 0]), lambda: chosen)
 
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
         """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out.

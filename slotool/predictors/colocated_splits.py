@@ -8,7 +8,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.splits import MIN_DEV_ROWS, Split, split_each, split_known
+from slotool.predictors.splits import MIN_DEV_ROWS, RowSplit, split_each, split_known
 
 # Source: inference-latency-prediction, 5.2: 70-15-15.
 DEV_SHARE = 0.15
@@ -16,12 +16,12 @@ FOLDS = 10
 RANDOM_PAIRS, NEW_PAIRS, NEW_NETWORKS, TRIOS = "pairs, random", "pairs unseen", "network unseen", "trios from pairs"
 
 
-def random_colocated_split(colocations: Sequence[Colocation], seed: int) -> Split:
+def random_colocated_split(colocations: Sequence[Colocation], seed: int) -> RowSplit:
     """70-15-15 of all rows, in co-locations of each size. Raises ``InputError`` when the dev set would be too small."""
     return _split_at_random(colocations, np.arange(len(colocations)), np.random.default_rng(seed))
 
 
-def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, list[Split]]:
+def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, list[RowSplit]]:
     """By protocol, splits whose test sets are scored as one. Protocols that the co-locations do not allow are absent.
 
     ``pairs, random``: 70-15-15 of the pairs, five times. ``pairs unseen``: ten folds of pairs, no pair of the test set
@@ -30,7 +30,7 @@ def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, 
     """
     sizes = np.array([len(colocation) for colocation in colocations])
     pairs, trios = np.flatnonzero(sizes == 2), np.flatnonzero(sizes == 3)
-    makers: dict[str, Callable[[], list[Split]]] = {
+    makers: dict[str, Callable[[], list[RowSplit]]] = {
         RANDOM_PAIRS: lambda: [
             _split_at_random(colocations, pairs, np.random.default_rng(seed + i)) for i in range(FOLDS // 2)
         ],
@@ -47,7 +47,7 @@ def colocated_splits(colocations: Sequence[Colocation], seed: int) -> dict[str, 
     return found
 
 
-def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: np.random.Generator) -> Split:
+def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: np.random.Generator) -> RowSplit:
     sizes = np.array([len(colocations[i]) for i in rows])
     groups = [rows[sizes == size] for size in np.unique(sizes)]
     split = split_each(groups, lambda count: round(DEV_SHARE * count), rng)
@@ -59,7 +59,7 @@ def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: n
     return split
 
 
-def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[Split]:
+def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[RowSplit]:
     names = ["+".join(sorted(colocations[i].member_ids)) for i in pairs]
     different = np.random.default_rng(seed).permutation(sorted(set(names)))
     if len(different) < FOLDS:
@@ -69,7 +69,7 @@ def _new_pairs(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) 
     return [_learnt_from(pairs[folds != i], pairs[folds == i], seed) for i in range(FOLDS)]
 
 
-def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[Split]:
+def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: int) -> list[RowSplit]:
     networks = sorted({colocations[i].subject.id for i in pairs})
     splits = []
     for network in networks:
@@ -79,5 +79,5 @@ def _new_networks(colocations: Sequence[Colocation], pairs: np.ndarray, seed: in
     return splits
 
 
-def _learnt_from(rows: np.ndarray, test: np.ndarray, seed: int) -> Split:
+def _learnt_from(rows: np.ndarray, test: np.ndarray, seed: int) -> RowSplit:
     return split_known(rows, test, DEV_SHARE, seed, "co-locations")

@@ -20,7 +20,7 @@ from slotool.predictors.colocations import Colocation
 from slotool.predictors.earlier_format import holds
 from slotool.predictors.labels import SETTING_COLUMNS, Setting, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
-from slotool.predictors.splits import Split
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained import COLOCATED, KIND, PREDICTIONS, SCORES, SOLO, Predictions, TrainedPredictor
 from slotool.predictors.training import AUTO
 
@@ -35,7 +35,7 @@ class ColocatedRun:
     None where it cannot take such co-locations."""
 
     labelled: LabelledColocations
-    split: Split
+    split: RowSplit
     trained: Mapping[str, TrainedPredictor[Colocation]]
     held_out: Mapping[str, PredictionsTable]
     protocols: Mapping[str, Mapping[str, Score | None]]
@@ -81,8 +81,8 @@ class ColocatedRun:
 def train_colocated(
     makers: Makers,
     labelled: LabelledColocations,
-    split: Split,
-    protocols: Mapping[str, Sequence[Split]],
+    split: RowSplit,
+    protocols: Mapping[str, Sequence[RowSplit]],
     *,
     model: str = AUTO,
     seed: int = 0,
@@ -118,7 +118,7 @@ def _maker_of(
 
 
 def _scores(
-    make: Callable[[], Predictor[Colocation]], labelled: LabelledColocations, splits: Sequence[Split], seed: int
+    make: Callable[[], Predictor[Colocation]], labelled: LabelledColocations, splits: Sequence[RowSplit], seed: int
 ) -> Score | None:
     """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
     take none."""

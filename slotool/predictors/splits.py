@@ -23,14 +23,14 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class Split:
+class RowSplit:
     """Row numbers, int64, sorted; no row is in two of them."""
 
     train: np.ndarray
     dev: np.ndarray
     test: np.ndarray
 
-    def fewer(self, labels: int, seed: int) -> Split:
+    def fewer(self, labels: int, seed: int) -> RowSplit:
         """The same test rows, but ``labels`` rows to learn from, training and dev set in the proportion they have here.
 
         Of one seed, a smaller one's rows are among a larger one's. Raises ``InputError`` for more labels than there
@@ -45,10 +45,10 @@ class Split:
         dev = max(MIN_DEV_ROWS, round(labels * len(self.dev) / there))
         rng = np.random.default_rng(seed)
         train_rows, dev_rows = (rng.permutation(rows) for rows in (self.train, self.dev))
-        return Split(np.sort(train_rows[: labels - dev]), np.sort(dev_rows[:dev]), self.test)
+        return RowSplit(np.sort(train_rows[: labels - dev]), np.sort(dev_rows[:dev]), self.test)
 
 
-def paper_split(kinds: Sequence[str], seed: int) -> Split:
+def paper_split(kinds: Sequence[str], seed: int) -> RowSplit:
     """Random split of rows whose networks are of these kinds.
 
     MLPs alone 80-10-10, CNNs (or another kind) alone 70-15-15, several kinds 85-7.5-7.5 with as many of each kind in
@@ -63,7 +63,7 @@ def paper_split(kinds: Sequence[str], seed: int) -> Split:
     return split_each(groups, lambda _: per_kind, np.random.default_rng(seed))
 
 
-def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng: np.random.Generator) -> Split:
+def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng: np.random.Generator) -> RowSplit:
     """Random split of the rows of each group: as many in the dev set, and in the test set, as ``held_out`` says for a
     group of that size."""
     train, dev, test = [], [], []
@@ -72,12 +72,12 @@ def split_each(groups: Sequence[np.ndarray], held_out: Callable[[int], int], rng
         dev.append(rows[:held])
         test.append(rows[held : 2 * held])
         train.append(rows[2 * held :])
-    return Split(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
+    return RowSplit(*(np.sort(np.concatenate(part)) for part in (train, dev, test)))
 
 
 def split_known(
     known: np.ndarray, test: np.ndarray, dev_share: float, seed: int, what: str = "labelled graphs"
-) -> Split:
+) -> RowSplit:
     """Train and dev set from the ``known`` rows, ``dev_share`` of them dev, for a given test set.
 
     Raises ``InputError`` when the rows are too few, or none are to test on.
@@ -86,10 +86,10 @@ def split_known(
     dev = max(MIN_DEV_ROWS, round(dev_share * len(rows)))
     if len(rows) < 2 * dev or not len(test):
         raise InputError(f"too few {what} to learn from: {len(rows)}, of which {dev} would be the dev set")
-    return Split(np.sort(rows[dev:]), np.sort(rows[:dev]), test)
+    return RowSplit(np.sort(rows[dev:]), np.sort(rows[:dev]), test)
 
 
-def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """``paper_split`` of each kind alone, under its name, and of ``all`` where there are several.
 
     A kind too scarce to be split alone is only among all.
@@ -103,11 +103,11 @@ def random_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split
         if round(DEV_SHARE.get(kind, DEV_SHARE_OTHER) * counts[kind]) >= MIN_DEV_ROWS:
             rows = np.flatnonzero(kinds == kind)
             alone = paper_split([kind] * len(rows), seed)
-            splits[kind] = Split(rows[alone.train], rows[alone.dev], rows[alone.test])
+            splits[kind] = RowSplit(rows[alone.train], rows[alone.dev], rows[alone.test])
     return {**splits, ALL: paper_split(kinds.tolist(), seed)}
 
 
-def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """Learn from the shallower networks of each kind, predict its deepest, about a fifth.
 
     Depth is the most operators with weights that lie on one path.
@@ -115,7 +115,7 @@ def depth_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
     return {ALL: _beyond(graphs, [depth_of(graph) for graph in graphs], "depth", seed)}
 
 
-def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """Learn from the narrower networks of each kind, predict its widest, about a fifth.
 
     Width is the most units or channels that an operator with weights puts out.
@@ -123,7 +123,7 @@ def width_split(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
     return {ALL: _beyond(graphs, [width_of(graph) for graph in graphs], "width", seed)}
 
 
-def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """For each kind: learn from the others and predict it. Raises ``InputError`` when all are of one kind."""
     kinds = np.array([graph.kind for graph in graphs], dtype=object)
     found = sorted(set(kinds.tolist()))
@@ -134,7 +134,7 @@ def family_splits(graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split
     return {f"{kind} unseen": _learnt_from(kinds != kind, seed) for kind in found}
 
 
-PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, Split]]] = {
+PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, RowSplit]]] = {
     "random": random_splits,
     "depth": depth_split,
     "width": width_split,
@@ -142,7 +142,7 @@ PROTOCOLS: dict[str, Callable[[Sequence[OperatorGraph], int], dict[str, Split]]]
 }
 
 
-def splits_of(protocol: str, graphs: Sequence[OperatorGraph], seed: int) -> dict[str, Split]:
+def splits_of(protocol: str, graphs: Sequence[OperatorGraph], seed: int) -> dict[str, RowSplit]:
     """The splits, by name, of one of ``PROTOCOLS``. The dev set always comes from the side that is learnt from.
 
     Raises ``InputError`` for a protocol that there is none of, or that these networks do not allow.
@@ -152,7 +152,7 @@ def splits_of(protocol: str, graphs: Sequence[OperatorGraph], seed: int) -> dict
     return PROTOCOLS[protocol](graphs, seed)
 
 
-def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, seed: int) -> Split:
+def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, seed: int) -> RowSplit:
     """Test on what is larger than a limit of its kind, the limit that leaves nearest to ``BEYOND_SHARE`` beyond it."""
     kinds = np.array([graph.kind for graph in graphs], dtype=object)
     size = np.array(sizes)
@@ -168,7 +168,7 @@ def _beyond(graphs: Sequence[OperatorGraph], sizes: Sequence[int], what: str, se
     return _learnt_from(seen, seed)
 
 
-def _learnt_from(seen: np.ndarray, seed: int) -> Split:
+def _learnt_from(seen: np.ndarray, seed: int) -> RowSplit:
     """Train and dev set from the rows ``seen``, a tenth of them dev; all others are the test set."""
     return split_known(np.flatnonzero(seen), np.flatnonzero(~seen), 0.10, seed)
 

@@ -18,7 +18,7 @@ from slotool.errors import GraphError, InputError, RunError
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledGraphs
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score, mean_score
-from slotool.predictors.splits import PROTOCOLS, Split, splits_of
+from slotool.predictors.splits import PROTOCOLS, RowSplit, splits_of
 from slotool.predictors.trained import TrainedPredictor
 from slotool.profiling.journal import Journal
 from slotool.tables import Column, Schema, Table
@@ -50,7 +50,7 @@ class Task:
     protocol: str
     split: str
     seed: int
-    rows: Split
+    rows: RowSplit
 
     @property
     def labels(self) -> int:

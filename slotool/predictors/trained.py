@@ -21,7 +21,7 @@ from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.scoring import PredictionsTable
-from slotool.predictors.splits import Split
+from slotool.predictors.splits import RowSplit
 from slotool.tables import LatencyTable
 
 KIND = "predictor"
@@ -154,7 +154,7 @@ class TrainedPredictor(Generic[Asked]):
         cls,
         predictor: Predictor[Asked],
         labelled: Labelled[Asked],
-        split: Split,
+        split: RowSplit,
         *,
         seed: int,
         progress: Callable[[str], None] | None = None,
@@ -255,7 +255,7 @@ class TrainedPredictor(Generic[Asked]):
         self,
         make: Callable[[], Predictor[Asked]],
         labelled: Labelled[Asked],
-        split: Split,
+        split: RowSplit,
         *,
         seed: int,
         progress: Callable[[str], None] | None = None,

@@ -11,7 +11,7 @@ from slotool.artifacts import create_artifact
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledGraphs
 from slotool.predictors.scoring import PredictionsTable
-from slotool.predictors.splits import Split
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.trained import KIND, PREDICTIONS, SCORES, TrainedPredictor
 
 AUTO = "auto"
@@ -22,7 +22,7 @@ class TrainingRun:
     """``trained`` and ``held_out`` (the test set) by predictor name; ``chosen`` is the name of the one to keep."""
 
     labelled: LabelledGraphs
-    split: Split
+    split: RowSplit
     trained: Mapping[str, TrainedPredictor]
     held_out: Mapping[str, PredictionsTable]
     chosen: str
@@ -55,7 +55,7 @@ class TrainingRun:
 def train_and_score(
     candidates: Sequence[Predictor],
     labelled: LabelledGraphs,
-    split: Split,
+    split: RowSplit,
     *,
     model: str | Sequence[str] = AUTO,
     seed: int = 0,

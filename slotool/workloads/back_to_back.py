@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slotool.elastic.queries import Answer, Queries
+from slotool.elastic.queries import ExampleInference, Queries
 from slotool.machine import machine_id
 from slotool.process import collector_off
 from slotool.scheduling import CannotMeet, CoRunnerEstimator, Lcao
@@ -95,7 +95,7 @@ def aclo(accuracy: float, queries: Queries) -> Strategy:
 def lcao(
     chooser: Lcao,
     deadline_us: float,
-    answers: Mapping[OperatingPoint, Answer],
+    answers: Mapping[OperatingPoint, ExampleInference],
     co_runners: int | CoRunnerEstimator,
 ) -> Strategy:
     """Each query at the greatest k in time; choosing is part of its latency. ``co_runners``: β, given or estimated."""

@@ -11,7 +11,7 @@ import torch
 from slotool.data import Dataset, load_dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import importers
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.activators.slo_nn import SloNN
@@ -44,14 +44,14 @@ def trained() -> Version:
 
 @lru_cache(maxsize=len(RANKERS))
 def digits_model(ranker: str = "centred-freehash") -> SloNN:
-    return build("digits", Subject(mlp_of(trained()), digits()), ranker, Settings(SHARES))
+    return build("digits", TableSubject(mlp_of(trained()), digits()), ranker, TableSettings(SHARES))
 
 
 @lru_cache(maxsize=8)
 def random_model(units: tuple[int, ...] = (24, 40, 16), classes: int = 5, tables: int = 3, bits: int = 3) -> SloNN:
     """A network of random weights with tables of random inputs: exercises shapes that digits does not have."""
     network, data = random_mlp(units, classes), random_data(units, classes)
-    return build("random", Subject(network, data), "centred-freehash", Settings(SHARES, tables, bits))
+    return build("random", TableSubject(network, data), "centred-freehash", TableSettings(SHARES, tables, bits))
 
 
 def random_mlp(units: tuple[int, ...], classes: int) -> MLP:

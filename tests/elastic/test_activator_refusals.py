@@ -14,7 +14,7 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.elastic.activators import importers
-from slotool.elastic.activators.build import Settings, Subject
+from slotool.elastic.activators.build import TableSettings, TableSubject
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.errors import ArtifactError, InputError
@@ -122,19 +122,19 @@ def test_too_little_data_other_data_and_bad_data_are_refused() -> None:
     data, network = digits(), mlp_of(trained())
     few = replace(data, train=Split(data.train.x[:20], data.train.y[:20]))
     with pytest.raises(InputError, match="20 train examples are too few"):
-        Subject(network, few)
+        TableSubject(network, few)
     poisoned = data.validation.x.copy()
     poisoned[0, 0, 0, 0] = np.nan
     with pytest.raises(InputError, match="the validation examples hold NaN"):
-        Subject(network, replace(data, validation=Split(poisoned, data.validation.y)))
+        TableSubject(network, replace(data, validation=Split(poisoned, data.validation.y)))
     with pytest.raises(InputError, match=r"the network takes inputs \(3, 2, 2\)"):
-        Subject(random_model().mlp, data)
+        TableSubject(random_model().mlp, data)
 
 
 @pytest.mark.parametrize("shares", [(), (0.0,), (1.0,), (1.5,), (0.5, 0.1), (0.5, 0.5), (float("nan"),)])
 def test_a_k_grid_must_be_ascending_fractions(shares: tuple[float, ...]) -> None:
     with pytest.raises(InputError, match="k must be ascending fractions between 0 and 1"):
-        Settings(shares)
+        TableSettings(shares)
 
 
 def test_tables_built_for_other_weights_are_refused(tmp_path: Path) -> None:

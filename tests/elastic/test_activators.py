@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.activator import node_count
 from slotool.elastic.activators.assessment import PointPredictions, by_point
-from slotool.elastic.activators.build import Settings, Subject, build
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, closeness, min_share
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
+from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration, closeness, min_share
 from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, NodeScores
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHash
@@ -233,7 +233,7 @@ def test_tables_take_less_than_a_tenth_of_the_network() -> None:
 def test_same_seed_same_tables_and_another_seed_others() -> None:
     network = mlp_of(trained())
     nodes = [
-        build("m", Subject(network, digits()), "freehash", Settings((0.5,), seed=seed))
+        build("m", TableSubject(network, digits()), "freehash", TableSettings((0.5,), seed=seed))
         .activators[0]
         .ranker.nodes.tolist()
         for seed in (3, 3, 4)
@@ -267,7 +267,7 @@ def test_calibration_never_promises_more_for_a_lower_threshold() -> None:
     rng = np.random.default_rng(0)
     estimates = np.sort(rng.normal(size=(300, 3)), axis=1)
     correct = rng.random((300, 4)) < (0.5 + 0.12 * np.arange(4))
-    calibration = Calibration.measure(estimates, correct)
+    calibration = ThresholdCalibration.measure(estimates, correct)
     assert (np.diff(calibration.accuracy) >= 0).all()
     assert calibration.accuracy[-1] == pytest.approx(correct[:, -1].mean())
     for threshold, accuracy in zip(calibration.thresholds, calibration.accuracy, strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data import load_dataset
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.family import Family, Version
@@ -75,7 +75,7 @@ def test_bad_examples(slotool: Slotool, tmp_path: Path, train: str, expected: st
 
 def test_tables_of_other_weights(slotool: Slotool, tmp_path: Path) -> None:
     mlp = network((1, 8, 8))
-    model = build("m", Subject(mlp, load_dataset("digits")), "freehash", Settings((0.5,), bits=2))
+    model = build("m", TableSubject(mlp, load_dataset("digits")), "freehash", TableSettings((0.5,), bits=2))
     model.save(tmp_path / "good", config={}, seed=0)
     good = open_artifact(tmp_path / "good")
     weights = good.tensors(WEIGHTS_FILE)

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
 
-from slotool.elastic.activators.build import Settings, Subject, build, learn
-from slotool.elastic.activators.choosing import CLOSE, Candidate, choose, plan, steps
+from slotool.elastic.activators.build import TableSettings, TableSubject, build, learn
+from slotool.elastic.activators.choosing import CLOSE, RankerCandidate, choose, plan, steps
 from slotool.elastic.activators.rankers.registry import CANDIDATES
 
 
 def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
     calls: list[None] = []
-    subject, chosen = Subject(mlp_of(trained()), digits(), lambda: calls.append(None)), Settings((0.3, 0.5, 0.9))
+    subject, chosen = (
+        TableSubject(mlp_of(trained()), digits(), lambda: calls.append(None)),
+        TableSettings((0.3, 0.5, 0.9)),
+    )
     model, candidates = choose("m", subject, CANDIDATES, chosen)
     assert len(calls) == steps(subject, CANDIDATES, chosen)
     assert [candidate.ranker for candidate in candidates] == list(CANDIDATES)
@@ -23,7 +26,7 @@ def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
         c.ranker for c in candidates if c.read_bytes <= CLOSE * min(other.read_bytes for other in candidates)
     }
     assert by_name[model.ranker].chosen_bytes == min(candidate.chosen_bytes for candidate in tried)
-    alone = Candidate.of(subject, learn(subject, model.ranker, chosen)).calibrated(model)
+    alone = RankerCandidate.of(subject, learn(subject, model.ranker, chosen)).calibrated(model)
     assert by_name[model.ranker] == alone
     for candidate in candidates:
         assert candidate.accuracy >= candidate.full_accuracy - 0.002
@@ -31,8 +34,8 @@ def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
 
 def test_every_candidate_learns_from_all_examples_and_the_best_is_what_build_makes() -> None:
     """A sample would select_measure rankers of many buckets by a part of their buckets."""
-    data, chosen = random_data((32,), 300), Settings(SHARES, bits=4)
-    subject = Subject(random_mlp((32,), 300), data)
+    data, chosen = random_data((32,), 300), TableSettings(SHARES, bits=4)
+    subject = TableSubject(random_mlp((32,), 300), data)
     model, candidates = choose("m", subject, ("freehash", "clusters"), chosen)
     assert [candidate.examples for candidate in candidates] == [len(data.train)] * 2
     built = {c.ranker: build("m", subject, c.ranker, chosen) for c in candidates}
@@ -46,8 +49,8 @@ def test_every_candidate_learns_from_all_examples_and_the_best_is_what_build_mak
 
 
 def test_a_plan_says_what_would_be_done() -> None:
-    subject = Subject(mlp_of(trained()), digits())
-    made = plan(subject, ("freehash",), Settings((0.3, 0.5)))
+    subject = TableSubject(mlp_of(trained()), digits())
+    made = plan(subject, ("freehash",), TableSettings((0.3, 0.5)))
     assert made.layers == {layer.name: 112 for layer in subject.mlp.layers[:2]}
     assert (made.k, made.rankers, made.examples) == ((0.3, 0.5), ("freehash",), len(digits().train))
     assert 0 < made.predicted_s < 3600

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from slotool.elastic.activators.confidence import (
     MEASURES,
-    Calibration,
     CalibrationExamples,
     ConfidenceTables,
     GridResults,
     Measure,
+    ThresholdCalibration,
     mean_share,
     min_share,
     rates,
@@ -54,7 +54,7 @@ def tried(measure: Measure, seed: int = 0, n: int = 400) -> tuple[ConfidenceTabl
 def test_a_higher_target_never_lowers_accuracy_or_k(measure: Measure) -> None:
     for seed in range(5):
         _, estimates, held_out = tried(measure, seed)
-        calibration = Calibration.measure(estimates, held_out.correct)
+        calibration = ThresholdCalibration.measure(estimates, held_out.correct)
         assert (np.diff(calibration.thresholds) > 0).all()
         assert (np.diff(calibration.accuracy) >= 0).all()
         chosen = []
@@ -95,7 +95,7 @@ def test_k_chosen_per_input_spares_nodes_at_the_accuracy_of_a_fixed_k() -> None:
     spared = {}
     for measure in MEASURES:
         tables, estimates, held_out = tried(measure, n=8_000)
-        calibration = Calibration.measure(estimates, held_out.correct, 256)
+        calibration = ThresholdCalibration.measure(estimates, held_out.correct, 256)
         threshold = calibration.threshold(float(calibration.by_point[-1]) - 0.02)
         assert threshold is not None
         chosen = min_share(tables.estimate(fresh.buckets), threshold)
@@ -186,9 +186,9 @@ def test_of_what_is_counted_and_what_is_expected_the_lower_is_promised() -> None
         results, correct = unlike(600, np.random.default_rng(seed))
         estimates = np.random.default_rng(seed + 10).random((600, 1))
         expected = Expectation.learn(results, correct).of(results)
-        counted = Calibration.measure(estimates, correct, 16)
-        both = Calibration.measure(estimates, correct, 16, expected)
+        counted = ThresholdCalibration.measure(estimates, correct, 16)
+        both = ThresholdCalibration.measure(estimates, correct, 16, expected)
         assert (both.accuracy <= counted.accuracy).all()
-        assert (both.accuracy[:-1] <= Calibration.measure(estimates, expected, 16).accuracy[:-1] + 1e-12).all()
+        assert (both.accuracy[:-1] <= ThresholdCalibration.measure(estimates, expected, 16).accuracy[:-1] + 1e-12).all()
         assert both.by_point[-1] == both.accuracy[-1] == counted.by_point[-1]
         assert both.by_point[0] == pytest.approx(min(correct[:, 0].mean(), expected[:, 0].mean()))

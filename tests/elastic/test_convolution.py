@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.kernels.compiled import Compiled
 from slotool.elastic.activators.mlp import MLP
@@ -64,7 +64,7 @@ def data() -> Dataset:
 
 @cache
 def model(ranker: str = "clusters") -> SloNN:
-    return build("cnn", Subject(usual().mlp, data()), ranker, Settings((0.3, 0.5, 0.8)))
+    return build("cnn", TableSubject(usual().mlp, data()), ranker, TableSettings((0.3, 0.5, 0.8)))
 
 
 class TestConvolutionalModel(ElasticModelConformance):

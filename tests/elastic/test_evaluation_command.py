@@ -61,7 +61,7 @@ def trained(synthetic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(trained: Path) -> dict[str, Path]:
     """The artifacts of two rankers, by ``build-tables``' own steps but for its test-set report."""
-    from slotool.elastic.activators.build import Settings, Subject, build
+    from slotool.elastic.activators.build import TableSettings, TableSubject, build
     from slotool.elastic.family import Family
 
     source = Family.load(open_artifact(trained)).versions[0]
@@ -69,7 +69,7 @@ def built(trained: Path) -> dict[str, Path]:
     paths = {}
     for ranker in ("clusters", "centred-freehash"):
         paths[ranker] = trained.with_name(ranker)
-        model = build(ranker, Subject(source.mlp, data), ranker, Settings())
+        model = build(ranker, TableSubject(source.mlp, data), ranker, TableSettings())
         model.save(paths[ranker], config={"data": data.source}, seed=0)
     return paths
 

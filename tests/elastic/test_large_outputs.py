@@ -14,7 +14,7 @@ from slotool.artifacts import open_artifact
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.elastic import load_model
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.confidence import MEASURES, MIN_PROBABILITY, closeness
 from slotool.elastic.activators.full_outputs import FullOutputs
 from slotool.elastic.activators.grid_evaluation import evaluate_grid
@@ -64,7 +64,7 @@ def data() -> MultiLabelDataset:
 
 @lru_cache(maxsize=len(RANKERS))
 def model(ranker: str = "clusters") -> SloNN:
-    return build("topics", Subject(network(), data()), ranker, Settings())
+    return build("topics", TableSubject(network(), data()), ranker, TableSettings())
 
 
 def pairs(x: csr_matrix) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -256,7 +256,7 @@ def test_what_cannot_be_answered_is_refused_and_leaves_nothing_behind() -> None:
 
 
 def test_fewer_nodes_than_labels_asked_for_leave_places_empty() -> None:
-    built = build("tiny", Subject(network(), data()), "clusters", Settings((2 / LABELS, 0.01)))
+    built = build("tiny", TableSubject(network(), data()), "clusters", TableSettings((2 / LABELS, 0.01)))
     labels, scores = built.top(data().test.x[:5], 4, point=OperatingPoint.of(k=2 / LABELS))
     assert (labels[:, :2] >= 0).all()
     assert (labels[:, 2:] == -1).all()

@@ -17,7 +17,7 @@ from slotool.data import LabelSets, MultiLabelDataset, MultiLabelSplit, load_mul
 from slotool.elastic import load_model, multilabel_training, precision
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.family import Family, Version
-from slotool.elastic.multilabel_training import Candidates, RowAdam, label_gradients, train_multilabel
+from slotool.elastic.multilabel_training import RowAdam, SampledLabels, label_gradients, train_multilabel
 from slotool.elastic.precision import precision_at, score, top_labels
 from slotool.errors import InputError
 from slotool.tables import FULL
@@ -90,7 +90,7 @@ def test_the_sampled_partition_function_is_unbiased() -> None:
     for _ in range(draws):
         held = [np.flatnonzero(rng.random(classes) < shares).astype(np.int32) for _ in range(examples)]
         labels = LabelSets(np.cumsum([0, *map(len, held)]), np.concatenate(held))
-        candidates = Candidates.draw(labels, shares, rng)
+        candidates = SampledLabels.draw(labels, shares, rng)
         assert candidates.rows is not None
         assert candidates.log_chance is not None
         assert np.array_equal(candidates.rows[candidates.positions], labels.indices)
@@ -106,7 +106,7 @@ def test_loss_and_gradients_are_those_of_automatic_differentiation(sampled: bool
     hidden, labels, log_chance = torch.rand(2, 3), torch.randn(5, 4), torch.rand(5).log()
     hidden.requires_grad_()
     labels.requires_grad_()
-    candidates = Candidates(None, log_chance if sampled else None, torch.from_numpy(sets.indices.astype(np.int64)))
+    candidates = SampledLabels(None, log_chance if sampled else None, torch.from_numpy(sets.indices.astype(np.int64)))
     wanted = torch.tensor([[0, 0.5, 0, 0, 0.5], [1, 0, 0, 0, 0]])
     scores = hidden @ labels[:, :-1].T + labels[:, -1]
     loss = torch.nn.functional.cross_entropy(scores - log_chance * (wanted == 0) * sampled, wanted)

@@ -13,9 +13,9 @@ from activator_subjects import digits, digits_model, mlp_of, trained
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import build
-from slotool.elastic.activators.build import Learnt, Settings, Subject, learn
-from slotool.elastic.activators.confidence import Calibration, CalibrationExamples, min_share
-from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
+from slotool.elastic.activators.build import Learnt, TableSettings, TableSubject, learn
+from slotool.elastic.activators.confidence import CalibrationExamples, ThresholdCalibration, min_share
+from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
@@ -59,10 +59,10 @@ def test_how_many_examples_are_needed_is_where_the_bound_is_met() -> None:
 
 
 def test_a_lucky_small_k_behind_one_that_fails_is_not_taken() -> None:
-    evidence = Evidence(5_000, np.array([2, 60, 3, 0]), np.array([2, 0, 1, 0]))
+    evidence = DiscordantPairs(5_000, np.array([2, 60, 3, 0]), np.array([2, 0, 1, 0]))
     bounds = evidence.bounds()
     assert bounds[0] == bounds[1] > bounds[2] > bounds[3] == 0
-    assert Evidence(5_000, evidence.lost[[0, 2, 3]], evidence.gained[[0, 2, 3]]).bounds()[0] < bounds[0]
+    assert DiscordantPairs(5_000, evidence.lost[[0, 2, 3]], evidence.gained[[0, 2, 3]]).bounds()[0] < bounds[0]
 
 
 @lru_cache(maxsize=1)
@@ -71,15 +71,21 @@ def halves() -> tuple[Dataset, SloNN, Learnt]:
     data = digits()
     pool = Split(*(np.concatenate([getattr(data.validation, of), getattr(data.test, of)]) for of in ("x", "y")))
     pooled = replace(data, validation=pool, test=pool)
-    subject = Subject(mlp_of(trained()), data)
-    return pooled, digits_model(), learn(subject, "clusters", Settings((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
+    subject = TableSubject(mlp_of(trained()), data)
+    return (
+        pooled,
+        digits_model(),
+        learn(subject, "clusters", TableSettings((0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9))),
+    )
 
 
 @lru_cache(maxsize=1)
 def examples_of_training() -> CalibrationExamples:
     """The same for all resplits, which divide other examples."""
     pooled, _, learnt = halves()
-    return build.calibration_examples(Subject(mlp_of(trained()), pooled), learnt.activators, learnt.shares, "train")
+    return build.calibration_examples(
+        TableSubject(mlp_of(trained()), pooled), learnt.activators, learnt.shares, "train"
+    )
 
 
 @lru_cache(maxsize=RESPLITS)
@@ -89,7 +95,7 @@ def resplit(seed: int) -> tuple[SloNN, np.ndarray, np.ndarray]:
     n, trained_examples, plain = len(pooled.validation), examples_of_training(), build.calibration_examples
 
     def calibration_examples(
-        subject: Subject, activators: Any, shares: Any, split: str, *others: Any
+        subject: TableSubject, activators: Any, shares: Any, split: str, *others: Any
     ) -> CalibrationExamples:
         return trained_examples if split == "train" else plain(subject, activators, shares, split, *others)
 
@@ -97,7 +103,7 @@ def resplit(seed: int) -> tuple[SloNN, np.ndarray, np.ndarray]:
     mine, others = (pooled.validation.take(half) for half in (order[: n // 2], order[n // 2 :]))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(build, "calibration_examples", calibration_examples)
-        subject = Subject(mlp_of(trained()), replace(pooled, validation=mine))
+        subject = TableSubject(mlp_of(trained()), replace(pooled, validation=mine))
         model = build.with_confidence("m", subject, learnt, 0)
     answers = np.stack([model.forward(others.x, point).argmax(axis=1) for point in model.points], axis=1)
     return model, build.right(answers, others.y), model.estimates(others.x)
@@ -151,14 +157,16 @@ def test_too_few_examples_promise_all_nodes_and_say_how_many_are_needed() -> Non
 
 def test_evidence_is_stored_and_tables_without_it_promise_no_k_but_all_nodes() -> None:
     found = digits_model().calibration
-    again = Calibration.from_tensors(found.tensors())
+    again = ThresholdCalibration.from_tensors(found.tensors())
     np.testing.assert_array_equal(again.bounds(), found.bounds())
     np.testing.assert_array_equal(again.bounds_by_point(0.99), found.bounds_by_point(0.99))
-    old = Calibration.from_tensors({name: found.tensors()[name] for name in ("thresholds", "accuracy", "by_point")})
+    old = ThresholdCalibration.from_tensors(
+        {name: found.tensors()[name] for name in ("thresholds", "accuracy", "by_point")}
+    )
     assert (old.bounds()[:-1] == 1).all()
     assert old.bounds()[-1] == 0
     np.testing.assert_array_equal(old.accuracy, found.accuracy)
     for name, wrong in (("evidence", -1), ("evidence_by_point", 10_000)):
         bad = {**found.tensors(), name: np.full_like(found.tensors()[name], wrong)}
         with pytest.raises(ValueError, match="cannot be"):
-            Calibration.from_tensors(bad)
+            ThresholdCalibration.from_tensors(bad)

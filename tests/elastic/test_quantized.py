@@ -18,7 +18,7 @@ from numba import njit
 
 from slotool.artifacts import open_artifact
 from slotool.data import load_dataset
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.kernels.integer_dots import (
     LANES,
     LINE_BYTES,
@@ -110,7 +110,7 @@ def built() -> SloNN:
         version = train_version("mlp", mlp_graph(data, (48, 32)), data, epochs=12)
     finally:
         torch.set_num_threads(threads)
-    model = build("slo-nn", Subject(version.mlp, data), "clusters", Settings((0.25, 0.5, 0.75)))
+    model = build("slo-nn", TableSubject(version.mlp, data), "clusters", TableSettings((0.25, 0.5, 0.75)))
     assert with_weight_dtype(model, data) is model  # too small to be worth it by itself
     quantized = with_weight_dtype(model, data, "int8")
     assert quantized.all_int8

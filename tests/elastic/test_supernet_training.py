@@ -19,7 +19,7 @@ from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.supernets import choosing
 from slotool.elastic.supernets.choosing import score
 from slotool.elastic.supernets.networks import resnet
-from slotool.elastic.supernets.search import Found, SubnetRegression, evenly, pareto, search
+from slotool.elastic.supernets.search import SearchResult, SubnetRegression, evenly, pareto, search
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
@@ -146,7 +146,7 @@ def test_a_search_finds_the_front_and_its_ends() -> None:
     assert found[0].subnet == space().smallest
     assert found[-1].subnet == space().largest
     answers = regression.predict(list(every))
-    front = pareto(Found(*each) for each in zip(every, costs(list(every)), answers, strict=True))
+    front = pareto(SearchResult(*each) for each in zip(every, costs(list(every)), answers, strict=True))
     assert {each.subnet for each in found[1:-1]} <= {each.subnet for each in front}
 
 

@@ -14,7 +14,7 @@ import torch
 
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
@@ -48,7 +48,7 @@ def only(data: Dataset, digits: range) -> Dataset:
 def stale() -> SloNN:
     """All digits are known to the network, but its tables have seen 0 to 4 alone."""
     early = only(load_dataset("digits"), range(5))
-    return build("digits", Subject(trained().mlp, early), "clusters", Settings(SHARES))
+    return build("digits", TableSubject(trained().mlp, early), "clusters", TableSettings(SHARES))
 
 
 def accuracy(model: SloNN, data: Dataset, share: float) -> float:
@@ -99,7 +99,7 @@ def test_where_all_layers_are_int8_the_promise_is_what_int8_keeps() -> None:
     mute = DenseLayer(before.name, np.vstack([before.weights, 0 * before.weights[:1]]), np.append(before.bias, -1.0))
     mute = replace(mute, bias=mute.bias.astype(np.float32))
     coarse = MLP(network.input_shape, (*network.layers[:-2], mute, DenseLayer(last.name, weights, last.bias)))
-    model = build("digits", Subject(coarse, data), "clusters", Settings(SHARES)).at_int8()
+    model = build("digits", TableSubject(coarse, data), "clusters", TableSettings(SHARES)).at_int8()
     assert model.all_int8
     updates = TableUpdates(model, half_life=len(data.validation))
     updates.observe(data.validation.x, data.validation.y)

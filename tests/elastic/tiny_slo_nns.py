@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix, random_array
 
 from slotool.data import Dataset
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit, Split
-from slotool.elastic.activators.build import Settings, Subject, build
+from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 
@@ -34,7 +34,7 @@ def dense_model(ranker: str = "centred-freehash") -> SloNN:
     y[::4] = 0
     parts = [Split(x[part], y[part]) for part in (slice(0, 400), slice(400, 500), slice(500, 600))]
     data = Dataset("small", *parts, classes=5, labels=tuple("abcde"))
-    return build("small", Subject(mlp, data), ranker, Settings((0.2, 0.5)))
+    return build("small", TableSubject(mlp, data), ranker, TableSettings((0.2, 0.5)))
 
 
 @cache
@@ -46,7 +46,7 @@ def sparse_model(ranker: str = "clusters") -> SloNN:
         best[::3] = 0
         splits.append(MultiLabelSplit(x, LabelSets(np.arange(n + 1), best)))
     data = MultiLabelDataset("labelled", *splits, classes=CLASSES, source="labelled")
-    return build("labelled", Subject(mlp, data), ranker, Settings())
+    return build("labelled", TableSubject(mlp, data), ranker, TableSettings())
 
 
 def examples(sparse: bool, n: int, seed: int) -> np.ndarray | csr_matrix:

@@ -23,7 +23,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables
+from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.kernels import compiled as compiling
@@ -137,7 +137,7 @@ def random_model(rng: Rng, convolutions: bool = False, sparse: bool = False) -> 
     levels = np.unique(rng.integers(-64, 1, size=3) / 64)
     thresholds = np.concatenate([[-np.inf], levels, [np.inf]])
     accuracy = np.sort(rng.random(len(thresholds)))
-    calibration = Calibration(thresholds, accuracy, np.append(np.sort(rng.random(len(shares))), accuracy[-1]))
+    calibration = ThresholdCalibration(thresholds, accuracy, np.append(np.sort(rng.random(len(shares))), accuracy[-1]))
     last_activated = len(mlp.layers) - 1 in activators
     int8 = bool(rng.random() < 0.4) and (last_activated or (mlp.dense and not sparse))
     return SloNN("fuzz", mlp, shares, activators, confidence, calibration, {}, int8=int8, sparse=sparse)

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from slotool.elastic.activators.activator import layer_input
-from slotool.elastic.activators.build import Settings, Subject, build, flat
+from slotool.elastic.activators.build import TableSettings, TableSubject, build, flat
 from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, load_set
 
@@ -44,8 +44,8 @@ def main() -> None:
 
 
 def _one_set(name: str, source: Any, data: Any, rate: float) -> list[dict[str, Any]]:
-    settings = Settings(FASHION_SHARES if name == FASHION else None)
-    plain = build(name, Subject(source.mlp, data), "clusters", settings)
+    settings = TableSettings(FASHION_SHARES if name == FASHION else None)
+    plain = build(name, TableSubject(source.mlp, data), "clusters", settings)
     model = with_weight_dtype(plain, data, "int8")
     target = model.target(ALLOWED_LOSS)
     x = flat(data.test.x)

@@ -44,8 +44,7 @@ def main() -> None:
 
 def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     from slotool.artifacts import open_artifact
-    from slotool.elastic.activators.build import Settings as Tables
-    from slotool.elastic.activators.build import Subject, build
+    from slotool.elastic.activators.build import TableSettings, TableSubject, build
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
     from slotool.elastic.family import Family
     from slotool.elastic.queries import dataset_of
@@ -54,8 +53,8 @@ def _one_set(name: str, folder: Path, allowed: float) -> list[dict[str, Any]]:
     source = Family.load(open_artifact(folder))
     data = dataset_of(source, name)
     began = time.perf_counter()
-    subject = Subject(source.versions[0].mlp, data)
-    model = with_weight_dtype(build("clusters", subject, "clusters", Tables()), data)
+    subject = TableSubject(source.versions[0].mlp, data)
+    model = with_weight_dtype(build("clusters", subject, "clusters", TableSettings()), data)
     print(f"\n{name}: {'int8' if model.int8 else 'float32'} rows; built in {time.perf_counter() - began:.0f} s")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as place:

@@ -23,7 +23,7 @@ from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.labels import LabelledGraphs, join_labels
 from slotool.predictors.registry import PREDICTORS
-from slotool.predictors.splits import Split
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.study import data_digest, plan_tasks, run_study
 from slotool.predictors.trained import TrainedPredictor
 from slotool.profiling.journal import Journal
@@ -114,7 +114,7 @@ def _speed(name: str, labelled: LabelledGraphs) -> dict[str, float]:
     predictor: Predictor = makers.get(name, PREDICTORS[name])()
     # The largest networks are among them, so that no encoding lacks room.
     rows = np.argsort([-len(graph.operators) for graph in labelled.graphs], kind="stable")
-    trained = TrainedPredictor.train(predictor, labelled, Split(rows[:300], rows[300:340], rows[340:360]), seed=0)
+    trained = TrainedPredictor.train(predictor, labelled, RowSplit(rows[:300], rows[300:340], rows[340:360]), seed=0)
     singles = [_seconds(trained, [graph]) for graph in islice(cycle(labelled.graphs), 0, 97 * SINGLES, 97)]
     one, many = statistics.median(singles), _seconds(trained, list(islice(cycle(labelled.graphs), MANY)))
     print(

@@ -37,10 +37,10 @@ def main() -> None:
 
 
 def _one_set(name: str, source: Any, data: Any) -> list[dict[str, Any]]:
-    from slotool.elastic.activators.build import Settings, Subject, build, calibration_examples, many_levels
+    from slotool.elastic.activators.build import TableSettings, TableSubject, build, calibration_examples, many_levels
 
-    subject = Subject(source.mlp, data)
-    settings = Settings(FASHION_SHARES if name in (FASHION, DIGITS) else None)
+    subject = TableSubject(source.mlp, data)
+    settings = TableSettings(FASHION_SHARES if name in (FASHION, DIGITS) else None)
     model = cached_tables(name, "clusters", lambda: build("clusters", subject, "clusters", settings))
     of = {
         split: calibration_examples(subject, model.activators, model.shares, split)

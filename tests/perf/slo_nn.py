@@ -75,10 +75,10 @@ def load_set(name: str) -> tuple[Any, Any] | None:
 
 
 def _one_set(name: str, source: Any, data: Any) -> dict[str, Any]:
-    from slotool.elastic.activators.build import Settings, Subject, build
+    from slotool.elastic.activators.build import TableSettings, TableSubject, build
 
     began = time.perf_counter()
-    subject, settings = Subject(source.mlp, data), Settings(FASHION_SHARES if name == FASHION else None)
+    subject, settings = TableSubject(source.mlp, data), TableSettings(FASHION_SHARES if name == FASHION else None)
     models = {
         ranker: cached_tables(name, ranker, lambda r=ranker: build(r, subject, r, settings)) for ranker in RANKERS
     }
@@ -187,13 +187,13 @@ def _least_popular(bench: Bench, model: Any) -> int | None:
     """The fewest most popular labels, of the k grid, that promise the allowed loss by validation examples."""
     from slotool.elastic.activators.activator import Activator
     from slotool.elastic.activators.build import flat, right
-    from slotool.elastic.activators.evidence import Evidence
+    from slotool.elastic.activators.evidence import DiscordantPairs
     from slotool.elastic.activators.grid_evaluation import evaluate_grid
 
     last, split = len(model.mlp.layers) - 1, bench.data.validation
     lists = {last: Activator(model.activators[last].ranker, model.activators[last].lists.popular())}
     correct = right(evaluate_grid(bench.mlp, lists, model.shares, flat(split.x)).labels, split.y)
-    bounds = Evidence.count(correct, [np.full(len(correct), at) for at in range(correct.shape[1])]).bounds()
+    bounds = DiscordantPairs.count(correct, [np.full(len(correct), at) for at in range(correct.shape[1])]).bounds()
     at = int((bounds <= ALLOWED_LOSS).argmax())
     return round(model.shares[at] * bench.mlp.classes) if at < len(model.shares) else None
 

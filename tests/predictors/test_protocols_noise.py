@@ -14,7 +14,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.labels import join_labels
 from slotool.predictors.noise import floor, label_noise_s
 from slotool.predictors.scoring import mean_score, score
-from slotool.predictors.splits import ALL, MIN_DEV_ROWS, PROTOCOLS, Split, splits_of
+from slotool.predictors.splits import ALL, MIN_DEV_ROWS, PROTOCOLS, RowSplit, splits_of
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, synthetic_latency_s
 
@@ -86,7 +86,7 @@ def test_protocols_that_are_impossible_are_sentences(protocol: str, graphs, sent
 
 @given(st.integers(2 * MIN_DEV_ROWS, 300), st.integers(0, 3))
 def test_fewer_labels_are_among_more_and_the_test_set_stays(labels: int, seed: int) -> None:
-    whole = Split(np.arange(260), np.arange(260, 300), np.arange(300, 340))
+    whole = RowSplit(np.arange(260), np.arange(260, 300), np.arange(300, 340))
     fewer, more = whole.fewer(labels, seed), whole.fewer(300, seed)
     assert len(fewer.train) + len(fewer.dev) == labels
     assert len(fewer.dev) >= MIN_DEV_ROWS

@@ -14,9 +14,9 @@ from slotool.elastic.activators.activator import Activator, activity, layer_inpu
 from slotool.elastic.activators.confidence import (
     DEFAULT_THRESHOLDS,
     MAX_THRESHOLDS,
-    Calibration,
     CalibrationExamples,
     GridResults,
+    ThresholdCalibration,
 )
 from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.full_outputs import SHARPNESSES, FullOutputs, chunks
@@ -55,7 +55,7 @@ AnyData = Dataset | MultiLabelDataset
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableSettings:
     """``shares``: the k grid, fractions of a layer's nodes in (0, 1), ascending; None: as the network's shape asks.
 
     ``bits`` None: as the data allow. ``allowed_loss``: at which rankers, lists and measures of confidence are compared.
@@ -80,7 +80,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Subject:
+class TableSubject:
     """A network and the data its tables are learnt from, with what several rankers need of them, computed once.
 
     Raises ``InputError`` for data of another shape, too little or bad data.
@@ -109,7 +109,7 @@ class Subject:
             raise InputError("no layer is large enough and has ReLU or many classes, so tables would save no work")
         return layers
 
-    def shares(self, settings: Settings) -> tuple[float, ...]:
+    def shares(self, settings: TableSettings) -> tuple[float, ...]:
         """The k grid."""
         if settings.shares is not None:
             return settings.shares
@@ -121,11 +121,11 @@ class Subject:
         counts = np.unique(np.round(MIN_NODES * GRID_FACTOR ** np.arange(steps + 1)))
         return tuple((counts / units).tolist())
 
-    def reporting(self, progress: Progress) -> Subject:
+    def reporting(self, progress: Progress) -> TableSubject:
         """The same, calling ``progress``."""
         return replace(self, progress=progress)
 
-    def sampled(self, training: int, validation: int, seed: int) -> Subject:
+    def sampled(self, training: int, validation: int, seed: int) -> TableSubject:
         """A random part, in its old order; it shares nothing that was computed."""
         rng = np.random.default_rng(seed)
         data: Any = self.data
@@ -133,7 +133,7 @@ class Subject:
             split.take(np.sort(rng.permutation(len(split))[:most]))
             for split, most in ((data.train, training), (data.validation, validation))
         )
-        return Subject(self.mlp, replace(data, train=train, validation=held_out), self.progress)
+        return TableSubject(self.mlp, replace(data, train=train, validation=held_out), self.progress)
 
     @property
     def train(self) -> Any:
@@ -164,7 +164,7 @@ class Subject:
         """float64 [shares + 1]: what validation accuracy to count on at each k, whose answers there are ``results``."""
         correct = self.correct(results, "validation")
         expected = Expectation.learn(results, correct).of(results)
-        return Calibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
+        return ThresholdCalibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
 
     @property
     def steps(self) -> int:
@@ -183,7 +183,7 @@ def flat(x: Any) -> Any:
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
-def build_steps(subject: Subject, settings: Settings) -> int:
+def build_steps(subject: TableSubject, settings: TableSettings) -> int:
     """How often ``build`` calls progress, besides the ``steps`` of its subject."""
     shares = subject.shares(settings)
     seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
@@ -194,7 +194,7 @@ def build_steps(subject: Subject, settings: Settings) -> int:
 class Learnt:
     """What one ranker makes of a subject's layers, before anything is known of single inputs.
 
-    ``entropy``: by layer, bits of its bucket occupancy. ``allowed_loss``: as in ``Settings``.
+    ``entropy``: by layer, bits of its bucket occupancy. ``allowed_loss``: as in ``TableSettings``.
     """
 
     ranker: str
@@ -204,7 +204,7 @@ class Learnt:
     allowed_loss: float = ALLOWED_LOSS
 
 
-def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN:
+def build(name: str, subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
     """An SLO-aware network: lists learnt on the training split, calibrated on the validation split.
 
     Same seed, same tables. Raises ``InputError`` for settings the network cannot carry.
@@ -212,7 +212,7 @@ def build(name: str, subject: Subject, ranker: str, settings: Settings) -> SloNN
     return with_confidence(name, subject, learn(subject, ranker, settings), settings.seed)
 
 
-def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
+def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt:
     """Algorithm 1 by the ranker called ``ranker``.
 
     Layers are learnt front to back: the keys of each see inputs thinned by the activators before it, at every k of
@@ -233,7 +233,7 @@ def learn(subject: Subject, ranker: str, settings: Settings) -> Learnt:
     return Learnt(ranker, shares, cut, entropy, settings.allowed_loss)
 
 
-def with_confidence(name: str, subject: Subject, learnt: Learnt, seed: int) -> SloNN:
+def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int) -> SloNN:
     """Try every k; learn confidence by each measure and keep the one that saves most validation work at the allowed
     loss; count on validation examples what may be promised."""
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
@@ -253,7 +253,7 @@ def many_levels(mlp: MLP) -> int:
 
 
 def calibration_examples(
-    subject: Subject,
+    subject: TableSubject,
     activators: dict[int, Activator],
     shares: tuple[float, ...],
     split: str,
@@ -271,11 +271,11 @@ def calibration_examples(
 class _Layer:
     """One layer about to get its activator, behind those that have theirs."""
 
-    subject: Subject
+    subject: TableSubject
     before: dict[int, Activator]
     at: int
     shares: tuple[float, ...]
-    settings: Settings
+    settings: TableSettings
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
         """Algorithm 1, and the entropy of the buckets in bits."""
@@ -328,7 +328,7 @@ class _Layer:
         return self.subject.mlp.layers[self.at].seen(layer_input(self.subject.mlp, self.before, x, share, self.at))
 
 
-def _first(subject: Subject, layer: int) -> bool:
+def _first(subject: TableSubject, layer: int) -> bool:
     return layer == subject.activated[0]
 
 
@@ -351,7 +351,7 @@ def _density(x: Any) -> float:
     return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
 
 
-def _fitting_bits(subject: Subject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
+def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
     """Most bits whose lists fit the budget and whose buckets hold enough examples.
 
     Lists are as long as the largest k where hidden layers have them; at a lone output layer they may be cut.
@@ -376,7 +376,7 @@ def _cut_to_budget(mlp: MLP, activators: dict[int, Activator], shares: Sequence[
     fixed = rows * len(shares) * np.dtype(np.float32).itemsize
     fixed += sum(a.nbytes - a.lists.lists.nbytes for a in activators.values())
     lists = sum(a.lists.lists.nbytes for a in activators.values())
-    fixed += Calibration.largest_nbytes(len(shares), many_levels(mlp))
+    fixed += ThresholdCalibration.largest_nbytes(len(shares), many_levels(mlp))
     factor = min(1.0, max(0.0, TABLE_BYTES_SHARE * mlp.nbytes - fixed) / lists)
     return {
         layer: Activator(a.ranker, a.lists.cut(max(1, int(factor * a.lists.lists.shape[1]))))

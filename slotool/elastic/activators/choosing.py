@@ -15,8 +15,8 @@ from slotool.elastic.activators.build import (
     MIN_VALIDATION_EXAMPLES,
     TABLE_BYTES_SHARE,
     Learnt,
-    Settings,
-    Subject,
+    TableSettings,
+    TableSubject,
     build_steps,
     flat,
     learn,
@@ -37,7 +37,7 @@ TIMED_EXAMPLES, TIMED_PART = 4_096, 0.25
 
 
 @dataclass(frozen=True)
-class Candidate:
+class RankerCandidate:
     """What one ranker needs at the least k of the grid that is estimated to lose no more than allowed.
 
     ``point``: that k, or ``full``; ``nodes``: computed there in all activated layers; ``lookup_bytes``: read for the
@@ -59,7 +59,7 @@ class Candidate:
     chosen_bytes: float | None = None
 
     @classmethod
-    def of(cls, subject: Subject, learnt: Learnt) -> Candidate:
+    def of(cls, subject: TableSubject, learnt: Learnt) -> RankerCandidate:
         results = evaluate_grid(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
         accuracy = subject.accuracy(results)
         at = int((accuracy >= accuracy[-1] - learnt.allowed_loss).argmax())
@@ -84,7 +84,7 @@ class Candidate:
             examples=len(subject.data.train),
         )
 
-    def calibrated(self, model: SloNN) -> Candidate:
+    def calibrated(self, model: SloNN) -> RankerCandidate:
         """The same, with what ``model``, made of it, reads when k is chosen per input."""
         mean_k, layers = model.mean_k[model.measure], [model.mlp.layers[at] for at in model.activators]
         pairs = list(zip(model.activators.values(), layers, strict=True))
@@ -98,7 +98,9 @@ def _merged_bytes(activator: Activator) -> int:
     return MERGED_NODE_BYTES if activator.ranker.tables > 1 else 0
 
 
-def choose(name: str, subject: Subject, rankers: Sequence[str], settings: Settings) -> tuple[SloNN, list[Candidate]]:
+def choose(
+    name: str, subject: TableSubject, rankers: Sequence[str], settings: TableSettings
+) -> tuple[SloNN, list[RankerCandidate]]:
     """The ranker that reads the fewest bytes per query at the allowed loss, built; and how all of them compare.
 
     First at a fixed k; those that come ``CLOSE`` to the best there, with k chosen per input. Of equals the one with the
@@ -108,7 +110,7 @@ def choose(name: str, subject: Subject, rankers: Sequence[str], settings: Settin
     network's answers, is computed once for all of them. Same seed, same choice.
     """
     learnt = {ranker: learn(subject, ranker, settings) for ranker in rankers}
-    candidates = [Candidate.of(subject, learnt[ranker]) for ranker in rankers]
+    candidates = [RankerCandidate.of(subject, learnt[ranker]) for ranker in rankers]
     enough = CLOSE * min(candidate.read_bytes for candidate in candidates)
     built: dict[str, SloNN] = {}
     for at, candidate in enumerate(candidates):
@@ -123,13 +125,13 @@ def choose(name: str, subject: Subject, rankers: Sequence[str], settings: Settin
     return built[best.ranker], candidates
 
 
-def steps(subject: Subject, rankers: Sequence[str], settings: Settings) -> int:
+def steps(subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> int:
     """How often ``choose`` calls its progress."""
     return subject.steps + len(rankers) * build_steps(subject, settings)
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What building would do, and about how long it would take on this machine as it is now.
 
     ``layers``: node counts of the activated layers by name; ``k``: the grid; ``examples``: of the training split;
@@ -144,14 +146,14 @@ class Plan:
     predicted_s: float
 
 
-def plan(subject: Subject, rankers: Sequence[str], settings: Settings) -> Plan:
+def plan(subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> BuildPlan:
     """The plan; its time is extrapolated, by a power of the number of examples, from choosing on two small samples."""
     n = len(subject.data.train)
     most = min(n, TIMED_EXAMPLES) if n > 2 * TIMED_EXAMPLES else n // 2
     _time(subject, rankers[:1], settings, int(TIMED_PART * most))  # loads and compiles what it needs
     part, whole = (_time(subject, rankers, settings, int(share * most)) for share in (TIMED_PART, 1.0))
     power = float(np.clip(np.log(whole / part) / np.log(1 / TIMED_PART), 0.5, 1.5))
-    return Plan(
+    return BuildPlan(
         layers={subject.mlp.layers[at].name: subject.mlp.layers[at].units for at in subject.activated},
         k=subject.shares(settings),
         rankers=tuple(rankers),
@@ -161,7 +163,7 @@ def plan(subject: Subject, rankers: Sequence[str], settings: Settings) -> Plan:
     )
 
 
-def _time(subject: Subject, rankers: Sequence[str], settings: Settings, examples: int) -> float:
+def _time(subject: TableSubject, rankers: Sequence[str], settings: TableSettings, examples: int) -> float:
     validation = len(subject.data.validation) * examples // len(subject.data.train)
     least = (max(MIN_TRAINING_EXAMPLES, examples), max(MIN_VALIDATION_EXAMPLES, validation))
     part = subject.sampled(*least, settings.seed)

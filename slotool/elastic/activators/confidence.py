@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slotool.elastic.activators.evidence import CONFIDENCE, Evidence
+from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
 from slotool.elastic.activators.importance import sum_by_key
 
 # Cross-entropy needs a probability even for a class that was dropped or has vanished.
@@ -199,7 +199,7 @@ class ConfidenceTables:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ThresholdCalibration:
     """Threshold t ↔ accuracy a_t, measured on held-out data.
 
     ``thresholds``: float64 [levels], ascending, the first −inf; ``accuracy``: float64 [levels], a_t when every input
@@ -214,8 +214,8 @@ class Calibration:
     thresholds: np.ndarray
     accuracy: np.ndarray
     by_point: np.ndarray
-    evidence: Evidence | None = None
-    evidence_by_point: Evidence | None = None
+    evidence: DiscordantPairs | None = None
+    evidence_by_point: DiscordantPairs | None = None
     stated: float = CONFIDENCE
     estimates: np.ndarray | None = field(default=None, repr=False, compare=False)
 
@@ -226,7 +226,7 @@ class Calibration:
         correct: np.ndarray,
         levels: int = DEFAULT_THRESHOLDS,
         expected: np.ndarray | None = None,
-    ) -> Calibration:
+    ) -> ThresholdCalibration:
         """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
 
         Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
@@ -246,13 +246,15 @@ class Calibration:
         found = cls(thresholds, np.minimum.accumulate(reached[::-1])[::-1], by_point, estimates=estimates)
         return found.counted(correct) if correct.dtype == bool else found
 
-    def counted(self, correct: np.ndarray) -> Calibration:
+    def counted(self, correct: np.ndarray) -> ThresholdCalibration:
         """The same with the evidence of ``correct``, bool [n, shares + 1], for the inputs of ``estimates``."""
         assert self.estimates is not None
         levels = [min_share(self.estimates, t) for t in self.thresholds]
         points = [np.full(len(correct), at) for at in range(correct.shape[1])]
         return replace(
-            self, evidence=Evidence.count(correct, levels), evidence_by_point=Evidence.count(correct, points)
+            self,
+            evidence=DiscordantPairs.count(correct, levels),
+            evidence_by_point=DiscordantPairs.count(correct, points),
         )
 
     def promised(self, confidence: float | None = None) -> np.ndarray:
@@ -282,7 +284,7 @@ class Calibration:
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
-    def with_full(self, accuracy: float, lost: int = 0, gained: int = 0) -> Calibration:
+    def with_full(self, accuracy: float, lost: int = 0, gained: int = 0) -> ThresholdCalibration:
         """The same where all nodes give another ``accuracy``; no k is promised more.
 
         ``lost`` and ``gained``: how often the plain network alone was right, and what answers now.
@@ -295,7 +297,7 @@ class Calibration:
         return replace(found, evidence=next(ways), evidence_by_point=next(ways))
 
     @property
-    def unproven(self) -> Calibration:
+    def unproven(self) -> ThresholdCalibration:
         """The same estimates, with no evidence for a promise."""
         return replace(self, evidence=None, evidence_by_point=None, estimates=None)
 
@@ -308,7 +310,7 @@ class Calibration:
         return {**estimated, **tables, "promise": np.array([self.evidence.examples, self.stated])}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> Calibration:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> ThresholdCalibration:
         """From ``tensors``, of old tables too. Raises ``ValueError`` for counts that cannot be."""
         estimated = cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
         if "promise" not in tensors:
@@ -317,7 +319,7 @@ class Calibration:
         if not (1 <= examples < 2**31 and 0 < stated < 1):
             raise ValueError(f"a promise of confidence {stated:g} by {examples:g} examples")
         levels, points = (
-            Evidence.checked(int(examples), tensors[name], len(of))
+            DiscordantPairs.checked(int(examples), tensors[name], len(of))
             for name, of in (("evidence", estimated.thresholds), ("evidence_by_point", estimated.by_point))
         )
         return replace(estimated, evidence=levels, evidence_by_point=points, stated=float(stated))
@@ -332,7 +334,7 @@ class Calibration:
         return sum(array.nbytes for array in self.tensors().values())
 
 
-def _bounds(evidence: Evidence | None, ways: int, confidence: float) -> np.ndarray:
+def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> np.ndarray:
     if evidence is None:
         return np.append(np.ones(ways - 1), 0.0)
     return evidence.bounds(confidence)

@@ -26,7 +26,7 @@ KEPT_FOR_CHOICES = 1.0 / 3.0
 
 
 @dataclass(frozen=True)
-class Evidence:
+class DiscordantPairs:
     """How often ways of choosing k, from the fewest nodes to all of them, and the full network differ in being right.
 
     Of ``examples`` held-out ones; ``lost``: int64 [ways], the full network alone was right; ``gained``: int64 [ways],
@@ -38,7 +38,7 @@ class Evidence:
     gained: np.ndarray
 
     @classmethod
-    def count(cls, correct: np.ndarray, ways: Iterable[np.ndarray]) -> Evidence:
+    def count(cls, correct: np.ndarray, ways: Iterable[np.ndarray]) -> DiscordantPairs:
         """From ``correct``: bool [n, points], last the full network; ``ways``: each int [n], the points chosen."""
         every, full = np.arange(len(correct)), correct[:, -1]
         answers = [correct[every, chosen] for chosen in ways]
@@ -48,12 +48,12 @@ class Evidence:
         )
         return cls(len(correct), np.array(lost), np.array(gained))
 
-    def with_last(self, lost: int, gained: int) -> Evidence:
+    def with_last(self, lost: int, gained: int) -> DiscordantPairs:
         """The same with other counts for all nodes."""
-        return Evidence(self.examples, np.append(self.lost[:-1], lost), np.append(self.gained[:-1], gained))
+        return DiscordantPairs(self.examples, np.append(self.lost[:-1], lost), np.append(self.gained[:-1], gained))
 
     @classmethod
-    def checked(cls, examples: int, counts: np.ndarray, ways: int) -> Evidence:
+    def checked(cls, examples: int, counts: np.ndarray, ways: int) -> DiscordantPairs:
         """From ``counts``, int [2, ways]: lost and gained. Raises ``ValueError`` for what cannot have been counted."""
         if examples < 1 or counts.shape != (2, ways) or counts.min() < 0 or counts.sum(axis=0).max() > examples:
             raise ValueError(f"evidence of {examples} examples cannot be {counts.shape} counts such as these")

@@ -10,9 +10,9 @@ import numpy as np
 from slotool.elastic.activators.confidence import (
     FOLDS,
     MEASURES,
-    Calibration,
     CalibrationExamples,
     ConfidenceTables,
+    ThresholdCalibration,
     mean_share,
     min_share,
 )
@@ -26,7 +26,7 @@ class SelectedMeasure:
     measure: str
     mean_k: dict[str, float]
     confidence: ConfidenceTables
-    calibration: Calibration
+    calibration: ThresholdCalibration
 
 
 def select_measure(
@@ -45,11 +45,11 @@ def select_measure(
     the same example had no part in.
     """
     expected = Expectation.learn(held_out.results, held_out.correct).of(held_out.results)
-    measured: dict[str, tuple[tuple[float, float], ConfidenceTables, Calibration]] = {}
+    measured: dict[str, tuple[tuple[float, float], ConfidenceTables, ThresholdCalibration]] = {}
     for measure in MEASURES:
         # Every measure is selected on the same parts.
         confidence, estimates = measure.fit(trained, held_out, rows, shares, np.random.default_rng([seed, FOLDS]))
-        calibration = Calibration.measure(estimates, held_out.correct, levels, expected)
+        calibration = ThresholdCalibration.measure(estimates, held_out.correct, levels, expected)
         mean_k = _mean_k(estimates, calibration, shares, allowed_loss)
         measured[measure.name] = (mean_k, confidence, calibration)
     best = min(measured, key=lambda name: measured[name][0])
@@ -59,7 +59,7 @@ def select_measure(
 
 
 def _mean_k(
-    estimates: np.ndarray, calibration: Calibration, shares: Sequence[float], allowed_loss: float
+    estimates: np.ndarray, calibration: ThresholdCalibration, shares: Sequence[float], allowed_loss: float
 ) -> tuple[float, float]:
     """Mean k of choosing per input where the allowed loss is promised, and where it is estimated to be kept."""
     promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]

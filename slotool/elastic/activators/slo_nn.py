@@ -14,7 +14,7 @@ import numpy as np
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.activators import stored
 from slotool.elastic.activators.activator import Activator, layer_input, logits
-from slotool.elastic.activators.confidence import Calibration, ConfidenceTables, min_share
+from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCalibration, min_share
 from slotool.elastic.activators.input_errors import check_rows, dims, not_finite, number, row_values
 from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
@@ -54,7 +54,7 @@ class SloNN(ElasticModel):
         shares: Sequence[float],
         activators: Mapping[int, Activator],
         confidence: ConfidenceTables,
-        calibration: Calibration,
+        calibration: ThresholdCalibration,
         entropy: Mapping[int, float],
         *,
         measure: str = "cross-entropy",
@@ -168,7 +168,7 @@ class SloNN(ElasticModel):
 
         return OneQuerySession(self.compiled_session(p, point=point))
 
-    def at_int8(self, int8: bool = True, calibration: Calibration | None = None) -> SloNN:
+    def at_int8(self, int8: bool = True, calibration: ThresholdCalibration | None = None) -> SloNN:
         """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected.
 
         Rows that become int8 without one promise nothing: what was counted were answers of float32 rows.

@@ -10,7 +10,7 @@ import numpy as np
 
 from slotool.artifacts import Artifact
 from slotool.elastic.activators.activator import Activator
-from slotool.elastic.activators.confidence import MEASURES, Calibration, ConfidenceTables
+from slotool.elastic.activators.confidence import MEASURES, ConfidenceTables, ThresholdCalibration
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
@@ -71,7 +71,7 @@ def read(artifact: Artifact) -> dict[str, Any]:
     require_array(
         "confidences", confidence.means, np.float32, (len(activators[min(activators)].lists.lists), len(shares))
     )
-    calibration = Calibration.from_tensors(under("calibration", tables))
+    calibration = ThresholdCalibration.from_tensors(under("calibration", tables))
     _require_calibration(calibration, len(shares))
     return {
         "mlp": mlp,
@@ -95,7 +95,7 @@ def _require_shares(shares: Any) -> None:
         raise InputError(f"shares of nodes must be at most 1, and are {shares!r}")
 
 
-def _require_calibration(calibration: Calibration, shares: int) -> None:
+def _require_calibration(calibration: ThresholdCalibration, shares: int) -> None:
     thresholds, accuracy, by_point = calibration.thresholds, calibration.accuracy, calibration.by_point
     require_array("accuracies of thresholds", accuracy, np.float64, (len(accuracy),))
     require_array("accuracies of points", by_point, np.float64, (shares + 1,))
@@ -132,7 +132,7 @@ def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) 
 
 
 def table_tensors(
-    confidence: ConfidenceTables, calibration: Calibration, activators: Mapping[int, Activator]
+    confidence: ConfidenceTables, calibration: ThresholdCalibration, activators: Mapping[int, Activator]
 ) -> dict[str, np.ndarray]:
     """``confidence.…``, ``calibration.…`` and ``activator.<layer>.…``."""
     parts: dict[str, Mapping[str, np.ndarray]] = {

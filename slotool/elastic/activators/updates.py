@@ -12,10 +12,10 @@ from slotool.elastic.activators.activator import Activator, activity, layer_inpu
 from slotool.elastic.activators.build import MIN_VALIDATION_EXAMPLES, flat, right
 from slotool.elastic.activators.confidence import (
     MEASURES,
-    Calibration,
     CalibrationExamples,
     ConfidenceTables,
     GridResults,
+    ThresholdCalibration,
 )
 from slotool.elastic.activators.expectation import Expectation
 from slotool.elastic.activators.full_outputs import FullOutputs
@@ -146,7 +146,7 @@ class TableUpdates:
             return activity(mlp, inputs, at)
         return FullOutputs.of(mlp.layers[at].view, layer_input(mlp, {}, inputs, 1.0, at)).scores(1.0)
 
-    def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, Calibration]:
+    def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, ThresholdCalibration]:
         model, first = self.model, min(activators)
         parts = [self._calibration_examples(activators, first, x, y) for x, y, _ in self._recent]
         results = (np.concatenate([getattr(part.results, of.name) for part in parts]) for of in fields(GridResults))
@@ -160,13 +160,13 @@ class TableUpdates:
         if self._recent[0][1] is not None:
             expected = Expectation.learn(examples.results, examples.correct).of(examples.results)
             return confidence, self._as_served(
-                Calibration.measure(estimates, examples.correct, levels, expected), examples.correct[:, -1]
+                ThresholdCalibration.measure(estimates, examples.correct, levels, expected), examples.correct[:, -1]
             )
-        found = Calibration.measure(estimates, examples.correct, levels)
+        found = ThresholdCalibration.measure(estimates, examples.correct, levels)
         unknown = 1.0 - float(model.calibration.by_point[-1])
         return confidence, replace(found, accuracy=found.accuracy - unknown, by_point=found.by_point - unknown)
 
-    def _as_served(self, found: Calibration, plain: np.ndarray) -> Calibration:
+    def _as_served(self, found: ThresholdCalibration, plain: np.ndarray) -> ThresholdCalibration:
         """Where all layers are int8 at 100 %, that is what answers, and no more may be promised than it keeps.
 
         ``plain``: bool [n], where the network is right in float32.

@@ -18,7 +18,7 @@ from slotool.graphs.torch_module import GraphModule
 Move = tuple[Step, tuple[int, ...], int]
 
 
-class Plan:
+class ExecutionPlan:
     """The steps of one subnet. Called with float [batch, *input_shape]; gives float [batch, classes]."""
 
     __slots__ = ("_moves", "_places")
@@ -47,7 +47,7 @@ class Planner:
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._moves: dict[Move, Move] = {}
 
-    def plan(self, graph: OperatorGraph) -> Plan:
+    def plan(self, graph: OperatorGraph) -> ExecutionPlan:
         """The plan of a narrowed graph. Raises ``InputError`` when its batch statistics are missing."""
         signature_of = signatures(graph)
         shapes = {operator.name: operator.shape for operator in graph.operators}
@@ -64,17 +64,17 @@ class Planner:
 
         with torch.inference_mode():
             moves, places = _arranged(graph, step_of, overwrite=True)
-        return Plan(tuple(self._moves.setdefault(move, move) for move in moves), places)
+        return ExecutionPlan(tuple(self._moves.setdefault(move, move) for move in moves), places)
 
 
-def learning_plan(graph: OperatorGraph, module: GraphModule) -> Plan:
+def learning_plan(graph: OperatorGraph, module: GraphModule) -> ExecutionPlan:
     """A plan through which gradients flow: normalisation by the batch's own statistics, weights as they are now."""
     shapes = {operator.name: operator.shape for operator in graph.operators}
 
     def step_of(operator: Operator) -> Step:
         return make_step(operator, [shapes[name] for name in operator.inputs], module.of[operator.name], None)
 
-    return Plan(*_arranged(graph, step_of, overwrite=False))
+    return ExecutionPlan(*_arranged(graph, step_of, overwrite=False))
 
 
 def calibrate(graph: OperatorGraph, module: GraphModule, norm: SubnetNorm, x: Tensor) -> None:
@@ -94,7 +94,7 @@ def calibrate(graph: OperatorGraph, module: GraphModule, norm: SubnetNorm, x: Te
         return make_step(operator, inputs, module.of[operator.name], measure)
 
     with torch.no_grad():
-        Plan(*_arranged(graph, step_of, overwrite=True))(x)
+        ExecutionPlan(*_arranged(graph, step_of, overwrite=True))(x)
 
 
 def _fixed(pair: tuple[Tensor, Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -46,7 +46,7 @@ class SubnetRegression:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """A subnet of the front: ``cost`` and ``accuracy`` as predicted."""
 
     subnet: Subnet
@@ -70,9 +70,9 @@ def evenly(space: Space, n: int, *, seed: int = 0, cost: Cost | None = None) -> 
     return list(chosen)
 
 
-def pareto(found: Iterable[Found]) -> list[Found]:
+def pareto(found: Iterable[SearchResult]) -> list[SearchResult]:
     """Those that no other beats in both, cheapest first."""
-    front: list[Found] = []
+    front: list[SearchResult] = []
     for each in sorted(found, key=lambda f: (f.cost, -f.accuracy)):
         if not front or each.accuracy > front[-1].accuracy:
             front.append(each)
@@ -81,7 +81,7 @@ def pareto(found: Iterable[Found]) -> list[Found]:
 
 def search(
     space: Space, accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray], n: int, *, seed: int = 0
-) -> list[Found]:
+) -> list[SearchResult]:
     """About ``n`` subnets of the Pareto front, even steps of log cost apart, the smallest and the largest among them.
 
     ``costs``: cost per subnet, all > 0, for instance predicted seconds. A large space is searched by drawing, then by
@@ -104,18 +104,18 @@ def search(
 
 def _front(
     subnets: Iterable[Subnet], accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray]
-) -> list[Found]:
+) -> list[SearchResult]:
     return pareto(_front_of(sorted(subnets), accuracy, costs))
 
 
 def _front_of(
     subnets: Sequence[Subnet], accuracy: SubnetRegression, costs: Callable[[Sequence[Subnet]], np.ndarray]
-) -> list[Found]:
+) -> list[SearchResult]:
     predicted = zip(subnets, costs(subnets), accuracy.predict(subnets), strict=True)
-    return [Found(subnet, float(cost), float(right)) for subnet, cost, right in predicted]
+    return [SearchResult(subnet, float(cost), float(right)) for subnet, cost, right in predicted]
 
 
-def _thinned(found: Sequence[Found], n: int) -> list[Found]:
+def _thinned(found: Sequence[SearchResult], n: int) -> list[SearchResult]:
     """The first two of ``found`` are the ends and stay; of the rest those nearest to even steps between."""
     ends, front = list(found[:2]), list(found[2:])
     logs = np.log([each.cost for each in front])

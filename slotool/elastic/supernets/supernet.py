@@ -16,7 +16,7 @@ from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.family import Version
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.layers import LAYERS
-from slotool.elastic.supernets.plan import Plan, Planner, calibrate
+from slotool.elastic.supernets.plan import ExecutionPlan, Planner, calibrate
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.errors import ArtifactError, GraphError, InputError
@@ -63,7 +63,7 @@ class Supernet(ElasticModel):
             raise InputError(f"{self.name}: a supernet needs at least one subnet to answer with")
         self.subnets = {self.space.point(subnet): subnet for subnet in chosen}
         self.points = tuple(self.subnets)
-        self._plans: dict[OperatingPoint, Plan] = {
+        self._plans: dict[OperatingPoint, ExecutionPlan] = {
             point: self._planner.plan(self.space.narrowed(subnet)) for point, subnet in self.subnets.items()
         }
 
