@@ -15,7 +15,7 @@ CONFTEST = """
 from flops_predictor import FlopsPredictor
 from slotool.predictors import registry
 
-registry.PREDICTORS[FlopsPredictor.name] = FlopsPredictor
+registry.PREDICTORS[FlopsPredictor.name] = (FlopsPredictor, (registry.SOLO,))
 """
 
 

@@ -83,13 +83,14 @@ def compare_predictors(
     from slotool.cli.output import Output
     from slotool.graphs.store import read_graphs
     from slotool.predictors.labels import join_labels
-    from slotool.predictors.registry import PREDICTORS
+    from slotool.predictors.registry import SOLO, names_of
     from slotool.predictors.splits import PROTOCOLS
     from slotool.predictors.study import plan_tasks
     from slotool.tables import LatencyTable
 
     asked = chosen_names(protocols, list(PROTOCOLS), "--protocols")
-    names = chosen_names(models, list(PREDICTORS), "--models") if models else list(PREDICTORS)
+    known = names_of(SOLO)
+    names = chosen_names(models, known, "--models") if models else known
     makers = predictor_makers(names, parse_depths(depths))
     points = _points(curve)
     refuse_existing(out, force)

@@ -102,17 +102,17 @@ def chosen_search(engine: str, address: str | None) -> AbstractContextManager[Se
 
 
 def predictor_makers(
-    names: Sequence[str], depths: Sequence[int], search: Search[Any] | None = None
-) -> dict[str, Callable[[], Predictor]]:
+    names: Sequence[str], depths: Sequence[int], search: Search[Any] | None = None, *, colocated: bool = False
+) -> dict[str, Callable[[], Predictor[Any]]]:
     """By name, what makes a new predictor; the DNN searches ``depths``."""
     from slotool.predictors.dnn import DnnPredictor
-    from slotool.predictors.registry import PREDICTORS
+    from slotool.predictors.registry import predictor_class
     from slotool.predictors.search import one_by_one
 
-    def dnn() -> Predictor:
+    def dnn() -> Predictor[Any]:
         return DnnPredictor(depths, search or one_by_one)
 
-    return {name: dnn if name == DnnPredictor.name else PREDICTORS[name] for name in names}
+    return {name: dnn if name == DnnPredictor.name else predictor_class(name, colocated=colocated) for name in names}
 
 
 @dataclass(frozen=True)

@@ -125,19 +125,14 @@ def _train(source: Source, out: Path, solo: Path | None, choice: Choice, *, seed
 
 
 def _makers(choice: Choice) -> Makers:
-    from slotool.cli.predictor_options import parse_depths
-    from slotool.predictors.dnn import DnnColocatedPredictor
-    from slotool.predictors.registry import COLOCATED_PREDICTORS
+    from slotool.cli.predictor_options import parse_depths, predictor_makers
+    from slotool.predictors.registry import COLOCATED, names_of
     from slotool.predictors.training import AUTO
 
-    if choice.model not in (AUTO, *COLOCATED_PREDICTORS):
-        names = ", ".join((AUTO, *COLOCATED_PREDICTORS))
-        raise typer.BadParameter(f"{choice.model!r} is none of {names}", param_hint="--model")
-    layers = parse_depths(choice.depths)
-    return {
-        name: (lambda: DnnColocatedPredictor(layers, choice.search)) if kind is DnnColocatedPredictor else kind
-        for name, kind in COLOCATED_PREDICTORS.items()
-    }
+    known = names_of(COLOCATED)
+    if choice.model not in (AUTO, *known):
+        raise typer.BadParameter(f"{choice.model!r} is none of {', '.join((AUTO, *known))}", param_hint="--model")
+    return predictor_makers(known, parse_depths(choice.depths), choice.search, colocated=True)
 
 
 def _check(output: Output, labelled: LabelledColocations, solo: Artifact | None) -> None:

@@ -103,11 +103,12 @@ def _train(source: Source, out: Path, choice: Choice, *, seed: int, force: bool,
 
 def _candidates(choice: Choice) -> tuple[list[Predictor], str | list[str]]:
     """New predictors of those asked for, and the baselines; and which may be kept."""
-    from slotool.predictors.registry import BASELINES, PREDICTORS
+    from slotool.predictors.registry import BASELINES, SOLO, names_of
     from slotool.predictors.training import AUTO
 
-    listed = chosen_names(choice.model, (AUTO, *PREDICTORS), "--model")
-    names = [name for name in PREDICTORS if AUTO in listed or name in (*listed, *BASELINES)]
+    known = names_of(SOLO)
+    listed = chosen_names(choice.model, (AUTO, *known), "--model")
+    names = [name for name in known if AUTO in listed or name in (*listed, *BASELINES)]
     makers = predictor_makers(names, parse_depths(choice.depths), choice.search)
     return [make() for make in makers.values()], AUTO if AUTO in listed else listed
 

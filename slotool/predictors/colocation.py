@@ -112,9 +112,9 @@ def _maker_of(
     trained: Predictor[Colocation], make: Callable[[], Predictor[Colocation]]
 ) -> Callable[[], Predictor[Colocation]]:
     """What makes the predictor again for a protocol: a search is not repeated, its finding is."""
-    from slotool.predictors.dnn import DnnColocatedPredictor
+    from slotool.predictors.dnn import DnnPredictor
 
-    return (lambda: DnnColocatedPredictor([trained.depth])) if isinstance(trained, DnnColocatedPredictor) else make
+    return (lambda: DnnPredictor([trained.depth])) if isinstance(trained, DnnPredictor) else make
 
 
 def _scores(

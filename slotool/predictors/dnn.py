@@ -14,11 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from slotool.errors import InputError, RunError
-from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Asked, Document, Examples, Predictor, Tensors
-from slotool.predictors.colocations import Colocation
-from slotool.predictors.flat import Features, FlatRegressor, FlatSolo
-from slotool.predictors.flat_colocated import FlatColocated
+from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.flat import FlatFeatures, FlatRegressor
 from slotool.predictors.search import Search, one_by_one
 
 HIDDEN_UNITS = 100
@@ -49,7 +46,7 @@ class Candidate:
     dev_mae_s: float
 
 
-class DnnRegressor(FlatRegressor[Asked]):
+class DnnPredictor(FlatRegressor[Asked]):
     """Fully connected ReLU network, ``depth`` hidden layers of 100 units, trained on the MAE in seconds.
 
     The middle one of ``depths`` decides how weight counts enter (plain, or their square root); then every depth is
@@ -57,7 +54,7 @@ class DnnRegressor(FlatRegressor[Asked]):
     depth's seed depends on nothing but ``seed`` and itself, so it does not matter where ``search`` trains it. Answers
     are floored at the least training label. Trains on CUDA when present, answers on the CPU.
 
-    Source: inference-latency-prediction, 4.1 (which says neither how it scales its input nor when it stops).
+    Source: inference-latency-prediction, 4.1 and 4.2 (which say neither how they scale their input nor when they stop).
     Raises ``InputError`` for a depth below 1, ``RunError`` when every training diverged.
     """
 
@@ -84,16 +81,16 @@ class DnnRegressor(FlatRegressor[Asked]):
 
     def _learn(
         self,
-        features_of: Callable[[str], Features[Asked]],
+        features_of: Callable[[str], FlatFeatures],
         train: Examples[Asked],
         dev: Examples[Asked],
         seed: int,
-        progress: Callable[[str], None],
-    ) -> Features[Asked]:
+        progress: Progress,
+    ) -> FlatFeatures:
         self._unit_s = float(np.mean(np.abs(train.latency_s)))
-        found: list[tuple[Candidate, Features[Asked], Layers]] = []
+        found: list[tuple[Candidate, FlatFeatures, Layers]] = []
 
-        def attempt(features: Features[Asked], depths: Sequence[int]) -> None:
+        def attempt(features: FlatFeatures, depths: Sequence[int]) -> None:
             sets = [(features.matrix(part.items), part.latency_s / self._unit_s) for part in (train, dev)]
             trained = []
             for place, (layers, dev_mae) in self._search(_attempt, (*sets, seed), depths):
@@ -139,14 +136,6 @@ class DnnRegressor(FlatRegressor[Asked]):
             (torch.from_numpy(tensors[f"layers.{i}.weight"]), torch.from_numpy(tensors[f"layers.{i}.bias"]))
             for i in range(int(document["depth"]) + 1)
         ]
-
-
-class DnnPredictor(DnnRegressor[OperatorGraph], FlatSolo):
-    """Of the latency of networks alone."""
-
-
-class DnnColocatedPredictor(DnnRegressor[Colocation], FlatColocated):
-    """Of what colocations add to a network's solo latency. Source: inference-latency-prediction, 4.2."""
 
 
 @contextmanager

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
+from slotool.errors import GraphError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.colocations import Colocation, members_of
 
 # How a number of weights may enter. Small networks differ by ratios, big ones by differences.
 WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -19,65 +21,117 @@ WEIGHT_SCALES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sqrt": np.sqrt,
     "log1p": np.log1p,
 }
+# Directions in which networks differ less than this share of the most count as none.
+MIN_DIRECTION = 1e-6
+
+
+@dataclass(frozen=True)
+class Place:
+    """One member's place in the encoding: the columns in which the training set's members differ there.
+
+    ``columns_used`` int64 [c], ``mean`` and ``deviation`` float64 [c] over the training set, and, of co-locations,
+    ``directions`` float64 [c, d]: an orthonormal basis of the scaled columns of those members. With few networks in
+    many co-locations d is small, where all columns would fill the memory; a regression loses nothing by it.
+    """
+
+    columns_used: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+    directions: np.ndarray | None = None
+
+    @classmethod
+    def fit(cls, encoded: np.ndarray, counts: np.ndarray, *, directions: bool) -> Self:
+        """``encoded``: float32 [networks, width], one row per network that ever is there; ``counts`` int64 [networks]
+        how often each is.
+        """
+        used = np.flatnonzero(np.ptp(encoded, axis=0) > 0)
+        columns, weights = encoded[:, used].astype(np.float64), counts / counts.sum()
+        mean = weights @ columns
+        deviation = np.sqrt(weights @ (columns - mean) ** 2)
+        if not directions:
+            return cls(used, mean, deviation)
+        _, sizes, found = np.linalg.svd((columns - mean) / deviation, full_matrices=False)
+        keep = sizes > MIN_DIRECTION * max(sizes.max(initial=0.0), 1e-300)
+        return cls(used, mean, deviation, found[keep].T)
+
+    def coordinates(self, encoded: np.ndarray) -> np.ndarray:
+        """float64 [networks, c], or [networks, d] along the directions."""
+        scaled = (encoded[:, self.columns_used].astype(np.float64) - self.mean) / self.deviation
+        if self.directions is None:
+            return np.asarray(scaled)
+        # Of unit variance on average, as if they were columns.
+        width = self.directions.shape[1]
+        return np.asarray(scaled @ self.directions / np.sqrt(max(len(self.columns_used) / max(width, 1), 1)))
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        return {name: np.ascontiguousarray(value) for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class FlatFeatures:
-    """Encoded_contra graphs with weight counts scaled, constant columns left out and the others standardised.
+    """Networks or co-locations as numbers: the coordinates of each member at its ``Place``, the subject first.
 
-    ``columns_used``: int64 [columns]; ``mean`` and ``deviation``: float64 [columns], of the training graphs.
+    Attribute lists and adjacency matrix of each member, with weight counts scaled, constant columns left out and the
+    others standardised. A network alone is a co-location of one. A co-location smaller than the largest of the training
+    set has zeros in the last places.
     """
 
     encoding: FlatEncoding
     weight_scale: str
-    columns_used: np.ndarray
-    mean: np.ndarray
-    deviation: np.ndarray
+    places: tuple[Place, ...]
 
     @classmethod
-    def fit(cls, encoding: FlatEncoding, graphs: Sequence[OperatorGraph], weight_scale: str) -> Self:
-        columns = _columns(encoding, graphs, weight_scale)
-        used = np.flatnonzero(np.ptp(columns, axis=0) > 0)
-        varying = columns[:, used].astype(np.float64)
-        return cls(encoding, weight_scale, used, varying.mean(axis=0), varying.std(axis=0))
+    def fit(cls, encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], weight_scale: str) -> Self:
+        places = []
+        most = max(len(members_of(item)) for item in items)
+        for at in range(most):
+            rows, which = _encoded_members(encoding, items, at, weight_scale)
+            counts = np.bincount(which, minlength=len(rows))
+            places.append(Place.fit(rows, counts, directions=most > 1))
+        return cls(encoding, weight_scale, tuple(places))
 
-    def matrix(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """float64 [n, columns]."""
-        columns = _columns(self.encoding, graphs, self.weight_scale)[:, self.columns_used]
-        return (columns.astype(np.float64) - self.mean) / self.deviation
+    def matrix(self, items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
+        """float64 [n, Σ widths]. Raises ``GraphError`` for a co-location with more members, or a network larger,
+        than any of the training set."""
+        for item in items:
+            if len(members_of(item)) > len(self.places):
+                raise GraphError(
+                    f"a co-location of {len(members_of(item))} networks, but training had {len(self.places)} at most"
+                )
+        blocks = []
+        for at, place in enumerate(self.places):
+            rows, which = _encoded_members(self.encoding, items, at, self.weight_scale)
+            blocks.append(place.coordinates(rows)[which])
+        return np.hstack(blocks)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        tensors = {"columns_used": self.columns_used, "mean": self.mean, "deviation": self.deviation}
-        return tensors, {"encoding": self.encoding.state(), "weight_scale": self.weight_scale}
+        """Of networks alone, one place, the tensors have no prefix."""
+        document = {"encoding": self.encoding.state(), "weight_scale": self.weight_scale}
+        if self.places[0].directions is None:
+            return self.places[0].tensors(), document
+        tensors = {
+            f"places.{i}.{name}": t for i, place in enumerate(self.places) for name, t in place.tensors().items()
+        }
+        return tensors, {**document, "places": len(self.places)}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        encoding = FlatEncoding.from_state(document["encoding"])
-        return cls(encoding, document["weight_scale"], tensors["columns_used"], tensors["mean"], tensors["deviation"])
-
-
-Encoded_contra = TypeVar("Encoded_contra", contravariant=True)
-
-
-class Features(Protocol[Encoded_contra]):
-    """What turns networks, or co-locations, into the numbers of a regression; fitted to a training set."""
-
-    @property
-    def weight_scale(self) -> str: ...
-
-    def matrix(self, graphs: Sequence[Encoded_contra]) -> np.ndarray: ...
-
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]: ...
+        alone = "places" not in document
+        names = ["columns_used", "mean", "deviation"] if alone else ["columns_used", "mean", "deviation", "directions"]
+        prefixes = [""] if alone else [f"places.{i}." for i in range(int(document["places"]))]
+        places = [Place(*(tensors[prefix + name] for name in names)) for prefix in prefixes]
+        return cls(FlatEncoding.from_state(document["encoding"]), document["weight_scale"], tuple(places))
 
 
 class FlatRegressor(Predictor[Asked]):
     """Regression on a flattened encoding, room being made for the largest graph of the training and dev sets.
 
-    A regression may answer anything, but a latency is positive: answers below the least of the training set are
-    raised to it. ``FlatSolo`` and ``FlatColocated`` say of what it is, subclasses of those which regression.
+    Of networks alone it learns the latency, of co-locations what the co-location adds to the solo latency, which is
+    known. A regression may answer anything, but a latency is positive: answers below the least of the training set are
+    raised to it. Subclasses say which regression. Source: inference-latency-prediction, 4.1 and 4.2.
     """
 
-    _features: Features[Asked]
+    _features: FlatFeatures
     _floor_s: float
 
     def fit(
@@ -86,17 +140,23 @@ class FlatRegressor(Predictor[Asked]):
         train.require("training")
         dev.require("dev")
         # What the regression learns: the latency beyond what is known, of either sign.
-        beyond = Examples(train.items, train.latency_s - self._base_s(train.items))
-        beyond_dev = Examples(dev.items, dev.latency_s - self._base_s(dev.items))
+        beyond = Examples(train.items, train.latency_s - _known_s(train.items))
+        beyond_dev = Examples(dev.items, dev.latency_s - _known_s(dev.items))
         self._floor_s = float(np.min(beyond.latency_s))
-        made = self._feature_maker([*train.items, *dev.items], train.items)
+        members = {graph.id: graph for item in [*train.items, *dev.items] for graph in members_of(item)}
+        encoding = FlatEncoding.fit(list(members.values()))
+
+        def made(weight_scale: str) -> FlatFeatures:
+            return FlatFeatures.fit(encoding, train.items, weight_scale)
+
         self._features = self._learn(made, beyond, beyond_dev, seed, progress or (lambda _: None))
 
     def predict(self, graphs: Sequence[Asked]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        base_s = self._base_s(graphs)
-        return base_s + np.maximum(self._answer(self._features.matrix(graphs)), np.maximum(self._floor_s, -base_s / 2))
+        known_s = _known_s(graphs)
+        answer_s = self._answer(self._features.matrix(graphs))
+        return known_s + np.maximum(answer_s, np.maximum(self._floor_s, -known_s / 2))
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._features.state()
@@ -106,34 +166,22 @@ class FlatRegressor(Predictor[Asked]):
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
         predictor = cls()
-        predictor._features = cls._features_from(tensors, document)
+        predictor._features = FlatFeatures.from_state(tensors, document)
         predictor._floor_s = float(document["floor_s"])
         predictor._restore(tensors, document)
         return predictor
 
     @abstractmethod
-    def _base_s(self, graphs: Sequence[Asked]) -> np.ndarray:
-        """Known seconds [n] of each, beyond which the regression learns what it takes."""
-
-    @abstractmethod
-    def _feature_maker(self, room_for: Sequence[Asked], train: Sequence[Asked]) -> Callable[[str], Features[Asked]]:
-        """What makes the features of a scale of weights (``WEIGHT_SCALES``), fitted to ``train``."""
-
-    @classmethod
-    @abstractmethod
-    def _features_from(cls, tensors: Tensors, document: Document) -> Features[Asked]:
-        """The features whose state this is."""
-
-    @abstractmethod
     def _learn(
         self,
-        features_of: Callable[[str], Features[Asked]],
+        features_of: Callable[[str], FlatFeatures],
         train: Examples[Asked],
         dev: Examples[Asked],
         seed: int,
-        progress: Callable[[str], None],
-    ) -> Features[Asked]:
-        """Learn from ``train`` and return the features that ``_answer`` wants to be given."""
+        progress: Progress,
+    ) -> FlatFeatures:
+        """Learn from ``train`` and return the features that ``_answer`` wants to be given. ``features_of`` makes those
+        of a scale of weights (``WEIGHT_SCALES``), fitted to the training set."""
 
     @abstractmethod
     def _answer(self, x: np.ndarray) -> np.ndarray:
@@ -148,25 +196,23 @@ class FlatRegressor(Predictor[Asked]):
         """Take back what ``_learnt`` gave."""
 
 
-class FlatSolo(FlatRegressor[OperatorGraph]):
-    """Of networks alone: the label is the latency, the features are ``FlatFeatures``."""
-
-    def _base_s(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        return np.zeros(len(graphs))
-
-    def _feature_maker(
-        self, room_for: Sequence[OperatorGraph], train: Sequence[OperatorGraph]
-    ) -> Callable[[str], Features[OperatorGraph]]:
-        encoding = FlatEncoding.fit(room_for)
-        return lambda scale: FlatFeatures.fit(encoding, train, scale)
-
-    @classmethod
-    def _features_from(cls, tensors: Tensors, document: Document) -> Features[OperatorGraph]:
-        return FlatFeatures.from_state(tensors, document)
+def _known_s(items: Sequence[OperatorGraph | Colocation]) -> np.ndarray:
+    """Seconds [n] beyond which the regression learns what each takes."""
+    return np.array([item.solo_s[0] if isinstance(item, Colocation) else 0.0 for item in items])
 
 
-def _columns(encoding: FlatEncoding, graphs: Sequence[OperatorGraph], weight_scale: str) -> np.ndarray:
-    columns = encoding.transform(graphs)
-    at = encoding.weight_columns
-    columns[:, at] = WEIGHT_SCALES[weight_scale](columns[:, at])
-    return columns
+def _encoded_members(
+    encoding: FlatEncoding, items: Sequence[OperatorGraph | Colocation], at: int, weight_scale: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The different networks that items have at a place, float32 [m, width], zeros for none; and which of them each
+    item has, int64 [n]."""
+    there = [members_of(item)[at : at + 1] for item in items]
+    ids = [members[0].id if members else "" for members in there]
+    found = dict(zip(ids, there, strict=True))
+    rows = np.zeros((len(found), encoding.width), dtype=np.float32)
+    present = [i for i, members in enumerate(found.values()) if members]
+    rows[present] = encoding.transform([members[0] for members in found.values() if members])
+    columns = encoding.weight_columns
+    rows[:, columns] = WEIGHT_SCALES[weight_scale](rows[:, columns])
+    position = {id_: i for i, id_ in enumerate(found)}
+    return rows, np.array([position[id_] for id_ in ids])

@@ -7,34 +7,31 @@ from typing import Any
 
 import numpy as np
 
-from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Asked, Document, Examples, Tensors
-from slotool.predictors.colocations import Colocation
-from slotool.predictors.flat import Features, FlatRegressor, FlatSolo
-from slotool.predictors.flat_colocated import FlatColocated
+from slotool.predictors.base import Asked, Document, Examples, Progress, Tensors
+from slotool.predictors.flat import FlatFeatures, FlatRegressor
 
 # Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
 # columns of a node sum to one, so columns always depend on each other and a plain solution would be noise there.
 RANK_TOLERANCE = 1e-6
 
 
-class LinearRegressor(FlatRegressor[Asked]):
+class LinearPredictor(FlatRegressor[Asked]):
     """Ordinary least squares on plain weight counts, the solution of least norm (scikit-learn's, without its import).
 
     Answers are floored at the least training label; the seed plays no part.
-    Source: inference-latency-prediction, 4.1.
+    Source: inference-latency-prediction, 4.1 and 4.2.
     """
 
     name = "linear"
 
     def _learn(
         self,
-        features_of: Callable[[str], Features[Asked]],
+        features_of: Callable[[str], FlatFeatures],
         train: Examples[Asked],
         dev: Examples[Asked],
         seed: int,
-        progress: Callable[[str], None],
-    ) -> Features[Asked]:
+        progress: Progress,
+    ) -> FlatFeatures:
         features = features_of("counts")
         # Every feature has mean 0 in training, so the intercept is the mean label.
         self._intercept_s = float(np.mean(train.latency_s))
@@ -51,11 +48,3 @@ class LinearRegressor(FlatRegressor[Asked]):
 
     def _restore(self, tensors: Tensors, document: Document) -> None:
         self._coefficients, self._intercept_s = tensors["coefficients"], float(document["intercept_s"])
-
-
-class LinearPredictor(LinearRegressor[OperatorGraph], FlatSolo):
-    """Of the latency of networks alone."""
-
-
-class LinearColocatedPredictor(LinearRegressor[Colocation], FlatColocated):
-    """Of what colocations add to a network's solo latency. Source: inference-latency-prediction, 4.2."""

@@ -4,7 +4,7 @@ predictors of co-located latencies, define ``make``, and every test applies."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.registry import COLOCATED_PREDICTORS, PREDICTORS
+from slotool.predictors.registry import predictor_class
 
 
 def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]:
@@ -79,7 +79,7 @@ class Conformance:
 
     make: Callable[[], Predictor[Any]]
     _fitted: ClassVar[dict[type, Predictor[Any]]] = {}
-    registered: ClassVar[Mapping[str, type[Predictor[Any]]]]
+    colocated: ClassVar[bool] = False
     graphs: ClassVar[list[Any]]
     latency_s: ClassVar[np.ndarray]
 
@@ -98,7 +98,7 @@ class Conformance:
         return self._fitted[type(self)]
 
     def test_it_is_registered_under_its_name(self) -> None:
-        assert self.registered[self.make().name] is type(self.make())
+        assert predictor_class(self.make().name, colocated=self.colocated) is type(self.make())
 
     def test_answers_are_positive_seconds_one_per_graph(self) -> None:
         predicted = self.fitted().predict(self.graphs)
@@ -151,7 +151,6 @@ class Conformance:
 class PredictorConformance(Conformance):
     """``Conformance`` of a predictor of solo latencies."""
 
-    registered = PREDICTORS
     graphs = random_networks(160, seed=0)
     latency_s = synthetic_latency_s(graphs)
 
@@ -162,7 +161,7 @@ class PredictorConformance(Conformance):
 class ColocatedPredictorConformance(Conformance):
     """``Conformance`` of a predictor of co-located latencies."""
 
-    registered = COLOCATED_PREDICTORS
+    colocated = True
     graphs = synthetic_colocations(160)
     latency_s = synthetic_colocated_latency_s(graphs)
 

@@ -22,7 +22,7 @@ from slotool.predictors.base import Predictor
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.labels import LabelledGraphs, join_labels
-from slotool.predictors.registry import PREDICTORS
+from slotool.predictors.registry import SOLO, names_of, predictor_class
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.study import data_digest, plan_tasks, run_study
 from slotool.predictors.trained import TrainedPredictor
@@ -50,7 +50,7 @@ def main() -> None:
     scores = study.table.scores()
     for split in TARGETS:
         _print_scores(split, [score for score in scores if score["split"] == split])
-    speeds = {name: _speed(name, labelled) for name in PREDICTORS}
+    speeds = {name: _speed(name, labelled) for name in names_of(SOLO)}
     print(json.dumps({"benchmark": "predict", "scores": _figures(scores), "seconds": speeds, "train_s": study.train_s}))
 
 
@@ -60,7 +60,7 @@ def _shipped() -> LabelledGraphs:
 
 
 def _makers() -> dict[str, Any]:
-    return {**PREDICTORS, DnnPredictor.name: lambda: DnnPredictor(DEPTHS)}
+    return {name: predictor_class(name) for name in names_of(SOLO)} | {DnnPredictor.name: lambda: DnnPredictor(DEPTHS)}
 
 
 def _tell(what: str) -> None:
@@ -111,7 +111,7 @@ def _speed(name: str, labelled: LabelledGraphs) -> dict[str, float]:
         DnnPredictor.name: lambda: DnnPredictor([13]),
         GraphNetworkPredictor.name: lambda: GraphNetworkPredictor(epochs=1),
     }
-    predictor: Predictor = makers.get(name, PREDICTORS[name])()
+    predictor: Predictor = makers.get(name, predictor_class(name))()
     # The largest networks are among them, so that no encoding lacks room.
     rows = np.argsort([-len(graph.operators) for graph in labelled.graphs], kind="stable")
     trained = TrainedPredictor.train(predictor, labelled, RowSplit(rows[:300], rows[300:340], rows[340:360]), seed=0)

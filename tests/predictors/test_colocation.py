@@ -20,8 +20,8 @@ from slotool.predictors.colocated_splits import colocated_splits, random_colocat
 from slotool.predictors.colocation import PredictorArtifact, train_colocated
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Setting
-from slotool.predictors.linear import LinearColocatedPredictor
-from slotool.predictors.registry import COLOCATED_PREDICTORS
+from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.registry import COLOCATED, names_of
 from slotool.predictors.resource_features import fair_s
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
@@ -189,7 +189,7 @@ def test_sharing_takes_more_members_than_it_was_shown() -> None:
 
 def test_on_shipped_pairs_ours_is_near_the_noise_and_beats_the_papers_baseline(shipped) -> None:
     """Qualitatively the paper's figure 9, and pairs of which no training row had both."""
-    makers = {"linear": LinearColocatedPredictor, "sharing": SharingPredictor}
+    makers = {"linear": LinearPredictor, "sharing": SharingPredictor}
     protocols = {"unseen": colocated_splits(shipped.colocations, 0)["pairs unseen"]}
     run = train_colocated(makers, shipped, random_colocated_split(shipped.colocations, 0), protocols)
     pairs = {name: table.scores_by_kind()["pair"] for name, table in run.held_out.items()}
@@ -246,7 +246,7 @@ def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Pat
     assert "kept " in finished.stdout
     artifact = open_artifact(tmp_path / "p", "predictor")
     scores = artifact.json("colocated-scores.json")
-    assert list(scores["predictors"]) == list(COLOCATED_PREDICTORS)
+    assert list(scores["predictors"]) == names_of(COLOCATED)
     assert scores["chosen"] == min(scores["predictors"], key=lambda name: scores["predictors"][name]["dev_mae_s"])
     # It answers for these networks straight away, for they were measured alone as well.
     graphs = ["--graph", measured / "graphs.jsonl"]

@@ -10,7 +10,7 @@ import pytest
 from slotool.artifacts import open_artifact
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_id
-from slotool.predictors.registry import PREDICTORS
+from slotool.predictors.registry import SOLO, names_of
 from slotool.predictors.scoring import PredictionsTable
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s
@@ -70,7 +70,7 @@ def test_all_predictors_are_scored_on_one_held_out_set(slotool, measured: Path, 
     document = finished.document
     assert document["schema"] == "slotool/train-predictor"
     scores = document["predictors"]
-    assert list(scores) == list(PREDICTORS)
+    assert list(scores) == names_of(SOLO)
     assert {each["n"] for each in scores.values()} == {document["rows"]["test"]} == {20}
     assert {name: kind["n"] for name, kind in scores["dnn"]["by_kind"].items()} == {"cnn": 10, "mlp": 10}
     assert document["chosen"] == min(scores, key=lambda name: scores[name]["dev_mae_s"])

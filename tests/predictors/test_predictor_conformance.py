@@ -10,9 +10,9 @@ from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import Examples
-from slotool.predictors.dnn import DnnColocatedPredictor, DnnPredictor
+from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.linear import LinearColocatedPredictor, LinearPredictor
+from slotool.predictors.linear import LinearPredictor
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.testing.predictors import (
@@ -40,11 +40,11 @@ class TestGraphNetwork(PredictorConformance):
 
 
 class TestLinearTogether(ColocatedPredictorConformance):
-    make = staticmethod(LinearColocatedPredictor)
+    make = staticmethod(LinearPredictor)
 
 
 class TestDnnTogether(ColocatedPredictorConformance):
-    make = staticmethod(lambda: DnnColocatedPredictor([2]))
+    make = staticmethod(lambda: DnnPredictor([2]))
 
 
 class TestRidge(ColocatedPredictorConformance):
