@@ -48,7 +48,9 @@ def gen_switching_plan(
             rich_help_panel=_SEARCH,
         ),
     ] = False,
-    plots: Annotated[Path | None, typer.Option("--plots", help="Folder for a plot (PNG) of P99 by load.")] = None,
+    plots: Annotated[
+        Path | None, typer.Option("--plots", help="Folder for plots (PNG) of the plan and of P99 by load.")
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -107,12 +109,13 @@ def _words(configurations: tuple[tuple[int, int], ...]) -> str:
 
 def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
     from slotool.reports.plots import save_png
-    from slotool.reports.series.switching import tail_against_load
+    from slotool.reports.series.switching import plan_figures
 
-    figure = tail_against_load(plan, out.name)
     folder.mkdir(parents=True, exist_ok=True)
-    save_png(figure, folder / f"{figure.id}.png")
-    return [folder / f"{figure.id}.png"]
+    drawn = {folder / f"{figure.id}.png": figure for figure in plan_figures(plan, out.name)}
+    for path, figure in drawn.items():
+        save_png(figure, path)
+    return list(drawn)
 
 
 def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path, plots: list[Path]) -> None:

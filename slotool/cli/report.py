@@ -16,15 +16,15 @@ def register(app: typer.Typer) -> None:
 
 def report(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Tables, rules, artifacts, and folders of them.")
+        list[Path], typer.Argument(metavar="PATH...", help="Tables, rules, plans, artifacts, and folders of them.")
     ],
     out: Out = Path("report.html"),
     title: Annotated[str, typer.Option("--title", help="The page's heading.")] = "slotool report",
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Plot everything found: predicted latency, studies of predictors, accuracy against k and latency, tolerance
-    tiers, served latency, deadlines kept under co-location.
+    """Plot everything found: measured and predicted latency, studies of predictors, accuracy against k and latency,
+    tolerance tiers, switching plans, served latency, slow-down and deadlines kept under co-location.
 
     The page is one self-contained file that works offline; the same plots lie as PNG in a folder next to it.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from slotool.errors import InputError
 from slotool.predictors import study
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable
 from slotool.rules.ruleset import RULES_SCHEMA, RuleSet
-from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, OutcomeTable, Schema, schema_name
+from slotool.rules.switching import PLAN_SCHEMA, SwitchingPlan
+from slotool.tables import LATENCY_SCHEMA, OUTCOME_SCHEMA, LatencyTable, OutcomeTable, Schema, schema_name
 from slotool.workloads.interference import INTERFERENCE_SCHEMA, InterferenceTable
 from slotool.workloads.requests import REQUESTS_SCHEMA, RequestLog
 
@@ -33,18 +34,19 @@ class Collected:
     outcomes: list[tuple[Path, OutcomeTable]] = field(default_factory=list)
     requests: list[tuple[Path, RequestLog]] = field(default_factory=list)
     interference: list[tuple[Path, InterferenceTable]] = field(default_factory=list)
+    latency: list[tuple[Path, LatencyTable]] = field(default_factory=list)
     rules: list[tuple[Path, RuleSet]] = field(default_factory=list)
+    plans: list[tuple[Path, SwitchingPlan]] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
     unused: list[tuple[Path, str]] = field(default_factory=list)
 
     @property
     def drawable(self) -> bool:
-        tables = (self.predictions, self.studies, self.outcomes, self.interference, self.requests, self.rules)
-        return any(tables)
+        return any(getattr(self, each.name) for each in fields(self) if each.name not in ("artifacts", "unused"))
 
 
 def collect(paths: Iterable[Path]) -> Collected:
-    """Read every table, rule set and artifact among ``paths``; folders are searched, and their folders, no deeper.
+    """Read every table, rule set, plan and artifact among ``paths``; folders are searched two levels deep.
 
     A file that is named must be something known; in a folder others are passed over. Damage is an error either way:
     raises ``TableError``, ``ArtifactError`` or ``InputError``, the last also when nothing is there to draw.
@@ -60,11 +62,14 @@ def collect(paths: Iterable[Path]) -> Collected:
                 continue
             seen.add(candidate.resolve())
             if not _take(candidate, found) and candidate == path:
-                raise InputError(f"{path}: neither a table, a rule set nor an artifact that a report could draw")
+                raise InputError(
+                    f"{path}: neither a table, a rule set, a plan nor an artifact that a report could draw"
+                )
     if not found.drawable:
         where = ", ".join(map(str, given))
         raise InputError(
-            f"{where}: nothing to draw; a report needs outcome tables, request logs, rule sets or a trained predictor"
+            f"{where}: nothing to draw; a report needs latency or outcome tables, request logs, rule sets, "
+            "switching plans or a trained predictor"
         )
     return found
 
@@ -115,6 +120,12 @@ def _take_table(path: Path, schema: str | None, found: Collected) -> bool:
             found.unused.append((path, "request log without a single answer"))
     elif schema == INTERFERENCE_SCHEMA.name:
         found.interference.append((path, InterferenceTable.load(path)))
+    elif schema == LATENCY_SCHEMA.name:
+        table = LatencyTable.load(path)
+        if (table.rows["status"] == "ok").any():
+            found.latency.append((path, table))
+        else:
+            found.unused.append((path, "latency table without a single sample"))
     elif schema == PREDICTIONS_SCHEMA.name:
         found.predictions.append((path, PredictionsTable.load(path)))
     elif schema is not None:
@@ -136,7 +147,9 @@ def _take_json(path: Path, found: Collected) -> bool:
         document: Any = strict_json.read(path)
     except OSError as error:
         raise InputError(f"{path}: not a JSON file") from error
-    if not isinstance(document, dict) or document.get("schema") != RULES_SCHEMA:
-        return False
-    found.rules.append((path, RuleSet.load(path)))
-    return True
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema == RULES_SCHEMA:
+        found.rules.append((path, RuleSet.load(path)))
+    elif schema == PLAN_SCHEMA:
+        found.plans.append((path, SwitchingPlan.load(path)))
+    return schema in (RULES_SCHEMA, PLAN_SCHEMA)

@@ -10,9 +10,11 @@ from slotool.reports.collect import Collected
 from slotool.reports.figure import Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.colocation import colocation_figures
+from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import served_latency
 from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.predictor_study import study_figures
+from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.reports.text import file_name
 from slotool.tables import OutcomeTable
@@ -40,10 +42,14 @@ def _figures(found: Collected) -> Iterator[Figure]:
     for name, tables in _by_data(found.outcomes).items():
         sources = ", ".join(str(path) for path, _ in tables)
         yield accuracy_against_latency(name, _distinct_names(tables), sources)
+    for path, latency in found.latency:
+        yield from latency_figures(path.stem, latency, str(path))
     for path, measured in found.interference:
         yield from colocation_figures(str(measured.provenance.get("subject") or path.stem), measured, str(path))
     for path, rules in found.rules:
         yield from tolerance_tiers(path.stem, rules, str(path))
+    for path, plan in found.plans:
+        yield from plan_figures(plan, str(path))
     for path, log in found.requests:
         yield served_latency(str(log.provenance.get("subject") or path.stem), log, str(path))
 

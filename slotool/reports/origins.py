@@ -8,6 +8,7 @@ from typing import Any
 
 from slotool.reports.collect import Collected
 from slotool.reports.figure import Rows
+from slotool.tables import LatencyTable
 
 
 def origins(found: Collected) -> list[tuple[str, Rows]]:
@@ -75,6 +76,8 @@ def _tables(found: Collected) -> Rows:
     rows += [
         (str(p), "rule set", f"{len(r.rules)}", f"{r.method}, table {r.table_sha256[:12]}") for p, r in found.rules
     ]
+    rows += [(str(p), "latency table", f"{len(t):,}", _measured_on(t)) for p, t in found.latency]
+    rows += [(str(p), "switching plan", f"{len(plan.loads)}", f"machine {plan.machine}") for p, plan in found.plans]
     rows += [_row(p, "request log", len(t), t.provenance) for p, t in found.requests]
     rows += [(str(p), what, "–", "nothing of it is drawn") for p, what in found.unused]
     return Rows(("file", "what", "rows", "provenance"), tuple(rows))
@@ -91,3 +94,9 @@ def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
             yield from _flat(value.items())
         elif value is not None:
             yield name.replace("_", " "), value if not isinstance(value, str) else value[:40]
+
+
+def _measured_on(table: LatencyTable) -> str:
+    return ", ".join(
+        f"{column} {' and '.join(map(str, table.rows[column].unique()))}" for column in ("machine", "device", "backend")
+    )

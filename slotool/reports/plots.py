@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 import warnings
 from pathlib import Path
@@ -15,6 +16,8 @@ from matplotlib.figure import Figure as Canvas
 from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure, Limit
 
 DOTS_PER_INCH = 160
+# Letters of the legend's font in a line, of which a curve's sign takes six.
+LEGEND_LETTERS = 120
 _STYLE: Any = {
     # Names come from files: a dollar sign in one is no formula.
     "text.parse_math": False,
@@ -50,10 +53,13 @@ def save_png(figure: Figure, path: Path) -> None:
         _set_axis(axes, figure.y, "y")
         if figure.square:
             axes.set_box_aspect(1)
-        axes.set_title(figure.title, loc="left", fontsize=13, fontweight="bold", pad=26)
-        if len(axes.get_legend_handles_labels()[1]) > 1:
+        names = axes.get_legend_handles_labels()[1]
+        columns = min(6, max(1, LEGEND_LETTERS // (max(map(len, names), default=0) + 6)))
+        pad = 10 + 16 * math.ceil(len(names) / columns)
+        axes.set_title(figure.title, loc="left", fontsize=13, fontweight="bold", pad=pad)
+        if len(names) > 1:
             place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
-            axes.legend(frameon=False, fontsize=9, ncols=6, handlelength=1.6, columnspacing=1.4, **place)
+            axes.legend(frameon=False, fontsize=9, ncols=columns, handlelength=1.6, columnspacing=1.4, **place)
         canvas.supxlabel("\n".join(textwrap.wrap(figure.caption, 98)), fontsize=9, color="#4a5561", x=0.02, ha="left")
         with warnings.catch_warnings():
             # A character that the font lacks is drawn as a box; the remark would print it on the terminal as it is.

@@ -47,7 +47,9 @@ def test_a_plan_is_measured_and_followed(slotool: Slotool, folder: Path) -> None
     assert result.exit_code == 0, result.stderr
     plan = SwitchingPlan.load(out)
     assert json.loads(result.stdout)["plan"] == json.loads(out.read_text())
-    assert json.loads(result.stdout)["plots"] == [str(folder / "plots" / "switching-load.png")]
+    assert json.loads(result.stdout)["plots"] == [
+        str(folder / "plots" / f"{name}.png") for name in ("switching-plan", "switching-load")
+    ]
     assert (folder / "plots" / "switching-load.png").read_bytes()[:4] == b"\x89PNG"
     assert plan.accuracy == {"full": pytest.approx(0.98)}
     kept = [load for load in plan.loads if load.p99_s is not None and load.p99_s <= 0.1]

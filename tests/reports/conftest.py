@@ -5,10 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_tables import family_outcomes, predictions, request_log, rule_set, slo_nn_outcomes
+from made_tables import (
+    family_outcomes,
+    latency_table,
+    predictions,
+    request_log,
+    rule_set,
+    slo_nn_outcomes,
+    switching_plan,
+)
 
 from slotool.artifacts import create_artifact
-from slotool.tables import LatencyTable
+from slotool.workloads.arrival_table import ArrivalTable
 
 
 @pytest.fixture
@@ -19,7 +27,9 @@ def run_folder(tmp_path: Path) -> Path:
     family_outcomes().save(folder / "family-outcomes.parquet")
     rule_set().save(folder / "rules.json")
     request_log().save(folder / "load" / "requests.parquet")
-    LatencyTable.of([{"subject": "family", "samples_s": [1e-4]}]).save(folder / "latency.parquet")
+    switching_plan().save(folder / "plan.json")
+    latency_table().save(folder / "latency.parquet")
+    ArrivalTable.of([{"arrival_s": 0.1}]).save(folder / "arrivals.parquet")
     with create_artifact(folder / "predictor", "predictor", config={"data": "digits"}, seed=5) as writer:
         writer.write_table("predictions.parquet", predictions())
     (folder / "notes.txt").write_text("not for a report")

@@ -9,7 +9,8 @@ import pandas as pd
 
 from slotool.predictors.scoring import PredictionsTable
 from slotool.rules.ruleset import Rule, RuleSet
-from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.rules.switching import LoadTest, SwitchingPlan
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.workloads import RequestLog
 from slotool.workloads.interference import InterferenceTable
 
@@ -93,6 +94,32 @@ def rule_set() -> RuleSet:
         for tolerance, point in zip((0.0, 0.01, 0.02), points, strict=True)
     ]
     return RuleSet("bootstrap", 0.99, "absolute", "large", 0.01, 100, "0" * 64, tuple(rules))
+
+
+def switching_plan() -> SwitchingPlan:
+    """``clumsy`` is kept up to a lower rate than the more accurate ``large``; ``small`` was tried twice."""
+    rates = {"small": 900.0, "clumsy": 100.0, "large": 300.0}
+    loads = [
+        LoadTest("small", 1, 1, 900.0, 0.019, 1.0),
+        LoadTest("small", 1, 1, 100.0, 0.004, 1.0),
+        LoadTest("small", 2, 1, 300.0, 0.01, 1.0),
+        LoadTest("large", 1, 1, 100.0, None, 0.5),
+    ]
+    accuracy = {"small": 0.8, "clumsy": 0.85, "large": 0.9}
+    return SwitchingPlan("family", 0.02, 1, 1, rates, accuracy, tuple(loads), "here")
+
+
+def latency_table(batch_sizes: tuple[int, ...] = (1,)) -> LatencyTable:
+    """Two networks solo, ``b`` twice as slow; ``a`` beside ``b`` takes three times as long; one row has failed."""
+    rows: list[dict[str, Any]] = [
+        {"subject": name, "batch_size": size, "samples_s": [seconds * size] * 3}
+        for name, seconds in (("b", 2e-3), ("a", 1e-3))
+        for size in batch_sizes
+    ]
+    rows.append({"subject": "a", "co_runners": "b", "samples_s": [3e-3] * 3})
+    rows.append({"subject": "c", "status": "failed", "reason": "out of memory", "samples_s": []})
+    solo_s = [np.full(3, 1e-3) if "co_runners" in row else None for row in rows]
+    return LatencyTable(LatencyTable.of(rows).rows.assign(solo_s=solo_s))
 
 
 def interference_table() -> InterferenceTable:

@@ -23,6 +23,10 @@ PLOTS = {
     "accuracy-latency-digits-test",
     "tiers-rules-response-time",
     "tiers-rules-cost",
+    "latency-latency",
+    "degradation-latency",
+    "switching-plan",
+    "switching-load",
     "served-slo-nn",
 }
 
@@ -58,7 +62,7 @@ def test_a_run_folder_becomes_a_page_and_pngs(slotool: Any, run_folder: Path, tm
     run = slotool("report", run_folder, "-o", out, "--title", "A run & more", "--json")
     assert run.exit_code == 0, run.stderr
     assert {plot["id"] for plot in run.document["plots"]} == PLOTS
-    assert list(run.document["not_drawn"].values()) == ["latency table"]
+    assert list(run.document["not_drawn"].values()) == ["arrivals table"]
     page = Page(out.read_text())
     assert set(page.plots) == PLOTS
     assert "<h1>A run &amp; more</h1>" in out.read_text()
@@ -113,7 +117,7 @@ def test_what_a_person_sees(slotool: Any, run_folder: Path, tmp_path: Path) -> N
     assert run.exit_code == 0
     assert "slo-nn: served latency" in run.stdout
     assert "works offline" in run.stdout
-    assert "latency.parquet (latency table)" in run.stderr
+    assert "arrivals.parquet (arrivals table)" in run.stderr
     text = (tmp_path / "r.html").read_text()
     for said in ("Machine", "predictor", "seed 3", "endpoint infer", "Each dot is one of 40 networks"):
         assert said in text
@@ -180,6 +184,7 @@ def torn(path: Path) -> None:
         ("load/requests.parquet", "not a readable Parquet file"),
         ("predictor/predictions.parquet", "is not what was written"),
         ("rules.json", "not a JSON file"),
+        ("plan.json", "not a JSON file"),
     ],
 )
 def test_damage_is_a_sentence(slotool: Any, run_folder: Path, tmp_path: Path, damaged: str, sentence: str) -> None:
@@ -198,7 +203,7 @@ def test_nothing_to_draw_is_a_sentence(slotool: Any, tmp_path: Path) -> None:
     (empty / "notes.txt").write_text("nothing")
     for given, sentence in (
         (empty, "nothing to draw"),
-        (empty / "notes.txt", "neither a table, a rule set nor an artifact"),
+        (empty / "notes.txt", "neither a table, a rule set, a plan nor an artifact"),
         (tmp_path / "nowhere", "no such file or folder"),
     ):
         run = slotool("report", given, "-o", tmp_path / "r.html")

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from made_tables import (
     family_outcomes,
     interference_table,
+    latency_table,
     outcomes,
     predictions,
     request_log,
     rule_set,
     slo_nn_outcomes,
+    switching_plan,
 )
 
 from slotool.errors import InputError
@@ -23,11 +25,12 @@ from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k, pareto
 from slotool.reports.series.colocation import colocation_figures
+from slotool.reports.series.latency import latency_figures
 from slotool.reports.series.load_test import MAX_POINTS, served_latency
 from slotool.reports.series.predictions import predicted_against_measured
-from slotool.reports.series.switching import effective_accuracy_against_deadline, tail_against_load
+from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
-from slotool.rules.switching import LoadTest, SwitchingPlan
+from slotool.tables import LatencyTable
 
 
 def curve(figure: Figure, name: str) -> Curve:
@@ -154,24 +157,51 @@ def test_without_a_certificate_none_is_claimed() -> None:
 
 
 def test_the_tail_by_load_shows_what_was_measured_on_the_configuration_kept() -> None:
-    loads = [("a", 1, 900.0, 0.019), ("a", 1, 100.0, 0.004), ("a", 2, 300.0, 0.01), ("b", 1, 100.0, None)]
-    plan = SwitchingPlan(
-        "family", 0.02, 1, 1, {"a": 900.0, "b": 0.0}, {"a": 0.8, "b": 0.9},
-        tuple(LoadTest(point, replicas, 1, rate, p99_s, 1.0) for point, replicas, rate, p99_s in loads), "here",
-    )  # fmt: skip
-    figure = tail_against_load(plan, "plan.json")
-    assert [curve.name for curve in figure.curves] == ["deadline, 20 ms", "a"]
-    assert curve(figure, "a").x.tolist() == [100.0, 900.0]
-    assert curve(figure, "a").y.tolist() == pytest.approx([4.0, 19.0])
-    assert figure.table.rows == (("a", "900/s", "80.00 %"),)
+    _, figure = plan_figures(switching_plan(), "plan.json")
+    assert [curve.name for curve in figure.curves] == ["deadline, 20 ms", "small"]
+    assert curve(figure, "small").x.tolist() == [100.0, 900.0]
+    assert curve(figure, "small").y.tolist() == pytest.approx([4.0, 19.0])
+    assert figure.table.rows == (("large", "300/s", "90.00 %"), ("small", "900/s", "80.00 %"))
 
 
-def test_effective_accuracy_by_deadline_has_the_first_policy_on_top() -> None:
-    found = {"switching": [0.9, 0.95], "small": [0.8, 0.8]}
-    figure = effective_accuracy_against_deadline("family", [0.01, 0.02], found, "a run")
-    assert [curve.name for curve in figure.curves] == ["small", "switching"]
-    assert curve(figure, "switching").x.tolist() == [10.0, 20.0]
-    assert figure.table.rows[0] == ("switching", "90.00 %", "95.00 %")
+def test_a_plan_is_drawn_as_the_accuracy_that_each_load_gets() -> None:
+    figure, _ = plan_figures(switching_plan(), "plan.json")
+    (steps,) = figure.curves
+    assert (steps.x.tolist(), steps.y.tolist(), steps.style) == ([0, 300, 900], [0.9, 0.8, 0.8], "dots and steps")
+    assert figure.table.rows[1] == ("clumsy", "never", "85.00 %", "100/s"), "large serves all that it could"
+    assert figure.headlines == (("family: rate served within 20 ms", "900 requests/s"),)
+
+
+def test_a_plan_without_load_tests_still_shows_its_thresholds() -> None:
+    (figure,) = plan_figures(replace(switching_plan(), loads=()), "plan.json")
+    assert figure.id == "switching-plan"
+
+
+def test_latency_of_one_batch_size_is_ranked_and_of_several_a_curve_each() -> None:
+    ranked, _ = latency_figures("t", latency_table(), "t.parquet")
+    (dots,) = ranked.curves
+    assert dots.y.tolist() == pytest.approx([1.0, 2.0])
+    assert [row[:2] for row in ranked.table.rows] == [("b", "2 ms"), ("a", "1 ms")]
+    batched, _ = latency_figures("t", latency_table((1, 4)), "t.parquet")
+    assert [curve.name for curve in batched.curves] == ["a", "b"], "the fastest first"
+    assert curve(batched, "b").y.tolist() == pytest.approx([2.0, 8.0])
+    assert batched.table.rows[1] == ("b", "2 ms", "8 ms")
+
+
+def test_degradation_is_the_latency_beside_the_solo_samples_of_the_same_row() -> None:
+    figure = list(latency_figures("t", latency_table(), "t.parquet"))[-1]
+    dots = curve(figure, "1 co-runner")
+    assert (dots.x.tolist(), dots.y.tolist()) == (pytest.approx([1.0]), pytest.approx([3.0]))
+    assert figure.table.rows == (("a", "b", "1 ms", "3.00 ×"),)
+
+
+def test_of_many_points_as_many_are_drawn_as_there_are_colours() -> None:
+    rows = [{"subject": f"net-{i}", "batch_size": size, "samples_s": [1e-3 * (i + 1) * size]}
+            for i in range(20) for size in (1, 2)]  # fmt: skip
+    (figure,) = latency_figures("t", LatencyTable.of(rows), "t.parquet")
+    names = [curve.name for curve in figure.curves]
+    assert (len(names), names[0], names[-1]) == (8, "net-0", "net-19")
+    assert "8 of 20" in figure.caption
 
 
 @given(st.floats(1e-6, 1e6), st.floats(1.0, 1e8))

@@ -1,22 +1,76 @@
-"""Model-Switching: what load does to each model's tail, and what deadlines do to effective accuracy."""
+"""Model-Switching: which point serves which load, what load does to tails."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from slotool.reports.axes import linear_axis, log_axis, share_axis
+from slotool.reports.axes import linear_axis, log_axis, share_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
 from slotool.rules.switching import LoadTest, SwitchingPlan
+
+
+def plan_figures(plan: SwitchingPlan, source: str) -> Iterator[Figure]:
+    """The plan's thresholds, and the load tests that they come from where they were kept."""
+    yield accuracy_against_load(plan, source)
+    if any(_on_configuration(plan, load) for load in plan.loads):
+        yield tail_against_load(plan, source)
+
+
+def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
+    """Accuracy of the point that serves each arrival rate: Algorithm 1 as steps."""
+    steps = plan.breakpoints
+    most = max((rate for rate, _ in steps), default=0.0)
+    starts = np.array([0.0, *(rate for rate, _ in steps)])
+    accuracy = np.array([plan.accuracy[point] for _, point in steps])
+    until = {point: rate for rate, point in steps}
+    since = {point: start for start, (_, point) in zip(starts, steps, strict=False)}
+    x = linear_axis("arrivals per second", np.array([0.0, most or 1.0]))
+    y = share_axis("accuracy of the point that serves", np.array(list(plan.accuracy.values())), air=0.2)
+    names = [point for _, point in steps]
+    curve = Curve(
+        "the plan's point", starts, np.append(accuracy, accuracy[-1:]), "dots and steps",
+        hover=(*(f"{point} up to {rate:,.0f}/s" for rate, point in steps), "beyond that the fastest"),
+        labels=(*spaced_labels(starts[:-1], accuracy, names, x, y), ""), labels_above=True,
+    )  # fmt: skip
+    by_accuracy = sorted(plan.rates_per_s, key=lambda point: -plan.accuracy[point])
+    return Figure(
+        id="switching-plan",
+        title=f"{plan.subject}: switching plan for {duration(plan.deadline_s)}",
+        caption=f"Which point serves each arrival rate, so that P99 stays within {duration(plan.deadline_s)} on "
+        f"{plan.replicas} workers of {plan.threads} threads."
+        + (f" Beyond {most:,.0f} requests/s none keeps it." if steps else " None keeps it at any rate tried."),
+        source=source,
+        x=x,
+        y=y,
+        curves=(curve,) if steps else (),
+        table=Rows(
+            ("point", "serves", "accuracy", "keeps the deadline up to"),
+            tuple(
+                (
+                    point,
+                    f"{since[point]:,.0f} – {until[point]:,.0f}/s" if point in until else "never",
+                    percent(plan.accuracy[point], 2),
+                    f"{plan.rates_per_s[point]:,.0f}/s",
+                )
+                for point in by_accuracy
+            ),
+        ),
+        headlines=((f"{plan.subject}: rate served within {duration(plan.deadline_s)}", f"{most:,.0f} requests/s"),),
+    )
+
+
+def _on_configuration(plan: SwitchingPlan, load: LoadTest) -> bool:
+    return (load.replicas, load.threads) == (plan.replicas, plan.threads) and load.p99_s is not None
 
 
 def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
     """P99 of each point by arrival rate, as the plan's load tests measured it, and the deadline (paper, Fig. 3)."""
     by_point: dict[str, list[LoadTest]] = {point: [] for point in plan.rates_per_s}
     for load in sorted(plan.loads, key=lambda load: load.rate_per_s):
-        if (load.replicas, load.threads) == (plan.replicas, plan.threads) and load.p99_s is not None:
+        if _on_configuration(plan, load):
             by_point[load.point].append(load)
     measured = {point: loads for point, loads in by_point.items() if loads}
     rates = np.array([load.rate_per_s for load in plan.loads])
@@ -39,29 +93,4 @@ def tail_against_load(plan: SwitchingPlan, source: str) -> Figure:
         y=log_axis("P99, ms", tails_ms),
         curves=(deadline, *curves),
         table=Rows(("point", "good for up to", "accuracy"), tuple(breakpoints)),
-    )
-
-
-def effective_accuracy_against_deadline(
-    name: str, deadlines_s: Sequence[float], found: Mapping[str, Sequence[float]], source: str
-) -> Figure:
-    """Share of all requests answered correctly and in time, by deadline (paper, Fig. 4b).
-
-    ``found``: per policy, the first of which is drawn on top of the others, the share at each of ``deadlines_s``.
-    """
-    deadlines_ms = 1e3 * np.asarray(deadlines_s)
-    shares = {policy: np.asarray(values, dtype=np.float64) for policy, values in found.items()}
-    curves = [Curve(policy, deadlines_ms, y, "dots and line", at) for at, (policy, y) in enumerate(shares.items())]
-    return Figure(
-        id="switching-deadlines",
-        title=f"{name}: effective accuracy by deadline",
-        caption="Share of all requests sent that were answered correctly and in time; the same arrivals for all.",
-        source=source,
-        x=linear_axis("deadline, ms", deadlines_ms),
-        y=share_axis("effective accuracy", np.concatenate(list(shares.values()))),
-        curves=(*curves[1:], curves[0]),
-        table=Rows(
-            ("policy", *(f"{at:g} ms" for at in deadlines_ms)),
-            tuple((policy, *(percent(share, 2) for share in y)) for policy, y in shares.items()),
-        ),
     )
