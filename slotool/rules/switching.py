@@ -50,17 +50,13 @@ class SwitchingPlan:
     loads: tuple[LoadTest, ...]
     machine: str
 
-    def point_for(self, rate_per_s: float) -> str | None:
-        """Algorithm 1: the most accurate point that is good for the rate; None when none is.
-
-        The paper's listing then returns the last model it looked at, which is the slowest.
-        """
-        good = [point for point, most in self.rates_per_s.items() if rate_per_s <= most]
-        return max(good, key=lambda point: self.accuracy[point], default=None)
-
     @property
     def breakpoints(self) -> list[tuple[float, str]]:
-        """The rate up to which each point serves, descending in accuracy, without points that another dominates."""
+        """Algorithm 1, the most accurate point that is good for the rate, as the rate up to which each point serves.
+
+        Descending in accuracy, without points that another dominates. Beyond the last no point is good; the paper's
+        listing then returns the last model it looked at, which is the slowest.
+        """
         steps: list[tuple[float, str]] = []
         for point in sorted(self.rates_per_s, key=lambda point: -self.accuracy[point]):
             if self.rates_per_s[point] > (steps[-1][0] if steps else 0.0):
@@ -116,27 +112,6 @@ def greatest_rate(
         else:
             bad = middle
     return good, loads
-
-
-def rates_by_effective_accuracy(loads: Sequence[LoadTest], accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Per point the greatest rate tried up to which no less accurate point answers more correctly and in time.
-
-    A point may miss more than a hundredth there, as long as its accuracy makes up for it (model-switching, §3: the
-    controller maximises effective accuracy). Every point must have been tried at the same rates; 0 for one that is
-    beaten at the lowest already. Raises ``InputError`` otherwise.
-    """
-    found = {(load.point, load.rate_per_s): accuracy[load.point] * load.attainment for load in loads}
-    points = sorted({load.point for load in loads}, key=lambda point: accuracy[point])
-    rates = sorted({load.rate_per_s for load in loads})
-    if len(found) < len(points) * len(rates):
-        raise InputError("effective accuracy is compared at the same rates: every point must be tried at all of them")
-    greatest = dict.fromkeys(points, 0.0)
-    for at, point in enumerate(points):
-        for rate in rates:
-            if any(found[other, rate] > found[point, rate] for other in points[:at]):
-                break
-            greatest[point] = rate
-    return greatest
 
 
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:

@@ -178,7 +178,7 @@ def rules_and_plan(folder: Path) -> dict[Path, Callable[[Path], Any]]:
 
     def use_plan(path: Path) -> None:
         plan = SwitchingPlan.load(path)
-        plan.point_for(1.0), plan.breakpoints, plan.document()
+        plan.breakpoints, plan.document()
 
     return {folder / "rules.json": use_rules, folder / "plan.json": use_plan}
 

@@ -18,7 +18,6 @@ from slotool.rules.switching import (
     SwitchingPlan,
     best_configuration,
     greatest_rate,
-    rates_by_effective_accuracy,
 )
 
 DEADLINE_S = 0.02
@@ -54,19 +53,7 @@ def test_the_greatest_rate_is_found_to_within_the_resolution(capacity: float, gu
 
 
 def test_the_most_accurate_point_that_is_good_for_the_rate() -> None:
-    chosen = [PLAN.point_for(rate) for rate in (50.0, 100.0, 101.0, 400.0, 900.0, 901.0)]
-    assert chosen == ["version=large", "version=large", "version=medium", "version=medium", "version=small", None]
     assert PLAN.breakpoints == [(100.0, "version=large"), (400.0, "version=medium"), (900.0, "version=small")]
-
-
-def test_a_point_is_good_as_long_as_its_accuracy_makes_up_for_what_it_misses() -> None:
-    attained = {"small": (1.0, 1.0, 1.0), "medium": (1.0, 1.0, 0.5), "large": (1.0, 0.96, 0.1)}
-    accuracy = {"small": 0.8, "medium": 0.9, "large": 0.95}
-    loads = [LoadTest(point, 1, 1, 100.0 * (at + 1), None, share)
-             for point, shares in attained.items() for at, share in enumerate(shares)]  # fmt: skip
-    assert rates_by_effective_accuracy(loads, accuracy) == {"small": 300.0, "medium": 200.0, "large": 200.0}
-    with pytest.raises(InputError, match="the same rates"):
-        rates_by_effective_accuracy(loads[1:], accuracy)
 
 
 def test_the_configuration_that_is_more_accurate_over_all_rates_is_taken() -> None:
