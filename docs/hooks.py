@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -26,3 +27,8 @@ def on_files(files: Files, config: Any) -> Files:
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    """Put the recorded figures into the results pages."""
+    return benchmarks.filled(markdown) if page.file.src_uri.startswith("results/") else markdown

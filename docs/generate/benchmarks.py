@@ -1,31 +1,73 @@
-"""Recorded benchmarks (``benchmarks/results/*.json``) as one page, each with machine, date and commit."""
+"""Recorded benchmarks (``benchmarks/results/*.json``) as tables, each with machine, date and commit.
+
+A results page marks with ``<!-- recorded: NAME -->`` where the tables of benchmark NAME go; ``result_tables.py`` says
+which figures they show. The page "Recorded output" has what every benchmark printed.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+from docs.generate.result_tables import TABLES, Table
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
-_INTRODUCTION = """# Recorded benchmarks
+_MARK = re.compile(r"^<!-- recorded: (\w+) -->$", re.M)
+_INTRODUCTION = """# Recorded output
 
-What `make bench` printed, as `python -m tests.perf --record` kept it in `benchmarks/results/`. This page is generated
-from those files; nothing on it is edited.
+What each benchmark printed, as `python -m tests.perf --record` kept it in `benchmarks/results/`. This page is generated
+from those files.
 """
 
 
+def filled(markdown: str, folder: Path = RESULTS) -> str:
+    """``markdown`` with the recorded tables, or a sentence that there are none, at each of its marks."""
+    return _MARK.sub(lambda mark: _recorded(mark[1], folder), markdown)
+
+
+def marks(markdown: str) -> list[str]:
+    """The benchmarks whose tables ``markdown`` shows."""
+    return _MARK.findall(markdown)
+
+
 def page(folder: Path = RESULTS) -> str:
-    """Markdown: a section per recorded benchmark."""
+    """Markdown: a section per recorded benchmark with all that it printed."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     none = [] if documents else ["No benchmark has been recorded yet.", ""]
-    return "\n".join([_INTRODUCTION, *none, *map(_section, documents)])
+    return "\n".join([_INTRODUCTION, *none, *map(_printed, documents)])
 
 
-def _section(document: dict[str, Any]) -> str:
+def _recorded(name: str, folder: Path) -> str:
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return f"*Not recorded yet:* `python -m tests.perf --record {name}` writes `benchmarks/results/{name}.json`."
+    document = json.loads(path.read_text())
+    parts = [f"*Recorded: {_origin(document)}. [All that was printed](benchmarks.md#{name}).*"]
+    parts += map(_markdown, TABLES[name](document["figures"]))
+    return "\n\n".join(parts)
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"**{table.title}**", ""] if table.title else []
+    lines += [_line(table.heads), "|---" * len(table.heads) + "|", *map(_line, table.rows)]
+    return "\n".join(lines)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _printed(document: dict[str, Any]) -> str:
+    name = document["benchmark"]
+    return "\n".join(
+        [f"## {name} {{#{name}}}", "", f"{_origin(document)}.", "", "```text", *document["printed"], "```", ""]
+    )
+
+
+def _origin(document: dict[str, Any]) -> str:
     machine = document["machine"]
     where = f"{machine['cpu']}, {machine['cores_given']} cores, {machine['system']}"
-    when = f"{document['date'][:10]}, commit `{document['commit']}`, {document['seconds']:,.0f} s"
-    return "\n".join(
-        [f"## {document['benchmark']}", "", f"{where}; {when}.", "", "```text", *document["printed"], "```", ""]
-    )
+    return f"{where}; {document['date'][:10]}, commit `{document['commit']}`, {document['seconds']:,.0f} s"

@@ -1,35 +1,67 @@
-"""Benchmarks are recorded with what they printed, and the results page shows it."""
+"""Benchmarks are recorded with what they printed, and the results pages are made of the records."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from docs.generate import benchmarks
+from docs.generate.result_tables import TABLES
+from tests.docs.pages import ROOT
+from tests.perf import __main__ as perf
 from tests.perf.record import record
+
+PAGES = sorted((ROOT / "docs" / "results").glob("*.md"))
+FIGURES = {"medians_s": {"floor: python -c pass": 0.01, "slotool --help": 0.17}}
 
 
 def printing() -> None:
     print("latency 3 µs")
-    print(json.dumps({"latency_s": 3e-6}))
+    print(json.dumps(FIGURES))
 
 
 def test_a_record_has_figures_machine_date_and_commit_and_is_shown(tmp_path: Path) -> None:
-    document = json.loads(record("printing", printing, tmp_path).read_text())
-    assert document["figures"] == {"latency_s": 3e-6}
+    document = json.loads(record("startup", printing, tmp_path).read_text())
+    assert document["figures"] == FIGURES
     assert document["printed"] == ["latency 3 µs"]
-    assert document["date"][:2] == "20"
-    assert document["machine"]["cpu"]
-    page = benchmarks.page(tmp_path)
-    assert "## printing" in page
-    assert "latency 3 µs" in page
-    assert document["machine"]["cpu"] in page
-    assert document["commit"] in page
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT.*", document["date"])
+    output = benchmarks.page(tmp_path)
+    assert "## startup {#startup}" in output
+    assert "latency 3 µs" in output
+    page = benchmarks.filled("Before.\n\n<!-- recorded: startup -->\n\nAfter.", tmp_path)
+    assert "| `slotool --help` | 170 ms | 17 × |" in page
+    assert page.startswith("Before.\n\n*Recorded: ")
+    assert page.endswith("\n\nAfter.")
+    for shown in (output, page):
+        for fact in (document["machine"]["cpu"], document["date"][:10], document["commit"]):
+            assert fact in shown
+
+
+def test_a_page_says_what_is_not_recorded(tmp_path: Path) -> None:
+    page = benchmarks.filled("<!-- recorded: startup -->", tmp_path)
+    assert page.startswith("*Not recorded yet:* `python -m tests.perf --record startup` writes")
 
 
 def test_a_benchmark_without_a_json_line_is_not_recorded(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ends with 'latency 3 µs'; expected one line with a JSON object"):
         record("silent", lambda: print("latency 3 µs"), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_benchmark_has_its_place_on_one_results_page() -> None:
+    shown = [name for page in PAGES for name in benchmarks.marks(page.read_text())]
+    assert sorted(shown) == sorted(TABLES) == sorted(perf.BENCHMARKS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_results_page_shows_what_is_recorded(page: Path) -> None:
+    filled = benchmarks.filled(page.read_text())
+    assert not benchmarks.marks(filled)
+    for name in benchmarks.marks(page.read_text()):
+        recorded = (benchmarks.RESULTS / f"{name}.json").is_file()
+        assert (f"(benchmarks.md#{name})" in filled) == recorded
+    for table in re.findall(r"(?:^\|.*\n)+", filled + "\n", re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table

@@ -1,12 +1,15 @@
 """``make bench``: every benchmark here in turn; each prints its floor, its peer and one JSON line at the end.
 
 ``python -m tests.perf --record NAME…`` also writes what they print to ``benchmarks/results/``, for the results pages.
+One that fails is named, and the others run all the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import sys
+import traceback
 
 from slotool.machine import machine_facts, machine_id
 from tests.perf.record import record
@@ -32,22 +35,30 @@ BENCHMARKS = (
 )
 
 
-def main() -> None:
-    """Run the benchmarks named, or all."""
+def main() -> int:
+    """Run the benchmarks named, or all; 1 when one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.perf", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/NAME.json")
     asked = parser.parse_args()
     facts = machine_facts()
     print(f"machine {machine_id()}: {facts['cpu']}, {facts['cores_given']} cores given, {facts['system']}")
+    failed = []
     for name in asked.names or BENCHMARKS:
-        print(f"\n== {name}")
-        benchmark = importlib.import_module(f"tests.perf.{name}").main
-        if asked.record:
-            print(f"wrote {record(name, benchmark)}")
-        else:
-            benchmark()
+        print(f"\n== {name}", flush=True)
+        try:
+            benchmark = importlib.import_module(f"tests.perf.{name}").main
+            if asked.record:
+                print(f"wrote {record(name, benchmark)}", flush=True)
+            else:
+                benchmark()
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

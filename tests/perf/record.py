@@ -72,7 +72,10 @@ def _commit() -> str:
     """The commit checked out, with ``+`` behind it when tracked files differ; empty outside a repository."""
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=ROOT, capture_output=True, text=True)
+        # Records of benchmarks that ran before this one are no change of what is measured.
+        elsewhere = ["--", ".", ":!benchmarks/results"]
+        status = ["git", "status", "--porcelain", "-uno", *elsewhere]
+        changed = subprocess.run(status, cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return ""
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")

@@ -1,0 +1,308 @@
+"""Which figures of a recorded benchmark the results pages show, and in which tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.cli.output import duration, number
+
+Figures = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; ``title`` may be empty."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def percent(share: float | None, digits: int = 2) -> str:
+    """``0.9933`` as ``99.33 %``."""
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def times(ratio: float) -> str:
+    """How many times one figure is another."""
+    return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.2f} ×"
+
+
+def microseconds(value: float) -> str:
+    """Of a figure in µs: its duration in a unit that suits."""
+    return duration(value / 1e6)
+
+
+def startup(figures: Figures) -> list[Table]:
+    """Seconds of each command beside a bare interpreter."""
+    medians = figures["medians_s"]
+    floor = next(iter(medians.values()))
+    rows = [[f"`{name.removeprefix('floor: ')}`", duration(s), times(s / floor)] for name, s in medians.items()]
+    return [Table("", ["command", "median", "× bare interpreter"], rows)]
+
+
+def generate(figures: Figures) -> list[Table]:
+    """Networks per second, memory, and whether a second run writes the same bytes."""
+    drawn = {name: found for name, found in figures.items() if isinstance(found, dict)}
+    rows = [
+        [name, f"{f['count']:,}", duration(f["seconds"]), f"{f['count'] / f['seconds']:,.0f}",
+         f"{f['peak_bytes'] / 2**20:.0f} MiB", duration(f["floor_s"]), "yes" if f["same_bytes"] else "**no**"]
+        for name, f in drawn.items()
+    ]  # fmt: skip
+    heads = ["kind", "networks", "time", "per second", "peak memory", "writing the file alone", "same bytes again"]
+    return [Table("", heads, rows)]
+
+
+def profiling(figures: Figures) -> list[Table]:
+    """How well labels repeat, and how fast they come."""
+    repeats = [name for name in figures if name.startswith(("slotool,", "naive loop,"))]
+    differences = [[name, percent(figures[name]["median"], 1), percent(figures[name]["p90"], 1)] for name in repeats]
+    rates = [
+        [name, f"{figures[name]['labels_per_hour']:,.0f}", percent(figures[name]["median"], 1)]
+        for name in ("slotool", "plain Keras loop")
+    ]
+    share = (
+        f"stable rows: {percent(figures['stable share'], 1)}; outside timed calls: {percent(figures['own cost'], 1)}"
+    )
+    return [
+        Table(f"Two campaigns over the same networks ({share} of the time)",
+              ["labels", "relative difference, median", "90th percentile"], differences),
+        Table("Labels per hour, quick campaigns", ["way", "labels per hour", "relative difference, median"], rates),
+    ]  # fmt: skip
+
+
+def predict(figures: Figures) -> list[Table]:
+    """Scores by split and predictor, and how long a prediction takes."""
+    tables = []
+    heads = ["predictor", "MAE ÷ mean", "MAPE", "within 5 %", "within 10 %", "nominal 90 % interval covers"]
+    names = {"mlp": "MLPs", "cnn": "CNNs", "all": "both kinds"}
+    for split, scores in figures["scores"].items():
+        rows = [
+            [f"`{name}`", *_scores(score), percent(score["interval_coverage"], 0)] for name, score in scores.items()
+        ]
+        rows.append(["noise floor", *_scores(next(iter(scores.values()))["floor"]), "–"])
+        tables.append(Table(f"Held out at random: {names.get(split, split)}", heads, rows))
+    speeds = [[f"`{name}`", duration(s["one_graph_s"]), duration(s["ten_thousand_graphs_s"])]
+              for name, s in figures["seconds"].items()]  # fmt: skip
+    return [*tables, Table("Time of a prediction", ["predictor", "one network", "10,000 networks"], speeds)]
+
+
+def _scores(score: Figures) -> list[str]:
+    shown = [percent(score["mae_over_mean"], 1), percent(score["mape"], 1)]
+    return [*shown, percent(score["within_5_percent"], 0), percent(score["within_10_percent"], 0)]
+
+
+def served_request(figures: Figures) -> list[Table]:
+    """A request through slotool beside a server that does nothing."""
+    medians = figures["medians_s"]
+    call = medians["model call"]
+    rows = [["model call in Python", duration(call), "–", "–"]]
+    for name, seconds in medians.items():
+        if name != "model call":
+            floor = medians["bare gRPC" if "gRPC" in name else "bare server"]
+            rows.append([name, duration(seconds), duration(seconds - call), times((seconds - call) / floor)])
+    return [Table("", ["request", "median", "beyond the model call", "× bare server"], rows)]
+
+
+def serving(figures: Figures) -> list[Table]:
+    """The IPC round trip to a worker, and the deaths of workers."""
+    trips = [[f"`--engine {name}`", duration(seconds)] for name, seconds in figures["hop_s"].items()]
+    deaths = [
+        [name, f"{f['requests']:,}", percent(f["attainment"], 3), f"{f['unanswered']:,}"]
+        for name, f in figures["deaths"].items()
+    ]
+    return [
+        Table("One request after the other through the router", ["engine", "median"], trips),
+        Table("200 requests/s, deadline 50 ms", ["workers", "requests", "in time", "unanswered"], deaths),
+    ]
+
+
+def overload(figures: Figures) -> list[Table]:
+    """Goodput beyond capacity beside the best goodput."""
+    best = figures["best_goodput"]
+    rows = [["1 ×", "–", f"{best:,.0f}", "100 %", "–", "–"]]
+    for name, found in figures.items():
+        if isinstance(found, dict):
+            memory = f"{min(found['rss_mib']):,.0f} to {max(found['rss_mib']):,.0f} MiB"
+            shares = [percent(found[clock] / best, 0) for clock in ("goodput", "by_server")]
+            rates = [f"{found[what]:,.0f}" for what in ("sent", "goodput")]
+            rows.append([name.replace("x", " ×"), *rates, *shares, memory])
+    heads = [
+        "offered load",
+        "sent, 1/s",
+        "in time, 1/s",
+        "of the best",
+        "of the best, server's clock",
+        "server's memory",
+    ]
+    return [Table("", heads, rows)]
+
+
+def slo_nn(figures: Figures) -> list[Table]:
+    """Latency and loss of each way to answer, by data set."""
+    heads = ["way", "points lost", "nodes", "median", "mean", "p99", "cold", "× PyTorch", "× ORT int8", "× own dense"]
+    tables = []
+    for name, found in figures["sets"].items():
+        rows = []
+        for row in found["rows"]:
+            faster = [row["speedup_by_median"][other] for other in ("torch", "ORT int8", "dense")]
+            rows.append([row["what"].replace("ACLO", "k per input"), _lost(row["lost"], row["standard_error"]),
+                         f"{row['nodes']:,.0f}",
+                         *(microseconds(row[what]) for what in ("median_us", "mean_us", "p99_us", "cold_us")),
+                         *("–" if ratio is None else times(ratio) for ratio in faster)])  # fmt: skip
+        tables.append(Table(name, heads, rows))
+    return tables
+
+
+def _lost(lost: float, standard_error: float) -> str:
+    return f"{100 * lost:.2f} ± {100 * standard_error:.2f}".replace("-", "−")
+
+
+def promises(figures: Figures) -> list[Table]:
+    """How often a promised loss was exceeded."""
+    heads = ["k", "points allowed", "re-splits", "exceeded in", "mean k"]
+    return [
+        Table(name, heads, [
+            [row["way"], f"{100 * row['loss']:g}", str(row["resplits"]), percent(row["exceeded"], 1),
+             number(row["mean_k"])]
+            for row in rows
+        ])
+        for name, rows in figures["sets"].items()
+    ]  # fmt: skip
+
+
+def kernel_checks(figures: Figures) -> list[Table]:
+    """What checking a query's type and range costs."""
+    rows = [[name, duration(value * 1e-9)] for name, value in figures["medians_ns"].items()]
+    return [Table("", ["call", "median"], rows)]
+
+
+def batches(figures: Figures) -> list[Table]:
+    """Time per query by batch size."""
+    tables = []
+    for name, rows in figures["sets"].items():
+        ways = [key for key, value in rows[0].items() if key not in {"batch", "queries_per_bucket", "floor_us"}
+                and isinstance(value, int | float)]  # fmt: skip
+        cells = [[str(row["batch"]), f"{row['queries_per_bucket']:.2f}", *(microseconds(row[way]) for way in ways)]
+                 for row in rows]  # fmt: skip
+        tables.append(Table(f"{name}, per query", ["batch", "queries per bucket", *ways], cells))
+    return tables
+
+
+def lcao(figures: Figures) -> list[Table]:
+    """Deadlines met beside a busy copy."""
+    heads = ["β", "co-runners", "deadline", "in time", "full network", "cheapest point", "mean k", "points lost"]
+    return [
+        Table(name, heads, [
+            [row["beta"], str(row["co_runners"]), microseconds(row["deadline_us"]),
+             *(percent(row[what]) for what in ("met_share", "full_met_share", "least_met_share")),
+             number(row["mean_k"]), f"{row['lost']:.2f} ± {row['lost_standard_error']:.2f}"]
+            for row in rows
+        ])
+        for name, rows in figures["sets"].items()
+    ]  # fmt: skip
+
+
+def scheduling(figures: Figures) -> list[Table]:
+    """Policies on every trace, when workers die, and what a decision costs."""
+    decisions = [[f"`{name}`", microseconds(p50), microseconds(p99)]
+                 for name, (p50, p99) in figures["decision_us"].items()]  # fmt: skip
+    tables = [Table("A decision: 500 points × 16 batch sizes, 10,000 requests waiting",
+                    ["policy", "median", "p99"], decisions)]  # fmt: skip
+    for profile, found in figures.items():
+        if isinstance(found, dict) and "sweep" in found:
+            tables += _profile(profile, found)
+    return tables
+
+
+def _profile(profile: str, found: Figures) -> list[Table]:
+    policies = [name for name in next(iter(found["sweep"].values())) if name != "best" and "@" not in name]
+    rows = [
+        [trace, *(f"{by[name][0]:.3f}, {100 * by[name][3]:.2f}" for name in policies), f"{by['best'][0]:.4f}"]
+        for trace, by in found["sweep"].items()
+    ]
+    killed = [[f"{rate}/s", *(f"{percent(by[name][0])}, {by[name][1]:.4f}" for name in by)]
+              for rate, by in found["killed"].items()]  # fmt: skip
+    survivors = list(next(iter(found["killed"].values())))
+    return [
+        Table(f"{profile} profile: attainment, and points of effective accuracy below the best possible",
+              ["trace", *policies, "best possible"], rows),
+        Table(f"{profile} profile, 4 of 8 workers die: attainment, accuracy", ["rate", *survivors], killed),
+    ]  # fmt: skip
+
+
+def traces(figures: Figures) -> list[Table]:
+    """Served beside simulated, by trace and policy."""
+    rows = []
+    for trace, by in figures["traces"].items():
+        for policy, found in by.items():
+            served, simulated = found["served"], found["simulated"]
+            rows.append([trace, f"`{policy}`", percent(served["attainment"]), percent(simulated["attainment"]),
+                         f"{served['of_points']:.4f}", f"{simulated['accuracy']:.4f}"])  # fmt: skip
+    heads = ["trace", "policy", "in time", "in time, simulated", "accuracy of the points", "simulated"]
+    where = (
+        f"{figures['capacity_per_s']:.0f} requests/s at the largest point, deadline {duration(figures['deadline_s'])}"
+    )
+    return [Table(where, heads, rows)]
+
+
+def switching(figures: Figures) -> list[Table]:
+    """Effective accuracy by deadline."""
+    shares = figures["effective_accuracy"]
+    rows = [[duration(deadline), *(f"{shares[name][at]:.4f}" for name in shares)]
+            for at, deadline in enumerate(figures["deadlines_s"])]  # fmt: skip
+    return [Table("", ["deadline", *(f"`{name}`" for name in shares)], rows)]
+
+
+def supernets(figures: Figures) -> list[Table]:
+    """Forward passes beside extracted subnets, switching, and memory."""
+    memory = figures["memory"]
+    held = memory["weight_bytes"] + memory["statistics_bytes"]
+    networks = {name: found for name, found in figures.items() if isinstance(found, dict) and "actuation_s" in found}
+    forward = [
+        [name, batch, str(len(ratios)), f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        for name, found in networks.items()
+        for batch, ratios in found["forward_ratios"].items()
+    ]
+    switching = [
+        [name, what, duration(s)] for name, found in networks.items() for what, s in found["actuation_s"].items()
+    ]
+    sizes = [[name, f"{size / 1e6:.1f}", f"{size / held:.2f}"] for name, size in memory["rivals_bytes"].items()]
+    return [
+        Table("Time of a forward pass ÷ that of the same subnet extracted",
+              ["network", "batch size", "subnets", "lowest to highest"], forward),
+        Table("Time to switch", ["network", "what", "median"], switching),
+        Table(f"Memory: {memory['subnets']} subnets in {held / 1e6:.1f} MB", ["instead", "MB", "÷ supernet"], sizes),
+    ]  # fmt: skip
+
+
+def rules(figures: Figures) -> list[Table]:
+    """Whether the promise of tiers is kept, how tight it is, what it saves, how fast rules are made."""
+    validity = [
+        [row["population"], f"{row['examples']:,}", row["method"], f"{row['draws']:,}", percent(row["share"]),
+         f"{percent(row['low'])} to {percent(row['high'])}"]
+        for row in figures["validity"]
+    ]  # fmt: skip
+    savings = [[row["table"], row["kind"], row["objective"], *(percent(share, 0) for share in row["saved"])]
+               for row in figures["savings"]]  # fmt: skip
+    tightness = [[method, percent(excess, 3)] for method, excess in figures["tightness"].items()]
+    speed = [[method, duration(seconds)] for method, seconds in figures["speed"]["seconds"].items()]
+    speed.append(["the paper's loop, extrapolated", f"{figures['speed']['plain_s'] / 3600:.1f} h"])
+    return [
+        Table("Share of tables with a tier that exceeds its tolerance; promised: at most 5 %",
+              ["population", "examples", "method", "tables", "exceeded", "95 % interval"], validity),
+        Table("Mean excess of the bound over the true degradation, 5,000 examples",
+              ["method", "points of error"], tightness),
+        Table("Saved at a tolerance of 1, 5 and 10 %", ["outcomes", "tolerance", "objective", "1 %", "5 %", "10 %"],
+              savings),
+        Table("Time to make rules: 45,000 requests, 7 versions, 101 tolerances", ["method", "time"], speed),
+    ]  # fmt: skip
+
+
+TABLES: dict[str, Callable[[Figures], list[Table]]] = {
+    of.__name__: of
+    for of in (startup, generate, profiling, predict, served_request, serving, overload, slo_nn, promises,
+               kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules)
+}  # fmt: skip
