@@ -11,11 +11,14 @@ import hashlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba.core import caching
+
+# The type checker takes what is compiled for what was written: the same arguments, the same result.
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PACKAGE = __name__.partition(".")[0]
 _PLAIN = (bool, int, float, str, bytes, tuple, np.generic)
@@ -23,18 +26,16 @@ _PLAIN = (bool, int, float, str, bytes, tuple, np.generic)
 _stamps: dict[str, str] = {}
 
 
-def njit(*arguments: Any, **options: Any) -> Any:
+def njit(*signature: Any, **options: Any) -> Callable[[_Function], _Function]:
     """As ``numba.njit``; with ``cache=True`` code is compiled again when any source of this package in it has changed.
 
     Below the imports of a module, and not in a function: what is imported is looked at when the first is decorated.
     """
-    if arguments and callable(arguments[0]):
-        return numba.njit(**options)(_stamped(arguments[0]))
-    decorate = numba.njit(*arguments, **options)
+    decorate = numba.njit(*signature, **options)
     return lambda function: decorate(_stamped(function))
 
 
-def _stamped(function: Callable[..., Any]) -> Callable[..., Any]:
+def _stamped(function: _Function) -> _Function:
     """``function``, whose file's stamp is then known."""
     file = function.__code__.co_filename
     if file not in _stamps:
