@@ -16,7 +16,7 @@ from slotool.elastic.evaluation import version_name
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.ruleset import RuleSet
 from slotool.serving import rejections
-from slotool.serving.router import InferenceResult
+from slotool.serving.model_queue import InferenceResult
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.serving.router import InferenceResult
+from slotool.serving.model_queue import InferenceResult
 
 KEPT_SECONDS = 900
 # Latencies kept of a second; of more, as many chosen at random.

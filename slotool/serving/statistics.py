@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotool.serving.router import InferenceResult
+from slotool.serving.model_queue import InferenceResult
 
 
 @dataclass

@@ -9,8 +9,9 @@ import numpy as np
 from numba import carray
 
 from slotool.compilation import njit
+from slotool.elastic.activators.kernels.int8 import FAST, insert
 from slotool.elastic.activators.kernels.intrinsics import pointer
-from slotool.elastic.activators.kernels.layer import FAST, compute_all, insert
+from slotool.elastic.activators.kernels.layer import compute_all
 from slotool.elastic.activators.kernels.quantized import answer_quantized
 from slotool.elastic.activators.kernels.records import handle_of, header_of, layer_of
 from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse

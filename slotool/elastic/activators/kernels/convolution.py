@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from slotool.compilation import njit
+from slotool.elastic.activators.kernels.int8 import FAST
 from slotool.elastic.activators.kernels.layer import (
-    FAST,
     confidence,
     find_buckets,
     finite,

@@ -11,10 +11,9 @@ from numba import carray
 
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.convolution import convolve
+from slotool.elastic.activators.kernels.int8 import FAST, FLOATS_PER_LINE
 from slotool.elastic.activators.kernels.intrinsics import owned, pointer, prefetch
 from slotool.elastic.activators.kernels.layer import (
-    FAST,
-    FLOATS_PER_LINE,
     compute_all,
     compute_some,
     dot,
