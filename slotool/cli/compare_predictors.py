@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from slotool.cli.output import Output
+    from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
     from slotool.predictors.labels import LabelledGraphs
     from slotool.predictors.study import Study, Task
@@ -130,7 +131,7 @@ def _run(
     output: Output,
     labelled: LabelledGraphs,
     tasks: list[Task],
-    makers: Mapping[str, Callable[[], Predictor]],
+    makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
     out: Path,
 ) -> Study:

@@ -12,6 +12,7 @@ from slotool.cli.predictor_options import Graphs, warn_unmatched
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
+    from slotool.graphs import OperatorGraph
     from slotool.predictors.evaluation import Evaluation
     from slotool.predictors.labels import Setting
     from slotool.predictors.trained import TrainedPredictor
@@ -66,7 +67,7 @@ def evaluate_predictor(
 
 
 def _report(
-    output: Output, trained: TrainedPredictor, setting: Setting, evaluation: Evaluation, out: Path | None
+    output: Output, trained: TrainedPredictor[OperatorGraph], setting: Setting, evaluation: Evaluation, out: Path | None
 ) -> None:
     from slotool.cli.output import duration, table
     from slotool.cli.predictor_scores import (

@@ -30,6 +30,7 @@ from slotool.cli.predictor_options import (
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
+    from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
 
 
@@ -101,7 +102,7 @@ def _train(source: Source, out: Path, choice: Choice, *, seed: int, force: bool,
     _report(output, run.scores(), choice.model, out)
 
 
-def _candidates(choice: Choice) -> tuple[list[Predictor], str | list[str]]:
+def _candidates(choice: Choice) -> tuple[list[Predictor[OperatorGraph]], str | list[str]]:
     """New predictors of those asked for, and the baselines; and which may be kept."""
     from slotool.predictors.registry import BASELINES, SOLO, names_of
     from slotool.predictors.training import AUTO

@@ -25,7 +25,9 @@ from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 LABELS_ALONE = (THREE_TERM, SCRATCH)
 
 
-def adapt(base: TrainedPredictor, labelled: LabelledGraphs, seed: int = 0) -> tuple[TrainedPredictor, HeldOut, str]:
+def adapt(
+    base: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs, seed: int = 0
+) -> tuple[TrainedPredictor[OperatorGraph], HeldOut, str]:
     """The best of all contenders (``HeldOut.best``) fitted to these labels and their setting, how all did on labels
     held out, and which it is.
 
@@ -61,8 +63,8 @@ class AdaptationRun:
     inside the kept one's interval, of those that have one; None where there are none.
     """
 
-    base: TrainedPredictor
-    adapted: TrainedPredictor
+    base: TrainedPredictor[OperatorGraph]
+    adapted: TrainedPredictor[OperatorGraph]
     labelled: LabelledGraphs
     chosen: np.ndarray
     held_out: HeldOut
@@ -94,7 +96,7 @@ class AdaptationRun:
 
 
 def adapt_and_score(
-    base: TrainedPredictor, labelled: LabelledGraphs, samples: int | None = None, seed: int = 0
+    base: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs, samples: int | None = None, seed: int = 0
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
     held out among these; the rest only scores.
@@ -123,7 +125,11 @@ def adapt_and_score(
 
 
 def _calibration(
-    base: TrainedPredictor, best: str, start: Domain | None, graphs: Sequence[OperatorGraph], held_out: HeldOut
+    base: TrainedPredictor[OperatorGraph],
+    best: str,
+    start: Domain | None,
+    graphs: Sequence[OperatorGraph],
+    held_out: HeldOut,
 ) -> Calibration | None:
     """From each label's error while held out, and its distance from the other labels. How much wider a distance makes
     the interval is taken from the base: ten errors tell no more than one factor, and that not well."""

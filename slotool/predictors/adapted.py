@@ -37,7 +37,7 @@ MIN_TERM_S = 1e-9
 STEPS, DAMPING, MAX_STEP = 8, 0.7, 1.0
 
 
-class AdaptedPredictor(Predictor):
+class AdaptedPredictor(Predictor[OperatorGraph]):
     """latency = base × (roofline ÷ base)^c × e^s × Σ over types of share × e^w, fitted to few labels of a setting.
 
     ``share`` is what a type of operator has of the network's cost by a neutral roofline (``TypeCosts``: calls, FLOPs
@@ -55,7 +55,7 @@ class AdaptedPredictor(Predictor):
 
     name = "adapted"
 
-    def __init__(self, base: Predictor | None = None):
+    def __init__(self, base: Predictor[OperatorGraph] | None = None):
         self.base = base
 
     def fit(

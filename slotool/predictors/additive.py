@@ -19,7 +19,7 @@ CACHE_TIERS = (1 << 20, 1 << 25)
 TERMS = ("calls", "flops", "padded_flops", "moved_bytes", "tier_0_bytes", "tier_1_bytes", "tier_2_bytes")
 
 
-class AdditivePredictor(Predictor):
+class AdditivePredictor(Predictor[OperatorGraph]):
     """Σ over operators of prices per operator type × ``TERMS``, plus a constant; no price is negative.
 
     Prices minimise the squared relative error over the training set (non-negative least squares), so a network of a
@@ -54,7 +54,8 @@ class AdditivePredictor(Predictor):
     def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
         if not graphs:
             return np.empty(0)
-        return np.maximum(self._terms(graphs) @ self._prices, self._floor_s / 2)
+        predicted_s: np.ndarray = np.maximum(self._terms(graphs) @ self._prices, self._floor_s / 2)
+        return predicted_s
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {"prices": self._prices}, {"types": self._types, "terms": list(TERMS), "floor_s": self._floor_s}

@@ -155,7 +155,8 @@ def _within(kind: HeldOutKind) -> HeldOutKind:
 
 
 def _scale(scale: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    return np.sqrt(scale[0] ** 2 + vectors**2 @ scale[1:] ** 2)
+    widths: np.ndarray = np.sqrt(scale[0] ** 2 + vectors**2 @ scale[1:] ** 2)
+    return widths
 
 
 def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:

@@ -58,7 +58,8 @@ class HeldOut:
 
     def relative(self, name: str) -> np.ndarray:
         """|predicted ÷ label − 1|, float64 [n]."""
-        return np.abs(np.exp(self.log_errors[name]) - 1)
+        relative: np.ndarray = np.abs(np.exp(self.log_errors[name]) - 1)
+        return relative
 
     def best(self) -> str:
         """The ensemble, unless one contender is clearly better: by ``CLEARLY`` standard errors of the difference, or

@@ -179,7 +179,7 @@ def _network(x: Tensor, depth: int, seed: int) -> nn.Sequential:
 
 
 def _linear(before: int, after: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, before, after)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, before, after)
     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

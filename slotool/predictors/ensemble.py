@@ -42,7 +42,8 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         if not graphs:
             return np.empty(0)
         logs = np.stack([np.log(member.predict(graphs)) for member in self.members])
-        return np.exp(self.weights @ logs)
+        predicted_s: np.ndarray = np.exp(self.weights @ logs)
+        return predicted_s
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors: dict[str, np.ndarray] = {}

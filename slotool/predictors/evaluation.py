@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
 from slotool.predictors.labels import SETTING_COLUMNS, LabelledGraphs, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.trained import TrainedPredictor
@@ -52,7 +53,7 @@ class Evaluation:
         ]
 
 
-def evaluate_on(trained: TrainedPredictor, labelled: LabelledGraphs) -> Evaluation:
+def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs) -> Evaluation:
     """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
     outside = trained.predict(labelled.graphs).outside

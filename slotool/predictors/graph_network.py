@@ -93,7 +93,8 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
             for at in range(0, len(graphs), GRAPHS_AT_ONCE):
                 packed = self._scaling.pack(graphs[at : at + GRAPHS_AT_ONCE])
                 logs.append(torch.stack([network(packed) for network in self._networks]).double().mean(dim=0))
-        return np.exp(torch.cat(logs).numpy())
+        predicted_s: np.ndarray = np.exp(torch.cat(logs).numpy())
+        return predicted_s
 
     def surrogate(self) -> Predictor[OperatorGraph]:
         """The additive predictor: in seconds instead of minutes, and 1.0 to 1.6 times as far off on kinds held out."""
@@ -291,7 +292,8 @@ def _not_negative(columns: np.ndarray, latency_s: np.ndarray, least: float = 0.0
 
     relative = columns / latency_s[:, None]
     scale = np.maximum(relative.max(axis=0), 1e-300)
-    return np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale
+    weights: np.ndarray = np.maximum(nnls(relative / scale, np.ones(len(columns)))[0], least) / scale
+    return weights
 
 
 def _slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:

@@ -41,7 +41,8 @@ class LinearPredictor(FlatRegressor[Asked]):
         return features
 
     def _answer(self, x: np.ndarray) -> np.ndarray:
-        return x @ self._coefficients + self._intercept_s
+        predicted_s: np.ndarray = x @ self._coefficients + self._intercept_s
+        return predicted_s
 
     def _learnt(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         return {"coefficients": self._coefficients}, {"intercept_s": self._intercept_s}

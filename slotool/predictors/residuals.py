@@ -66,7 +66,8 @@ class Residuals:
         m = len(self.values)
         ranks = np.arange(1, m + 1) / (m + 1)
         if not self.mirrored:
-            return np.interp(residual, self.values, ranks)
+            share: np.ndarray = np.interp(residual, self.values, ranks)
+            return share
         within = np.interp(np.abs(residual), np.concatenate([[0.0], self.values]), np.concatenate([[0.0], ranks]))
         return np.asarray(0.5 + 0.5 * np.sign(residual) * within)
 

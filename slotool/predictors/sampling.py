@@ -22,7 +22,12 @@ CALLS_PER_MEASUREMENT = 22
 
 
 def propose(
-    predictor: Predictor, candidates: Sequence[OperatorGraph], n: int, seed: int = 0, *, by_time: bool = False
+    predictor: Predictor[OperatorGraph],
+    candidates: Sequence[OperatorGraph],
+    n: int,
+    seed: int = 0,
+    *,
+    by_time: bool = False,
 ) -> list[int]:
     """Which ``n`` of the candidates to measure, best first, as their numbers.
 
@@ -63,7 +68,7 @@ def _greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> 
     return chosen
 
 
-def _covariance(predictor: Predictor, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
+def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
     """Covariance of log latency of these networks, and the noise of a label (a variance)."""
     costs = TypeCosts.of(graphs)
     if isinstance(predictor, AdaptedPredictor) and predictor.base is not None:
@@ -83,7 +88,7 @@ class Enough:
 
     def __init__(
         self,
-        base: TrainedPredictor,
+        base: TrainedPredictor[OperatorGraph],
         candidates: Sequence[OperatorGraph],
         samples: int | None = None,
         until: float | None = None,

@@ -214,4 +214,5 @@ def _sizes(colocations: Sequence[Colocation]) -> np.ndarray:
 def _distance(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Mean squared difference of columns, float64 [n, m]."""
     squares = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - 2 * x @ y.T
-    return np.maximum(squares, 0.0) / x.shape[1]
+    distances: np.ndarray = np.maximum(squares, 0.0) / x.shape[1]
+    return distances

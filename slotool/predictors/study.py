@@ -15,6 +15,7 @@ import pandas as pd
 
 from slotool.artifacts import create_artifact
 from slotool.errors import GraphError, InputError, RunError
+from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledGraphs
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score, mean_score
@@ -151,7 +152,7 @@ def plan_tasks(
 def run_study(
     labelled: LabelledGraphs,
     tasks: Sequence[Task],
-    makers: Mapping[str, Callable[[], Predictor]],
+    makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
     *,
     progress: Callable[[str], None] | None = None,
@@ -180,7 +181,9 @@ def run_study(
     )
 
 
-def steps_left(tasks: Sequence[Task], makers: Mapping[str, Callable[[], Predictor]], journal: Journal) -> int:
+def steps_left(
+    tasks: Sequence[Task], makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]], journal: Journal
+) -> int:
     """How often ``run_study`` will call ``progress``, unless a predictor fails."""
     done = {_key(row["trial"]) for row in journal.rows}
     left = [name for task, name in _trials(tasks, makers) if _key({**task.columns(), "predictor": name}) not in done]
@@ -203,7 +206,7 @@ def _key(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _outcome(
-    predictor: Predictor, labelled: LabelledGraphs, task: Task, progress: Callable[[str], None] | None
+    predictor: Predictor[OperatorGraph], labelled: LabelledGraphs, task: Task, progress: Callable[[str], None] | None
 ) -> dict[str, Any]:
     """What a trial found, as JSON."""
     where = f"{task.protocol}/{task.split}, {task.labels} networks, seed {task.seed}: "

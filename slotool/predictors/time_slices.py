@@ -10,7 +10,7 @@ Source: slo-aware-neural-networks, §2.3 (T(k, β)) and its future work; the for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -221,7 +221,7 @@ def _place(row: dict[Any, Any]) -> tuple[str, int]:
     return row["point"], row["batch_size"]
 
 
-STATISTICS = {
+STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "median": lambda samples: float(np.median(samples)),
     "mean": lambda samples: float(np.mean(samples)),
     "p95": lambda samples: float(np.quantile(samples, 0.95)),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.artifacts import create_artifact
+from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Predictor
 from slotool.predictors.labels import LabelledGraphs
 from slotool.predictors.scoring import PredictionsTable
@@ -23,7 +24,7 @@ class TrainingRun:
 
     labelled: LabelledGraphs
     split: RowSplit
-    trained: Mapping[str, TrainedPredictor]
+    trained: Mapping[str, TrainedPredictor[OperatorGraph]]
     held_out: Mapping[str, PredictionsTable]
     chosen: str
 
@@ -53,7 +54,7 @@ class TrainingRun:
 
 
 def train_and_score(
-    candidates: Sequence[Predictor],
+    candidates: Sequence[Predictor[OperatorGraph]],
     labelled: LabelledGraphs,
     split: RowSplit,
     *,
