@@ -55,7 +55,7 @@ def _costs(grid: ControlGrid, scenario: Scenario, times_us: np.ndarray) -> np.nd
 
 
 @njit(cache=True)
-def _least_costs(arrival_us: Any, deadline_us: Any, ends_us: Any, lowest: Any, calls_us: Any) -> Any:
+def _least_costs(arrival_us: Any, deadline_us: Any, ends_us: Any, lowest: Any, calls_us: Any) -> np.ndarray:
     costs = np.full((len(arrival_us), len(calls_us)), np.inf)
     for i in range(len(arrival_us)):
         for row in range(lowest[i], len(calls_us)):

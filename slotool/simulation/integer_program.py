@@ -70,14 +70,20 @@ def _solved(
     grid: ControlGrid, scenario: Scenario, times_us: np.ndarray, step_us: float, time_limit_s: float, *, up: bool
 ) -> tuple[float, float]:
     """What a schedule in whole steps reaches, and what none can surpass."""
-    floor, ceil = (lambda t: np.floor(t / step_us + 1e-6)), (lambda t: np.ceil(t / step_us - 1e-6))
+
+    def floor(t: np.ndarray) -> np.ndarray:
+        return np.floor(t / step_us + 1e-6).astype(np.int64)
+
+    def ceil(t: np.ndarray) -> np.ndarray:
+        return np.ceil(t / step_us - 1e-6).astype(np.int64)
+
     late = ceil if up else floor
-    arrival, deadline = late(scenario.arrival_us).astype(np.int64), floor(scenario.deadline_us).astype(np.int64)
-    death = floor(np.minimum(scenario.death_us, scenario.deadline_us.max() + step_us)).astype(np.int64)
+    arrival, deadline = late(scenario.arrival_us), floor(scenario.deadline_us)
+    death = floor(np.minimum(scenario.death_us, scenario.deadline_us.max() + step_us))
     lowest = np.zeros(len(scenario), dtype=np.int64)
     if scenario.min_accuracy is not None:
         lowest = np.searchsorted(grid.accuracy, scenario.min_accuracy)
-    calls = _calls(grid, late(times_us).astype(np.int64), arrival, deadline, lowest)
+    calls = _calls(grid, late(times_us), arrival, deadline, lowest)
     takes = (
         (arrival[:, None] <= calls.start)
         & (calls.start + calls.slots <= deadline[:, None])

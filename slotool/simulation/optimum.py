@@ -89,7 +89,8 @@ def _best(
                 if last + 1 < queries:
                     value += onward[min(_step(done_us - gap_us, step_us, up), steps)]
                 here[t] = max(here[t], value)
-    return best[0, 0]
+    most: float = best[0, 0]
+    return most
 
 
 @njit(cache=True, inline="always")

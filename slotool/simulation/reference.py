@@ -69,7 +69,7 @@ class _Loop:
     def _soonest_us(self) -> float:
         arrivals, deaths = self._scenario.arrival_us, self._scenario.death_us
         ahead = float(arrivals[self._arrived]) if self._arrived < len(arrivals) else math.inf
-        return min([ahead, *(deaths[worker] for worker, done in self._done_us.items() if deaths[worker] < done)])
+        return float(min([ahead, *(deaths[worker] for worker, done in self._done_us.items() if deaths[worker] < done)]))
 
     def _let_work_end(self, now_us: float) -> None:
         """Batches whose answers are there by ``now_us``, and those whose workers have died."""

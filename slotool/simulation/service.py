@@ -67,10 +67,12 @@ class ServiceTimes:
 def draw_us(values: np.ndarray, starts: np.ndarray, cell: int, seed: int, call: int) -> float:
     first, count = starts[cell], starts[cell + 1] - starts[cell]
     if count == 1:
-        return values[first]
+        only_us: float = values[first]
+        return only_us
     # splitmix64 of the call's number: a stream that may be entered anywhere.
     x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(call) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     x = x ^ (x >> np.uint64(31))
-    return values[first + np.int64(x % np.uint64(count))]
+    drawn_us: float = values[first + np.int64(x % np.uint64(count))]
+    return drawn_us

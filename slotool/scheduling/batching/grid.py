@@ -70,7 +70,8 @@ class ControlGrid:
     @cached_property
     def best_rate_per_s(self) -> np.ndarray:
         """float64 [P]: examples a second that one worker serves at each point, at the best batch size."""
-        return (1e6 * self.sizes / self.latency_us).max(axis=1)
+        rates: np.ndarray = (1e6 * self.sizes / self.latency_us).max(axis=1)
+        return rates
 
     def require_deadline(self, deadline_us: float) -> None:
         """Raises ``InputError`` when not even the fastest call fits into ``deadline_us``."""

@@ -45,7 +45,7 @@ def chooser(function: Callable[..., Any]) -> Any:
 
 # Of lengths, not of arrays: Numba would count references to each array handed on, 60 ns a call.
 @njit(cache=True, forceinline=True)
-def fits(cells: Any, points: int, sizes: int, waiting: int, lowest: int, narrowest: int) -> bool:
+def fits(cells: tuple[int, ...], points: int, sizes: int, waiting: int, lowest: int, narrowest: int) -> bool:
     """Whether a query waits, and rows and columns fit one grid. ``cells``: shape of the latencies."""
     alike = (cells[0] == points) & (cells[1] == sizes) & (waiting > 0)
     return alike & (lowest >= 0) & (lowest < points) & (narrowest >= 0) & (narrowest < sizes)

@@ -40,7 +40,8 @@ def _arrival_rate_per_us(now_us: float, arrived_us: Any, window_us: float, deadl
         # The service is younger than the window.
         rate = (count - 1) / max(now_us - arrived_us[0], 0.5 * deadline_us)
     lately = count - np.searchsorted(arrived_us, now_us - deadline_us, side="right")
-    return max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
+    fastest: float = max(rate, (lately - ALERT * np.sqrt(lately)) / deadline_us)
+    return fastest
 
 
 @njit(cache=True)
@@ -92,7 +93,8 @@ def _tables_of(plan: Any, rows: int, load: float, dispersion: float, workers: in
 
 @njit(cache=True, inline="always")
 def _between(plan: Any, at: int, part: float) -> float:
-    return plan[at] * (1.0 - part) + plan[at + 1] * part
+    value: float = plan[at] * (1.0 - part) + plan[at + 1] * part
+    return value
 
 
 @njit(cache=True)
@@ -149,7 +151,8 @@ def _aging_loss(
         return late
     at = min(int(np.searchsorted(queues, stay + coming, side="right")) - 1, len(queues) - 2)
     before = table + 1 + len(levels_us) * len(queues) + at
-    return late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
+    loss: float = late + plan[before + supposed * len(queues)] - plan[before + level * len(queues)]
+    return loss
 
 
 @njit(cache=True)

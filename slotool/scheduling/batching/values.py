@@ -95,7 +95,8 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
 def _queues(most: float, largest: int) -> np.ndarray:
     """The queue lengths of the tables: the first few exactly, then geometrically spaced."""
     long = np.geomspace(_EXACT_QUEUE, max(most, 2.0 * largest, 2.0 * _EXACT_QUEUE), _LONG_QUEUES)
-    return np.r_[np.arange(float(_EXACT_QUEUE)), long]
+    lengths: np.ndarray = np.r_[np.arange(float(_EXACT_QUEUE)), long]
+    return lengths
 
 
 def _arrivals(mean: np.ndarray, dispersion: float) -> np.ndarray:
@@ -193,7 +194,8 @@ def may_take(quickest_us: Any, sizes: Any, column: int, waiting: float, slack_us
         return False
     if column + 1 == len(sizes) or sizes[column] >= waiting or quickest_us[column + 1] > slack_us:
         return True
-    return sizes[column + 1] > waiting and quickest_us[column] * waiting < quickest_us[column + 1] * sizes[column]
+    pays: bool = sizes[column + 1] > waiting and quickest_us[column] * waiting < quickest_us[column + 1] * sizes[column]
+    return pays
 
 
 @njit(cache=True)
