@@ -165,7 +165,8 @@ def precision(labels: np.ndarray, y: Any, p: int) -> np.ndarray:
     ``LabelSets``. An example of fewer labels than ``p`` cannot have them all right, as is usual for P@p."""
     asked = labels[:, :p]
     right = asked == y[:, None] if isinstance(y, np.ndarray) else y.contain(asked) & (asked >= 0)
-    return right.sum(axis=1) / p
+    scores: np.ndarray = right.sum(axis=1) / p
+    return scores
 
 
 def _table(

@@ -81,7 +81,8 @@ class Version:
                 check()
             return self._dense.logits(x.reshape(len(x), self._dense.layers[0].inputs))
         with torch.inference_mode():
-            return self.module(torch.from_numpy(x), check).numpy()
+            logits: np.ndarray = self.module(torch.from_numpy(x), check).numpy()
+            return logits
 
     @cached_property
     def _flops(self) -> int:

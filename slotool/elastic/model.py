@@ -133,4 +133,5 @@ class _TopSession:
 def confidence(logits: np.ndarray) -> np.ndarray:
     """Largest softmax probability per row: float64 [batch] from float [batch, classes]; a −inf score counts nothing."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    return 1.0 / np.exp(shifted).sum(axis=1)
+    confidence: np.ndarray = 1.0 / np.exp(shifted).sum(axis=1)
+    return confidence

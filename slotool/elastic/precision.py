@@ -53,6 +53,7 @@ def score(mlp: MLP, split: MultiLabelSplit, ks: Sequence[int] = (1, 5)) -> dict[
 
 def _last_input(mlp: MLP, x: Any) -> np.ndarray:
     """float32 [n, inputs of the last layer]."""
+    hidden: np.ndarray = x
     for layer in mlp.layers[:-1]:
-        x = layer.activated(layer.pre_activations(x))
-    return x
+        hidden = layer.activated(layer.pre_activations(hidden))
+    return hidden

@@ -84,8 +84,10 @@ class Queries:
     def right(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Whether ``labels`` int [n] are the class, or one of the labels, of ``examples`` int [n]: bool [n]."""
         if isinstance(self.y, np.ndarray):
-            return self.y[examples] == labels
-        return self.y.take(examples).contain(labels[:, None])[:, 0]
+            same: np.ndarray = self.y[examples] == labels
+            return same
+        contained: np.ndarray = self.y.take(examples).contain(labels[:, None])[:, 0]
+        return contained
 
     def _split_up(self, x: Any) -> list[Any]:
         """What a call takes, made beforehand: a row of CSR as indices and values, or a contiguous array."""

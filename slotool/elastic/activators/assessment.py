@@ -237,7 +237,8 @@ class _Rows:
                 self.queries.append((np.ascontiguousarray(x[row], dtype=np.float32),))
 
     def call(self, session: Any) -> Callable[..., Any]:
-        return session.sparse if self.sparse else session.dense
+        call: Callable[..., Any] = session.sparse if self.sparse else session.dense
+        return call
 
 
 def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
@@ -256,7 +257,8 @@ def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any
     finally:
         if was_on:
             gc.enable()
-    return (np.median(taken_s, axis=1) * 1e6).tolist()
+    medians_us: list[float] = (np.median(taken_s, axis=1) * 1e6).tolist()
+    return medians_us
 
 
 def _nodes(model: SloNN, at: int) -> dict[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.data import Dataset, MultiLabelDataset
+from slotool.data import Dataset, LabelSets, MultiLabelDataset
 from slotool.elastic.activators.activator import Activator, activity, layer_input, node_count
 from slotool.elastic.activators.confidence import (
     DEFAULT_THRESHOLDS,
@@ -173,9 +173,10 @@ class TableSubject:
         return sum(1 for _ in chunks(len(self.data.train), self.mlp.classes)) if needed else 0
 
 
-def right(labels: np.ndarray, y: Any) -> np.ndarray:
+def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
     """bool [n, m]: whether each of ``labels`` [n, m] is the class of its example, or one of its labels."""
-    return labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
+    found: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
+    return found
 
 
 def flat(x: Any) -> Any:

@@ -24,13 +24,15 @@ LEVELS_APART = 1e-12
 def softmax(logits: np.ndarray) -> np.ndarray:
     """float64 [n, classes]; a −inf logit has probability 0."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    probability: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return probability
 
 
 def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0, from two [n, classes]."""
     probability = np.maximum(softmax(logits), MIN_PROBABILITY)
-    return (softmax(full_logits) * np.log(probability)).sum(axis=1)
+    closeness: np.ndarray = (softmax(full_logits) * np.log(probability)).sum(axis=1)
+    return closeness
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,22 @@ class CalibrationExamples:
     @property
     def same_first(self) -> np.ndarray:
         """float32 [n, shares]: 1 where k gives the full network's first label, else 0."""
-        return (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
+        same: np.ndarray = (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
+        return same
 
     @property
     def lost(self) -> np.ndarray:
         """float32 [n, shares]: 1 where the full network is right and k says something else, else 0."""
-        return (1.0 - self.same_first) * self.correct[:, -1:]
+        lost: np.ndarray = (1.0 - self.same_first) * self.correct[:, -1:]
+        return lost
 
     @property
     def divergence(self) -> np.ndarray:
         """float32 [n, shares]: the Kullback-Leibler divergence of k's answer from the full one, in nats."""
-        return np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(np.float32)
+        divergence: np.ndarray = np.maximum(self.results.closest[:, None] - self.results.closeness, 0.0).astype(
+            np.float32
+        )
+        return divergence
 
 
 @dataclass(frozen=True)
@@ -195,7 +202,8 @@ class ConfidenceTables:
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:
         """ĉ(k, x), float64 [n, shares]: mean over the tables, for rows int [n, tables]."""
-        return self.means[buckets].mean(axis=1, dtype=np.float64)
+        means: np.ndarray = self.means[buckets].mean(axis=1, dtype=np.float64)
+        return means
 
 
 @dataclass(frozen=True)
@@ -343,7 +351,8 @@ def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> n
 def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
     """int64 [n]: index of the least share with ĉ ≥ threshold, or the number of shares (full) when there is none."""
     enough = estimates >= threshold
-    return np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
+    chosen: np.ndarray = np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
+    return chosen
 
 
 def mean_share(shares: Sequence[float], chosen: np.ndarray) -> float:

@@ -102,7 +102,8 @@ class ConvLayer(Layer):
         return functional.max_pool2d(torch.from_numpy(values), self.pool).clamp_min_(0.0).flatten(1).numpy()
 
     def activity(self, values: np.ndarray) -> np.ndarray:
-        return np.maximum(values, 0.0).mean(axis=(2, 3))
+        pooled: np.ndarray = np.maximum(values, 0.0).mean(axis=(2, 3))
+        return pooled
 
     @cached_property
     def grid(self) -> int:
@@ -144,4 +145,4 @@ class ConvLayer(Layer):
     def of(cls, name: str, weights: np.ndarray, bias: np.ndarray, geometry: Mapping[str, Any]) -> ConvLayer:
         """Inverse of ``geometry``."""
         shape, stride, padding = (tuple(geometry[part]) for part in ("shape", "stride", "padding"))
-        return cls(name, weights, bias, shape, stride, padding, int(geometry["pool"]))  # type: ignore[arg-type]
+        return cls(name, weights, bias, shape, stride, padding, int(geometry["pool"]))

@@ -42,7 +42,8 @@ class NodeScores:
     @property
     def overall(self) -> np.ndarray:
         """float64 [units]: the sums over all inputs."""
-        return np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
+        sums: np.ndarray = np.asarray(self.sums[0].sum(axis=0)).ravel() + self.elsewhere
+        return sums
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class NodeLists:
 
     def buckets_of(self, keys: np.ndarray) -> np.ndarray:
         """int64 [n, tables]: rows of ``lists`` for keys [n, tables]."""
-        return self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
+        buckets: np.ndarray = self.slots[np.arange(len(self.slots)), keys].astype(np.int64)
+        return buckets
 
     def ranked(self, keys: np.ndarray, count: int, before: np.ndarray) -> np.ndarray:
         """int64 [n, count]: the nodes of each input in the order in which they are computed, each once.
@@ -137,7 +139,8 @@ def sum_by_key(keys: np.ndarray, values: Any, buckets: int) -> Any:
 
 
 def _row(sums: Any, bucket: int) -> np.ndarray:
-    return sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
+    row: np.ndarray = sums[bucket] if isinstance(sums, np.ndarray) else sums[bucket].toarray().ravel()
+    return row
 
 
 def _leading(scores: np.ndarray, length: int) -> np.ndarray:

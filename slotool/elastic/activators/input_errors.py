@@ -13,7 +13,8 @@ from slotool.errors import InputError
 
 def row_values(x: Any, row: int) -> np.ndarray:
     """What row ``row`` holds: all of it, or of CSR what is stored."""
-    return x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
+    values: np.ndarray = x[row] if isinstance(x, np.ndarray) else x.data[x.indptr[row] : x.indptr[row + 1]]
+    return values
 
 
 def not_finite(x: Any, row: int) -> InputError:

@@ -44,7 +44,7 @@ class Layer(ABC):
     @property
     def node_bytes(self) -> int:
         """Bytes of a node's weights and bias."""
-        return self.weights[0].nbytes + self.bias.itemsize
+        return int(self.weights[0].nbytes + self.bias.itemsize)
 
     def check(self) -> None:
         """Raises ``InputError`` where weights and bias are not of one layer; compiled code goes by their shapes."""
@@ -87,7 +87,7 @@ class DenseLayer(Layer):
 
     @property
     def inputs(self) -> int:
-        return self.weights.shape[1]
+        return int(self.weights.shape[1])
 
     @property
     def outputs(self) -> int:
@@ -109,14 +109,20 @@ class DenseLayer(Layer):
     def pre_activations(self, inputs: Any, nodes: np.ndarray | None = None) -> np.ndarray:
         """w·x + b of every node, or of ``nodes``: float32 [batch, nodes] from [batch, inputs], an array or CSR."""
         if nodes is None:
-            return inputs @ (self.weights.T if isinstance(inputs, np.ndarray) else self._columns) + self.bias
-        return inputs @ self.weights[nodes].T + self.bias[nodes]
+            values: np.ndarray = (
+                inputs @ (self.weights.T if isinstance(inputs, np.ndarray) else self._columns) + self.bias
+            )
+            return values
+        chosen: np.ndarray = inputs @ self.weights[nodes].T + self.bias[nodes]
+        return chosen
 
     def activated(self, values: np.ndarray) -> np.ndarray:
-        return np.maximum(values, 0.0)
+        rectified: np.ndarray = np.maximum(values, 0.0)
+        return rectified
 
     def activity(self, values: np.ndarray) -> np.ndarray:
-        return np.maximum(values, 0.0)
+        rectified: np.ndarray = np.maximum(values, 0.0)
+        return rectified
 
     @cached_property
     def _columns(self) -> np.ndarray:

@@ -59,6 +59,6 @@ class QuantizedLayer(DenseLayer):
             return super().pre_activations(inputs, nodes)
         steps, step, least = quantized_inputs(inputs)
         rows = self.rows.rows.astype(np.float32)
-        values = (steps @ rows.T * step + least * rows.sum(axis=1)) * self.rows.scale + self.bias
+        values: np.ndarray = (steps @ rows.T * step + least * rows.sum(axis=1)) * self.rows.scale + self.bias
         values[:, self.exact] = super().pre_activations(inputs, self.exact)
         return values

@@ -42,7 +42,8 @@ class SubnetRegression:
     def predict(self, subnets: Sequence[Subnet]) -> np.ndarray:
         """float64 [n]."""
         predicted = self._model.predict(self._scaler.transform(_features(self._space, subnets)))
-        return np.exp(predicted) if self._log else predicted
+        values: np.ndarray = np.exp(predicted) if self._log else predicted
+        return values
 
 
 @dataclass(frozen=True)

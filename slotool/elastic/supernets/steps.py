@@ -117,7 +117,10 @@ class _Convolution:
             return self._by_matrix(x)
         stride, padding, dilation = self.window
         if x.shape[0] in self.native:
-            return torch.ops.aten.thnn_conv2d.default(x, self.weight, self.kernel, self.bias, stride, padding)
+            answer: torch.Tensor = torch.ops.aten.thnn_conv2d.default(
+                x, self.weight, self.kernel, self.bias, stride, padding
+            )
+            return answer
         return functional.conv2d(x, self.weight, self.bias, stride, padding, dilation, self.groups)
 
     def _by_matrix(self, x: Tensor) -> Tensor:

@@ -64,4 +64,5 @@ def owned(handle: np.ndarray, field: int) -> bool:
     own = thread()
     if handle[field] == 0:
         handle[field] = own
-    return handle[field] == own
+    is_own: bool = handle[field] == own
+    return is_own

@@ -30,7 +30,7 @@ FEW_BY_ROWS = 8
 
 
 @njit(cache=True, forceinline=True)
-def finite(value: Any) -> bool:
+def finite(value: float) -> bool:
     # Not np.isfinite: it asks whether value − value is 0, which reassociation takes for granted.
     return abs(value) <= _LARGEST
 
@@ -48,7 +48,8 @@ def dot(weights: np.ndarray, x: np.ndarray) -> Any:
 def compute_all(row: Layer, active: int, keep: int, numbers: np.ndarray, ints: np.ndarray) -> int:
     """w·x + b of every node: columns of the ``active`` inputs (−1: list them) where there are columns, else rows."""
     header = header_of(ints)
-    units, inputs, output = row.units, row.inputs, header.output_at
+    units: int = row.units
+    inputs, output = row.inputs, header.output_at
     if row.columns_at >= 0:
         _columns(row, active if active >= 0 else list_inputs(inputs, numbers, ints), output, numbers, ints)
     else:
@@ -118,7 +119,8 @@ def confidence(row: Layer, share: int, numbers: np.ndarray, ints: np.ndarray) ->
     starts = ints[header.starts_at :]
     for table in range(tables):
         total += numbers[header.means_at + starts[table] * shares + share]
-    return total / tables
+    mean: float = total / tables
+    return mean
 
 
 @njit(cache=True, fastmath=FAST)
@@ -197,7 +199,8 @@ def reads_columns(row: Layer, point: int, ints: np.ndarray) -> bool:
         return False
     if row.kind == NONE or point == header.shares:
         return True
-    return row.int8_at < 0 and ints[row.counts_at + max(point, 0)] * FEW_BY_ROWS >= row.units
+    is_wide: bool = row.int8_at < 0 and ints[row.counts_at + max(point, 0)] * FEW_BY_ROWS >= row.units
+    return is_wide
 
 
 @njit(cache=True, fastmath=FAST)

@@ -83,11 +83,11 @@ class QuantizedMLP:
 
     def logits_numpy(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
         """The same in plain NumPy."""
-        values, refused = x, ~(np.isfinite(x) & (x >= 0)).all(axis=1)
+        refused: np.ndarray = ~(np.isfinite(x) & (x >= 0)).all(axis=1)
         values = np.where(refused[:, None], np.float32(0), x)
         for at, (layer, rows) in enumerate(zip(self.mlp.layers, self.rows, strict=True)):
             values = np.maximum(values, 0) if at else values
-            overflown = ~np.isfinite(values).all(axis=1)
+            overflown = ~np.all(np.isfinite(values), axis=1)
             refused |= overflown
             values = _layer_numpy(np.where(overflown[:, None], np.float32(0), values), layer.view, rows)
         out[:] = values
@@ -99,7 +99,8 @@ def _layer_numpy(x: np.ndarray, layer: DenseLayer, rows: Int8Weights) -> np.ndar
     per_step = np.divide(STEPS, largest, out=np.zeros_like(largest), where=largest > 0)
     quantized = (x * per_step + np.float32(0.5)).astype(np.int32)
     sums = (quantized @ rows.rows.T.astype(np.int32)).astype(np.float32)
-    return sums * (rows.scale * (largest / STEPS)) + layer.bias
+    answer: np.ndarray = sums * (rows.scale * (largest / STEPS)) + layer.bias
+    return answer
 
 
 def _groups(inputs: int) -> int:

@@ -82,7 +82,7 @@ class Clusters(Ranker):
 
     def keys(self, layer: DenseLayer, inputs: Any) -> np.ndarray:
         nearest = _nearest(inputs, self.coarse, self.coarse_scale)
-        keys = nearest * self.fine.shape[1]
+        keys: np.ndarray = nearest * self.fine.shape[1]
         for at in np.unique(nearest):
             members, size = np.flatnonzero(nearest == at), self.sizes[at]
             keys[members] += _nearest(inputs[members], self.fine[at, :size], self.fine_scale[at, :size])
@@ -127,10 +127,10 @@ class Clusters(Ranker):
 
     @classmethod
     def bytes_needed(cls, layer: DenseLayer, tables: int, bits: int) -> int:
-        return (2 ** (bits // 2) + 2**bits) * (layer.inputs + 4)
+        return ((1 << bits // 2) + (1 << bits)) * (layer.inputs + 4)
 
     def lookup_bytes(self, layer: DenseLayer) -> int:
-        return (len(self.coarse) + self.fine.shape[1]) * (layer.inputs + 8)
+        return int((len(self.coarse) + self.fine.shape[1]) * (layer.inputs + 8))
 
 
 def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator) -> np.ndarray:
@@ -145,7 +145,8 @@ def _centres(inputs: Any, count: int, iterations: int, rng: np.random.Generator)
         return np.asarray(inputs.mean(axis=0), dtype=np.float32).reshape(1, -1)
     with threadpool_limits(1):
         found = KMeans(count, n_init=1, max_iter=iterations, random_state=seed).fit(inputs)
-    return found.cluster_centers_.astype(np.float32)
+    centres: np.ndarray = found.cluster_centers_.astype(np.float32)
+    return centres
 
 
 def _dense(inputs: Any) -> np.ndarray:
@@ -161,7 +162,8 @@ def _quantized(centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _offset(centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return -0.5 * ((centres.astype(np.float32) * scale[..., None]) ** 2).sum(axis=-1)
+    offset: np.ndarray = -0.5 * ((centres.astype(np.float32) * scale[..., None]) ** 2).sum(axis=-1)
+    return offset
 
 
 def _nearest(inputs: Any, centres: np.ndarray, scale: np.ndarray) -> np.ndarray:
