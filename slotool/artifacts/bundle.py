@@ -99,7 +99,7 @@ class Artifact:
 
     @property
     def kind(self) -> str:
-        return self.manifest["kind"]
+        return str(self.manifest["kind"])
 
     @property
     def id(self) -> str:
@@ -226,7 +226,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path}: its {MANIFEST} cannot be read ({error})") from error
     if version != FORMAT_VERSION:
         raise ArtifactError(f"{path}: artifact format {version}, but this slotool reads format {FORMAT_VERSION}")
-    return manifest
+    document: dict[str, Any] = manifest
+    return document
 
 
 def _is_file_name(name: str) -> bool:

@@ -203,7 +203,8 @@ def _version(family: Any, name: str | None) -> Version:
         raise typer.BadParameter(f"{family.name} has several versions: {', '.join(names)}", param_hint="--version")
     if name is not None and name not in names:
         raise InputError(f"{family.name} has no version {name!r}; it has {', '.join(names)}")
-    return family.versions[names.index(name) if name else 0]
+    version: Version = family.versions[names.index(name) if name else 0]
+    return version
 
 
 def _save(

@@ -254,7 +254,8 @@ def _run(folder: Path, command: str) -> Document:
     if finished.returncode not in (0, 1) or not finished.stdout:
         words = (finished.stderr.strip().splitlines() or ["no message"])[-1]
         raise RunError(f"the step 'slotool {command}' ended with exit code {finished.returncode}: {words}")
-    return json_module.loads(finished.stdout)
+    document: Mapping[str, Any] = json_module.loads(finished.stdout)
+    return document
 
 
 @contextmanager

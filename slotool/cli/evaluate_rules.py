@@ -134,7 +134,7 @@ def _report(
     )
     drawn = [] if plot is None else [f"wrote {plot}"]
     output.result("evaluate-rules", document, table(title, columns, cells), said, *drawn)
-    return violations
+    return int(violations)
 
 
 def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:

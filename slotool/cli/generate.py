@@ -207,7 +207,7 @@ def _half_of_memory() -> int:
     from slotool.machine import machine_facts
 
     facts = machine_facts()
-    return min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"]) // 2
+    return int(min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"])) // 2
 
 
 class _Watched:

@@ -83,7 +83,8 @@ class LabelSets:
         known = np.repeat(np.arange(len(self)) * width, self.counts) + self.indices
         asked = np.arange(len(self))[:, None] * width + answers
         found = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)]
-        return found == asked
+        contained: np.ndarray = found == asked
+        return contained
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _features(path: Path) -> pd.DataFrame:
 def _finite(path: Path, frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     import pandas as pd
 
-    numbers = frame.apply(pd.to_numeric, errors="coerce").astype(np.float64)
+    numbers: pd.DataFrame = frame.apply(pd.to_numeric, errors="coerce").astype(np.float64)
     bad = ~np.isfinite(numbers.to_numpy())
     if bad.any():
         row, column = np.argwhere(bad)[0]

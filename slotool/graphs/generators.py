@@ -36,7 +36,7 @@ class Layer(NamedTuple):
 
     @property
     def size(self) -> int:
-        return 2**self.exponent
+        return 1 << self.exponent
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class SearchSpace:
     def size_of(self, depth: int) -> int:
         """How many different networks of this depth there are."""
         layers = (self.exponents[1] - self.exponents[0] + 1) * len(self.blocks) * len(self.downsampling)
-        return len(self.input_shapes) * layers**depth
+        return len(self.input_shapes) * int(layers**depth)
 
     @property
     def size(self) -> int:

@@ -102,7 +102,8 @@ class _Moved(nn.Module):
         self.layer, self._source, self._target = layer, source, target
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.movedim(self._source, self._target)).movedim(self._target, self._source)
+        answer: torch.Tensor = self.layer(x.movedim(self._source, self._target)).movedim(self._target, self._source)
+        return answer
 
 
 class _Normalization(nn.Module):

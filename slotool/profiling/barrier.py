@@ -154,7 +154,8 @@ def _stops(begun: float, checks: np.ndarray) -> np.ndarray:
     check and the idle seconds since the one before."""
     begins = np.concatenate([[begun], checks[:-1, 0]]) if len(checks) else np.empty(0)
     pieces = np.column_stack([begins, checks])
-    return pieces[stops(pieces[:, 2], pieces[:, 1] - pieces[:, 0], MIN_STOP_S)]
+    stopped: np.ndarray = pieces[stops(pieces[:, 2], pieces[:, 1] - pieces[:, 0], MIN_STOP_S)]
+    return stopped
 
 
 def coordinate(

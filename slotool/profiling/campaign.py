@@ -245,7 +245,7 @@ def _seconds_of_others() -> float:
     """CPU seconds that this machine has spent on processes other than this one and its finished children."""
     times, own = psutil.cpu_times(), os.times()
     busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
-    return busy - (own.user + own.system + own.children_user + own.children_system)
+    return float(busy - (own.user + own.system + own.children_user + own.children_system))
 
 
 def _make_durable(path: Path) -> None:

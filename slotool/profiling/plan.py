@@ -276,6 +276,6 @@ def _call_seconds(subject: Subject, batch_size: int, threads: int) -> float:
 
 def available_memory() -> int:
     """Bytes that can be taken now without swapping, within the container's limit."""
-    available = psutil.virtual_memory().available
-    limit = machine_facts()["memory_limit_bytes"]
+    available: int = psutil.virtual_memory().available
+    limit: int | None = machine_facts()["memory_limit_bytes"]
     return available if limit is None else min(available, limit)

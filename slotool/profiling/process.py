@@ -129,7 +129,8 @@ class WorkerProcess:
             self._unread += received
         line, _, self._unread = self._unread.partition(b"\n")
         try:
-            return strict_json.decode(line)
+            answer: dict[str, Any] = strict_json.decode(line)
+            return answer
         except strict_json.JsonError as error:
             self._process.kill()
             self._process.wait()

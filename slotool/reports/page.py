@@ -110,7 +110,8 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
         xaxis=_axis(figure.x),
         yaxis=_axis(figure.y),
     )
-    return json.loads(built.to_json())
+    document: dict[str, Any] = json.loads(built.to_json())
+    return document
 
 
 def _curve(curve: Curve, figure: Figure) -> go.Scatter:

@@ -43,7 +43,8 @@ class Problem:
     @cached_property
     def version_errors(self) -> np.ndarray:
         """Mean error of each version: float64 [versions]."""
-        return self.outcomes.matrix("error").mean(axis=0)
+        errors: np.ndarray = self.outcomes.matrix("error").mean(axis=0)
+        return errors
 
     def candidates(self, rows: np.ndarray | None = None, policies: Sequence[str] | None = None) -> Candidates:
         """All ensembles to choose from; thresholds are quantiles over ``rows`` (default: the whole table)."""

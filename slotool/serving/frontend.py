@@ -19,10 +19,11 @@ from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
 from slotool.serving.live import Live
+from slotool.serving.model_queue import InferenceResult
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions
-from slotool.serving.router import InferenceResult, Router
+from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.statistics import Statistics
 
@@ -260,7 +261,7 @@ def receive_nowait(receive: Receive) -> Message | None:
     except StopIteration as received:
         message: Message = received.value
         return message
-    step.close()  # type: ignore[attr-defined]
+    step.close()
     return None
 
 

@@ -130,7 +130,8 @@ class GrpcFrontEnd:
                 request = grpc_messages.parse(message, kind)
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)
-                return response.SerializeToString()
+                sent: bytes = response.SerializeToString()
+                return sent
             except Rejection as error:
                 rejection = error
             except asyncio.CancelledError:

@@ -36,7 +36,8 @@ class InferenceResult:
     @property
     def labels(self) -> np.ndarray:
         """int64 [n]: the class of the highest score."""
-        return self.scored.logits.argmax(axis=1).astype(np.int64)
+        labels: np.ndarray = self.scored.logits.argmax(axis=1).astype(np.int64)
+        return labels
 
 
 @dataclass(slots=True)

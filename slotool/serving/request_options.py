@@ -98,7 +98,7 @@ def _whole(kind: str, given: Mapping[str, Any], name: str) -> int:
 
 
 def _objective(kind: str, given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name, RESPONSE_TIME)
+    value: str = given.get(name, RESPONSE_TIME)
     if value not in OBJECTIVES:
         raise bad_request(f"{kind}{name}: {shown(value)} is none of {', '.join(OBJECTIVES)}")
     return value

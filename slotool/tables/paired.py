@@ -28,13 +28,14 @@ def further_losses(lost: np.ndarray, gained: np.ndarray, confidence: float) -> n
     b, c = (np.asarray(counts, dtype=np.int64) for counts in (lost, gained))
 
     def refused(a: np.ndarray) -> np.ndarray:
-        return bdtr((b + c).astype(float), b + 3 * c + a + 1, 0.5) <= 1.0 - confidence
+        unlikely: np.ndarray = bdtr((b + c).astype(float), b + 3 * c + a + 1, 0.5) <= 1.0 - confidence
+        return unlikely
 
     # No further loss below the one counted can be refused; from there up in doubling steps, then by halving.
     below, step = b - c - 1, np.full(b.shape, 2)
     while not (enough := refused(below + step)).all():
         step = np.where(enough, step, 2 * step)
-    above = below + step
+    above: np.ndarray = below + step
     while (above - below > 1).any():
         middle = (below + above) // 2
         enough = refused(middle)
@@ -55,7 +56,7 @@ def examples_needed(lost: int, gained: int, examples: int, loss: float, confiden
     if (lost - gained) / examples >= loss:
         return None
     most = MAX_FURTHER_FACTOR * examples
-    n = next((n for n in (examples * 2**power for power in range(-8, 13)) if n >= 1 and enough(math.ceil(n))), None)
+    n = next((n for n in (examples * 2.0**power for power in range(-8, 13)) if n >= 1 and enough(math.ceil(n))), None)
     if n is None or n > most:
         return None
     low, high = math.ceil(n / 2), math.ceil(n)

@@ -104,6 +104,7 @@ def workers() -> list[psutil.Process]:
 def words(process: psutil.Process) -> list[str]:
     """Its command line; empty when it has ended meanwhile."""
     try:
-        return process.cmdline()
+        found: list[str] = process.cmdline()
+        return found
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return []

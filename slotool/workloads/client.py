@@ -172,7 +172,8 @@ class LocalRun(LoadRun):
         self.progress(1)
 
     def _example(self, number: int) -> np.ndarray:
-        return self.plan.split.x[self.plan.examples[number]]
+        example: np.ndarray = self.plan.split.x[self.plan.examples[number]]
+        return example
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._start

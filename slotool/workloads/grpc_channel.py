@@ -98,7 +98,7 @@ def first_model(address: str) -> str:
             raise InputError(f"{address} lists no model ({failed.error}); name one with --model") from error
     if not index.models:
         raise InputError(f"{address} lists no model; name one with --model")
-    return index.models[0].name
+    return str(index.models[0].name)
 
 
 def _failure(error: Any) -> RequestResult:

@@ -100,7 +100,7 @@ class ManyProcesses(LoadRun):
                 if not ready:
                     raise RunError(f"a client process has not {until} within {within_s:.0f} s")
                 for key, _ in ready:
-                    line = clients[key.data].stdout.readline()  # type: ignore[union-attr]
+                    line = clients[key.data].stdout.readline()
                     if self._word(clients[key.data], key.data, line) == until:
                         selector.unregister(key.fileobj)
 

@@ -75,7 +75,8 @@ class RequestLog(Table):
     def in_time_from_sending(self) -> np.ndarray:
         """bool [n]: what ``in_time`` would be had the client kept its schedule: the deadline counts from sending."""
         deadline_s = self.rows["deadline_s"].fillna(np.inf).to_numpy()
-        return self.answered & (self.latency_s - self.send_delay_s <= deadline_s)
+        in_time: np.ndarray = self.answered & (self.latency_s - self.send_delay_s <= deadline_s)
+        return in_time
 
     @cached_property
     def correct(self) -> np.ndarray:

@@ -75,7 +75,8 @@ class RecordedInstants(ArrivalProcess):
         return math.nextafter(float(self._times_s[-1]), math.inf)
 
     def draw(self, duration_s: float, generator: np.random.Generator) -> np.ndarray:
-        return self._times_s[self._times_s < duration_s]
+        times_s: np.ndarray = self._times_s[self._times_s < duration_s]
+        return times_s
 
 
 def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProcess:

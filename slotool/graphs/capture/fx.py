@@ -157,7 +157,8 @@ def _constant(traced: fx.GraphModule, node: fx.Node) -> Tensor:
     value: Any = traced
     for part in str(node.target).split("."):
         value = getattr(value, part)
-    return value
+    constant: Tensor = value
+    return constant
 
 
 def _why_not_traced(export_error: Exception, fx_error: Exception) -> str:

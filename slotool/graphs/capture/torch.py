@@ -123,7 +123,8 @@ def _input_dtype(module: nn.Module, input_shape: Sequence[int], wanted: str | No
     if wanted is not None:
         if wanted not in INPUT_DTYPES:
             raise GraphError(f"input dtype {wanted!r} is none of {', '.join(INPUT_DTYPES)}")
-        return getattr(torch, wanted)
+        dtype: torch.dtype = getattr(torch, wanted)
+        return dtype
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
     like = next(tensors, torch.zeros(()))
     embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())

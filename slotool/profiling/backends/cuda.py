@@ -27,7 +27,7 @@ class CudaStopwatch:
         with torch.cuda.device(self._device):
             self._end.record()
         self._end.synchronize()
-        return self._begin.elapsed_time(self._end) / 1000.0
+        return float(self._begin.elapsed_time(self._end) / 1000.0)
 
 
 def is_throttled(device: str) -> bool:

@@ -47,7 +47,7 @@ class KerasBackend(Backend):
     def threads(self) -> int:
         import tensorflow as tf
 
-        return tf.config.threading.get_intra_op_parallelism_threads()
+        return int(tf.config.threading.get_intra_op_parallelism_threads())
 
     def open(self, request: Mapping[str, Any]) -> OperatorGraph | keras.Model:
         """A graph, or the member of ``keras.applications`` that ``request["application"]`` names."""

@@ -127,7 +127,7 @@ def _norm(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> 
 def _layer_scale(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
     import keras
 
-    class LayerScale(keras.layers.Layer):
+    class LayerScale(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         """Keras has it only inside one of its applications."""
 
         def build(self, shape: Shape) -> None:
@@ -215,7 +215,7 @@ def _window(operator: Operator) -> dict[str, Any]:
     }
 
 
-def _after_padding(operator: Operator, layer: Any, value: float) -> Callable[[Any], Any]:
+def _after_padding(operator: Operator, layer: Callable[[Any], Any], value: float) -> Callable[[Any], Any]:
     """The layer, behind the padding Keras has no option for: a number of rows and columns on each side."""
     import keras
 

@@ -56,7 +56,8 @@ class TorchBackend(Backend):
 
         def call() -> torch.Tensor:
             with torch.inference_mode():
-                return module(x)
+                answer: torch.Tensor = module(x)
+                return answer
 
         return call
 

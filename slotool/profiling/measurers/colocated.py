@@ -241,4 +241,4 @@ def _busy_with_others_s(workers: Sequence[WorkerProcess]) -> float:
     times = psutil.cpu_times()
     own = [psutil.Process().cpu_times(), *(psutil.Process(worker.pid).cpu_times() for worker in workers)]
     busy = times.user + times.system + times.nice + times.irq + times.softirq + times.steal
-    return busy - sum(of.user + of.system for of in own)
+    return float(busy - sum(of.user + of.system for of in own))

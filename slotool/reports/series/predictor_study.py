@@ -131,7 +131,8 @@ def _share_within(name: str, errors: np.ndarray, style: Any, colour: int) -> Cur
 
 
 def _relative(rows: Any) -> np.ndarray:
-    return (rows["predicted_s"] / rows["measured_s"] - 1).abs().to_numpy(dtype=np.float64)
+    errors: np.ndarray = (rows["predicted_s"] / rows["measured_s"] - 1).abs().to_numpy(dtype=np.float64)
+    return errors
 
 
 def _percent_axis(title: str, values: np.ndarray) -> Any:

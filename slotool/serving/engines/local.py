@@ -286,13 +286,13 @@ class _Process:
         if self.call is not None:
             return now_s - self.call.begun_s > call_limit_s
         if not self.was_warm:
-            return now_s - self.started_s > start_limit_s * 2**self.pauses
+            return now_s - self.started_s > start_limit_s * (1 << self.pauses)
         was_stopped, self._was_stopped = self._was_stopped, self._is_stopped()
         return was_stopped and self._was_stopped
 
     def _is_stopped(self) -> bool:
         try:
-            return psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED
+            return bool(psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:  # it has ended, which is noticed elsewhere
             return False
 

@@ -111,7 +111,7 @@ def _has(entry: Mapping[str, Any]) -> bool:
     """Whether the very artifact lies at the same path here."""
     manifest = Path(entry["path"]) / MANIFEST
     try:
-        return manifest.read_bytes() == entry["manifest"]
+        return bool(manifest.read_bytes() == entry["manifest"])
     except OSError:
         return False
 
