@@ -156,7 +156,8 @@ class FlatRegressor(Predictor[Asked]):
             return np.empty(0)
         known_s = _known_s(graphs)
         answer_s = self._answer(self._features.matrix(graphs))
-        return known_s + np.maximum(answer_s, np.maximum(self._floor_s, -known_s / 2))
+        predicted_s: np.ndarray = known_s + np.maximum(answer_s, np.maximum(self._floor_s, -known_s / 2))
+        return predicted_s
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors, document = self._features.state()

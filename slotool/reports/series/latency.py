@@ -117,7 +117,8 @@ def _degradations(table: LatencyTable) -> pd.DataFrame:
     solo_s = np.array([np.median(samples) for samples in rows["solo_s"]], dtype=np.float64)
     colocated_s = np.array([np.median(samples) for samples in rows["samples_s"]], dtype=np.float64)
     found = rows.assign(solo_median_s=solo_s, slowdown=colocated_s / solo_s)
-    return found[np.isfinite(found["slowdown"]) & (found["solo_median_s"] > 0)]
+    kept: pd.DataFrame = found[np.isfinite(found["slowdown"]) & (found["solo_median_s"] > 0)]
+    return kept
 
 
 def _degradation(name: str, rows: pd.DataFrame, source: str) -> Figure:
