@@ -16,9 +16,7 @@ from slotool.cli import terminal
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
-EVERYWHERE = (
-    "Every command also takes --config FILE.toml, --quiet, --verbose, --no-progress and --color auto|always|never."
-)
+EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color auto|always|never."
 _OTHERS = "Options"
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"

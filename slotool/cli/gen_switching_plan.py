@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import DataName, Force, Json, Out, Seed, parse_duration
+from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.rules.switching import SwitchingPlan
 
 MIN_TEST_S = 0.5
-_SEARCH = "Search"
+_search = panel("Search")
 
 
 def register(app: typer.Typer) -> None:
@@ -29,24 +29,12 @@ def gen_switching_plan(
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.1, help="Deadline that the plan keeps at P99.")],
     configurations: Annotated[
         str | None,
-        typer.Option(
-            "--configurations",
-            help="Replicas x threads to try: 1x1,2x1.",
-            show_default="what the cores allow",
-            rich_help_panel=_SEARCH,
-        ),
+        _search("--configurations", help="Replicas x threads to try: 1x1,2x1.", show_default="what the cores allow"),
     ] = None,
-    duration: Annotated[
-        str, typer.Option("--duration", help="How long each load test lasts.", rich_help_panel=_SEARCH)
-    ] = "4s",
+    duration: Annotated[str, _search("--duration", help="How long each load test lasts.")] = "4s",
     data: DataName = "auto",
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print the number of load tests and the expected time; start no server.",
-            rich_help_panel=_SEARCH,
-        ),
+        bool, _search("--dry-run", help="Print the number of load tests and the expected time; start no server.")
     ] = False,
     plots: Annotated[
         Path | None, typer.Option("--plots", help="Folder for plots (PNG) of the plan and of P99 by load.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import DataName, Force, Json, Out, Seed, parse_duration
+from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -24,7 +24,7 @@ NOTICEABLE_SEND_DELAY = 0.1
 # Below this share of the target rate the client could not keep up.
 ACHIEVED = 0.98
 
-_LOAD, _SERVER, _REQUESTS = "Load", "Server", "Request options"
+_load, _server, _requests = map(panel, ("Load", "Server", "Request options"))
 
 
 def register(app: typer.Typer) -> None:
@@ -35,87 +35,45 @@ def loadtest(
     url: Annotated[str, typer.Argument(help="The server, e.g. http://127.0.0.1:8000.")],
     out: Out,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", help="Which model.", show_default="the first the server lists", rich_help_panel=_SERVER
-        ),
+        str | None, _server("--model", help="Which model.", show_default="the first the server lists")
     ] = None,
-    rate: Annotated[
-        float, typer.Option("--rate", min=0.001, help="Mean requests per second.", rich_help_panel=_LOAD)
-    ] = 200.0,
-    duration: Annotated[
-        str, typer.Option("--duration", help="How long to send, e.g. 30s or 2min.", rich_help_panel=_LOAD)
-    ] = "10s",
+    rate: Annotated[float, _load("--rate", min=0.001, help="Mean requests per second.")] = 200.0,
+    duration: Annotated[str, _load("--duration", help="How long to send, e.g. 30s or 2min.")] = "10s",
     arrivals_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--arrivals",
-            help="Replay this file of slotool generate arrivals, instead of Poisson arrivals.",
-            rich_help_panel=_LOAD,
-        ),
+        Path | None, _load("--arrivals", help="Replay this file of generate arrivals, not Poisson arrivals.")
     ] = None,
     data: DataName = "auto",
-    protocol: Annotated[str, typer.Option("--protocol", help="http or grpc.", rich_help_panel=_SERVER)] = "http",
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            "--endpoint", help="infer (Open Inference Protocol V2) or compute (POST /compute).", rich_help_panel=_SERVER
-        ),
-    ] = "infer",
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, max=256, help="Client processes.", rich_help_panel=_LOAD)
-    ] = 1,
+    protocol: Annotated[str, _server("--protocol", help="http or grpc.")] = "http",
+    endpoint: Annotated[str, _server("--endpoint", help="infer (Open Inference Protocol V2) or compute.")] = "infer",
+    processes: Annotated[int, _load("--processes", min=1, max=256, help="Client processes.")] = 1,
     deadline_ms: Annotated[
-        float | None,
-        typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.", rich_help_panel=_REQUESTS),
+        float | None, _requests("--deadline-ms", min=0.001, help="Deadline of every request.")
     ] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.", rich_help_panel=_REQUESTS),
+        float | None, _requests("--tolerance", min=0.0, help="Error degradation accepted, e.g. 0.05.")
     ] = None,
     objective: Annotated[
-        str | None,
-        typer.Option("--objective", help="What the tolerance saves: response-time or cost.", rich_help_panel=_REQUESTS),
+        str | None, _requests("--objective", help="What the tolerance saves: response-time or cost.")
     ] = None,
     min_accuracy: Annotated[
-        float | None,
-        typer.Option(
-            "--min-accuracy",
-            min=0.0,
-            max=1.0,
-            help="Accuracy that every answer should have.",
-            rich_help_panel=_REQUESTS,
-        ),
+        float | None, _requests("--min-accuracy", min=0.0, max=1.0, help="Accuracy that every answer should have.")
     ] = None,
     priority: Annotated[
-        str | None,
-        typer.Option(
-            "--priority",
-            help="Priority of every request, 1 the highest; or shares: 1=0.2,2=0.3.",
-            rich_help_panel=_REQUESTS,
-        ),
+        str | None, _requests("--priority", help="Of every request, 1 the highest; or shares: 1=0.2,2=0.3.")
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(
-            "--target", min=0.0, max=1.0, help="Exit 1 when fewer than this share meet the deadline, e.g. 0.99."
-        ),
+        _requests("--target", min=0.0, max=1.0, help="Exit 1 when a smaller share meets the deadline."),
     ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option("--timeout", min=0.1, help="Seconds until a request counts as failed.", rich_help_panel=_SERVER),
-    ] = 10.0,
+    timeout: Annotated[float, _server("--timeout", min=0.1, help="Seconds until a request counts as failed.")] = 10.0,
     allow_remote: Annotated[
-        bool,
-        typer.Option(
-            "--allow-remote", help="Allow another machine, whose owner expects this load.", rich_help_panel=_SERVER
-        ),
+        bool, _server("--allow-remote", help="Allow another machine, whose owner expects this load.")
     ] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send test examples to a server, open loop, at Poisson or recorded instants, and log each request.
+    """Send test examples to a server, open loop, and log what became of each request.
 
     Every request is sent when it is due, however many are outstanding, and its latency counts from that instant.
     Effective accuracy is the share of all requests that were answered correctly and in time. A target missed because
@@ -123,11 +81,7 @@ def loadtest(
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 
-    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --endpoint compute --tolerance 0.05
-
-    Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --deadline-ms 20 --priority 1=0.2
-
-    Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --rate 1000 --processes 2
+    Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --processes 2
     """
     form, shares = _form(protocol, endpoint), _shares(priority)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)

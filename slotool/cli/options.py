@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +22,11 @@ DataName = Annotated[
         "--data", help="digits, fashion-mnist, or auto: Fashion-MNIST when $SLOTOOL_DATA_DIR holds it, else digits."
     ),
 ]
+
+
+def panel(title: str) -> Callable[..., Any]:
+    """``typer.Option`` of options that the help shows under ``title``."""
+    return partial(typer.Option, rich_help_panel=title)
 
 
 def drawable(plots: Path | None) -> Path | None:

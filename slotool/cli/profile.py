@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 _SAMPLING, _CAMPAIGN = "Sampling", "Campaign"
 Inputs = Annotated[
     list[Path] | None,
-    typer.Argument(
-        metavar="[GRAPHS_OR_ARTIFACT]...", help="Graph files, and folders of trained models.", show_default=False
-    ),
+    typer.Argument(metavar="[SUBJECT]...", help="Graph files, and folders of trained models.", show_default=False),
 ]
 Keras = Annotated[
     str | None,
@@ -63,7 +61,9 @@ Timeout = Annotated[
 ]
 MaxSeconds = Annotated[
     float,
-    typer.Option("--max-seconds-per-item", min=0.0, help="Maximum sampling time.", rich_help_panel=_SAMPLING),
+    typer.Option(
+        "--max-seconds-per-item", min=0.0, metavar="S", help="Maximum sampling time.", rich_help_panel=_SAMPLING
+    ),
 ]
 Cache = Annotated[
     str, typer.Option("--cache", help="warm, or cold: emptied before each sample.", rich_help_panel=_SAMPLING)
@@ -135,7 +135,7 @@ def profile_solo(
 ) -> None:
     """Measure graphs and trained models, each alone, and write the latency table.
 
-    The same command again resumes an interrupted campaign or adds new subjects; nothing is measured twice.
+    The same command again resumes a campaign or adds subjects; nothing is measured twice.
 
     Example: slotool profile solo mlps.parquet -o latency.parquet --threads 1 --limit 100
     """

@@ -35,7 +35,7 @@ Until = Annotated[
     str | None,
     typer.Option(
         "--until",
-        help="Stop when the adapted predictor estimates its own error (90 %) within this, such as 10%.",
+        help="Stop when its own estimate of the error (90 %) is within this: 10%.",
         rich_help_panel=_ADAPT,
     ),
 ]

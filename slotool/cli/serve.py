@@ -11,7 +11,7 @@ import typer
 
 from slotool.cli import interrupts
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import Json, cores_given, parse_duration
+from slotool.cli.options import Json, cores_given, panel, parse_duration
 
 if TYPE_CHECKING:
     import socket
@@ -32,130 +32,59 @@ def register(app: typer.Typer) -> None:
     app.command()(serve)
 
 
-_POINTS, _NETWORK, _WORKERS, _LIMITS, _RUN = (
-    "Operating points",
-    "Network",
-    "Workers",
-    "Limits",
-    "Operation",
-)
+_points, _network, _workers, _limits = map(panel, ("Operating points", "Network", "Workers", "Limits and log"))
 
 
 def serve(
     artifacts: Annotated[list[Path], typer.Argument(help="Networks, families, SLO-NNs or supernets.")],
-    rules: Annotated[
-        Path | None, typer.Option("--rules", help="Tolerance tiers, from gen-rules.", rich_help_panel=_POINTS)
-    ] = None,
-    latency: Annotated[
-        Path | None,
-        typer.Option("--latency", help="Latency table: choose points by deadline.", rich_help_panel=_POINTS),
-    ] = None,
+    rules: Annotated[Path | None, _points("--rules", help="Tolerance tiers, from gen-rules.")] = None,
+    latency: Annotated[Path | None, _points("--latency", help="Latency table: choose points by deadline.")] = None,
     outcomes: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--outcomes", help="Outcome table of a model: choose points by accuracy.", rich_help_panel=_POINTS
-        ),
+        list[Path] | None, _points("--outcomes", help="Outcome table of a model: choose points by accuracy.")
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            help="by-demand, or a batching policy: value-iteration, slackfit, switching …",
-            rich_help_panel=_POINTS,
-        ),
-    ] = "by-demand",
+    policy: Annotated[str, _points("--policy", help="by-demand, value-iteration, slackfit …")] = "by-demand",
     deadline_ms: Annotated[
-        float | None,
-        typer.Option("--deadline-ms", min=0.001, help="Usual deadline, for policies.", rich_help_panel=_POINTS),
+        float | None, _points("--deadline-ms", min=0.001, help="Usual deadline, for policies.")
     ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="Switching plan, for --policy switching.", rich_help_panel=_POINTS),
-    ] = None,
+    plan: Annotated[Path | None, _points("--plan", help="Switching plan, for --policy switching.")] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name",
-            help="Name to serve under, once per artifact.",
-            show_default="the artifact's",
-            rich_help_panel=_NETWORK,
-        ),
+        _network("--name", help="Name to serve under, once per artifact.", show_default="the artifact's"),
     ] = None,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.", rich_help_panel=_NETWORK)] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="HTTP port; 0: any free one.", rich_help_panel=_NETWORK)
-    ] = 8000,
+    host: Annotated[str, _network("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _network("--port", min=0, max=65535, help="HTTP port; 0: any free one.")] = 8000,
     grpc_port: Annotated[
-        int | None,
-        typer.Option("--grpc-port", min=0, max=65535, help="Serve gRPC on this port too.", rich_help_panel=_NETWORK),
+        int | None, _network("--grpc-port", min=0, max=65535, help="Serve gRPC on this port too.")
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--token-file",
-            help="Bearer token that clients must send.",
-            show_default="$SLOTOOL_TOKEN",
-            rich_help_panel=_NETWORK,
-        ),
+        _network("--token-file", help="Bearer token that clients must send.", show_default="$SLOTOOL_TOKEN"),
     ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            "--engine",
-            help="Where calls run: inline (in the server), local (worker processes) or ray.",
-            rich_help_panel=_WORKERS,
-        ),
-    ] = "inline",
-    replicas: Annotated[
-        int, typer.Option("--replicas", min=1, help="Workers of --engine local or ray.", rich_help_panel=_WORKERS)
-    ] = 1,
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="Compute threads per call.", rich_help_panel=_WORKERS)
-    ] = 1,
+    engine: Annotated[str, _workers("--engine", help="inline (this process), local (processes) or ray.")] = "inline",
+    replicas: Annotated[int, _workers("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
+    threads: Annotated[int, _workers("--threads", min=1, help="Compute threads per call.")] = 1,
     address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", help="Ray cluster: host:port or auto.", show_default="auto", rich_help_panel=_WORKERS
-        ),
+        str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
-    hang: Annotated[
-        str, typer.Option("--hang", help="Restart a worker whose call takes longer.", rich_help_panel=_WORKERS)
-    ] = "10s",
-    max_batch: Annotated[
-        int, typer.Option("--max-batch", min=1, help="Examples in one request.", rich_help_panel=_LIMITS)
-    ] = 1_024,
-    max_queue: Annotated[
-        int,
-        typer.Option("--max-queue", min=1, help="Waiting requests; later ones are rejected.", rich_help_panel=_LIMITS),
-    ] = 1_000,
+    hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
+    max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
+    max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
     default_deadline_ms: Annotated[
         float,
-        typer.Option(
-            "--default-deadline-ms",
-            min=0,
-            help="Longest wait of a request without a deadline; 0: unlimited.",
-            rich_help_panel=_LIMITS,
-        ),
+        _limits("--default-deadline-ms", min=0, metavar="MS", help="Longest wait without a deadline; 0: any."),
     ] = 10_000.0,
-    drain: Annotated[
-        str, typer.Option("--drain", help="Time to finish requests on SIGTERM.", rich_help_panel=_RUN)
-    ] = "10s",
-    log: Annotated[
-        Path | None,
-        typer.Option("--log", help="Append events to this file, one JSON object a line.", rich_help_panel=_RUN),
-    ] = None,
+    drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
+    log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
     json: Json = False,
 ) -> None:
-    """Serve artifacts over HTTP and gRPC; each request gets the operating point that meets its options.
+    """Serve artifacts; each request gets a point that meets its deadline, tolerance or accuracy.
 
-    Serves the Open Inference Protocol V2 under /v2 and over gRPC, one example per POST /compute, a live page at / and
-    Prometheus metrics at /metrics. A request may set a deadline, a tolerance and objective, a minimum accuracy and a
-    priority. Prints one line when ready. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.
+    Speaks the Open Inference Protocol V2 over HTTP (/v2) and gRPC. POST /compute takes one example, / is a live page,
+    /metrics is for Prometheus. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
 
-    Example: slotool serve supernet --latency points.parquet --outcomes outcomes.parquet --policy value-iteration
-    --engine local --replicas 2
+    Example: slotool serve supernet --latency l.parquet --outcomes o.parquet --policy value-iteration
     """
     import math
     import signal

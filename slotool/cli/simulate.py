@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Json, Seed, drawable, parse_numbers
+from slotool.cli.options import Json, Seed, drawable, panel, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALL = "value-iteration,slackfit,maxbatch,maxacc,mincost,switching,fixed"
 OPTIMA = ("auto", "milp", "bound")
 
-_PROFILE, _SERVICE, _RESULT = "Profile", "Service", "Result"
+_profile, _service, _result = map(panel, ("Profile", "Service", "Result"))
 
 
 def register(app: typer.Typer) -> None:
@@ -30,60 +30,32 @@ def simulate(
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Deadline of every query.")],
     outcomes: Annotated[
         Path | None,
-        typer.Option(
-            "--outcomes",
-            help="Accuracy of the points.",
-            show_default="column accuracy of the profile",
-            rich_help_panel=_PROFILE,
-        ),
+        _profile("--outcomes", help="Accuracy of the points.", show_default="column accuracy of the profile"),
     ] = None,
     subject: Annotated[
-        str | None,
-        typer.Option(
-            "--subject",
-            help="Subject of the rows.",
-            show_default="the only one of the profile",
-            rich_help_panel=_PROFILE,
-        ),
+        str | None, _profile("--subject", help="Subject of the rows.", show_default="the only one of the profile")
     ] = None,
-    policies: Annotated[
-        str, typer.Option("--policies", help="Comma-separated; fixed@POINT serves one point.", rich_help_panel=_SERVICE)
-    ] = ALL,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Workers of the queue.", rich_help_panel=_SERVICE)
-    ] = 1,
-    deaths: Annotated[
-        str | None, typer.Option("--deaths", help="Seconds at which workers die: 10,20.", rich_help_panel=_SERVICE)
-    ] = None,
+    policies: Annotated[str, _service("--policies", help="Comma-separated; fixed@POINT serves one point.")] = ALL,
+    workers: Annotated[int, _service("--workers", min=1, help="Workers of the queue.")] = 1,
+    deaths: Annotated[str | None, _service("--deaths", help="Seconds at which workers die: 10,20.")] = None,
     noise: Annotated[
         bool,
-        typer.Option(
-            "--noise/--no-noise",
-            help="Draw call latencies from the profile's samples, or use the planned ones.",
-            rich_help_panel=_SERVICE,
-        ),
+        _service("--noise/--no-noise", help="Draw call latencies from the profile's samples, or use the planned ones."),
     ] = True,
     quantile: Annotated[
-        float,
-        typer.Option(
-            "--quantile", min=0.0, max=1.0, help="Quantile of the samples to plan with.", rich_help_panel=_SERVICE
-        ),
+        float, _service("--quantile", min=0.0, max=1.0, help="Quantile of the samples to plan with.")
     ] = 0.95,
     optimum: Annotated[
         str,
-        typer.Option(
+        _result(
             "--optimum",
             help="The best possible: auto, milp (integer program: any workers, up to a hundred queries) or bound.",
-            rich_help_panel=_RESULT,
         ),
     ] = "auto",
     plots: Annotated[
         Path | None,
-        typer.Option(
-            "--plots",
-            callback=drawable,
-            help="Folder for plots (PNG) of rate, accuracy, batch and queue over time.",
-            rich_help_panel=_RESULT,
+        _result(
+            "--plots", callback=drawable, help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."
         ),
     ] = None,
     seed: Seed = 0,

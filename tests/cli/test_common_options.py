@@ -15,7 +15,7 @@ from slotool.cli.app import app
 from slotool.cli.output import Output
 
 Slotool = Callable[..., Any]
-SCREEN_LINES = 45
+SCREEN_LINES, SCREEN_COLUMNS = 25, 100
 
 
 def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -27,7 +27,10 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", leaves(typer.main.get_command(app)), ids=" ".join)
-def test_help_starts_with_an_example_and_fits_two_screens(slotool: Slotool, path: tuple[str, ...]) -> None:
+def test_help_starts_with_an_example_and_fits_two_screens(
+    slotool: Slotool, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
     lines = slotool(*path, "--help").stdout.splitlines()
     after_usage = next(line for line in lines[1:] if line.strip() and not line.startswith(" " * 8))
     assert after_usage.strip().startswith(f"Example: slotool {' '.join(path)}")
