@@ -19,11 +19,6 @@ OVERLOADED_S = 1.2
 WITHIN_S = 6.0
 
 
-def connected(live: LiveServer) -> socket.socket:
-    host, port = live.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
 def ask(connection: socket.socket, request: bytes = HEAD + X.tobytes()) -> bytes:
     connection.sendall(request)
     said = b""
@@ -40,7 +35,7 @@ def overload(live: LiveServer, until_s: float) -> list[bytes]:
     said: list[bytes] = []
 
     def client() -> None:
-        with suppress(OSError), connected(live) as connection:
+        with suppress(OSError), live.connect() as connection:
             while time.monotonic() < until_s:
                 said.append(ask(connection))
 
@@ -61,11 +56,11 @@ def test_an_idle_server_answers_whatever_overloaded_it_and_whoever_left_half_a_r
             HEAD + X.tobytes()[:5],
             HEAD.replace(b"Content-Length: 24", b"Transfer-Encoding: chunked"),
         ]:
-            stack.enter_context(connected(live)).sendall(sent)
+            stack.enter_context(live.connect()).sendall(sent)
         said = overload(live, time.monotonic() + OVERLOADED_S)
         assert any(b"503" in answer[:20] for answer in said), "this was no overload"
         over_s = time.monotonic()
-        with connected(live) as connection:
+        with live.connect() as connection:
             while b"200 OK" not in ask(connection):
                 time.sleep(0.02)
                 assert time.monotonic() - over_s < WITHIN_S
@@ -78,8 +73,8 @@ def test_half_sent_bodies_are_bounded_in_bytes_together_and_the_largest_goes_fir
         return f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
 
     with live_server([served(ThreeLinear())], Limits(unfinished_bytes=10 * size)) as live, ExitStack() as stack:
-        small = [stack.enter_context(connected(live)) for _ in range(8)]
-        large = stack.enter_context(connected(live))
+        small = [stack.enter_context(live.connect()) for _ in range(8)]
+        large = stack.enter_context(live.connect())
         for connection in small:
             connection.sendall(announced(size + 1) + bytes(size))
         with suppress(OSError):
@@ -89,12 +84,12 @@ def test_half_sent_bodies_are_bounded_in_bytes_together_and_the_largest_goes_fir
         assert b"unfinished bodies hold more than 1000000 bytes together" in answer
         for connection in small:
             assert b"400 Bad Request" in ask(connection, b"x"), "it was read to its end"
-        assert b"200 OK" in ask(stack.enter_context(connected(live)))
+        assert b"200 OK" in ask(stack.enter_context(live.connect()))
         assert live.count("slotool_drops_total", model="three", cause="unfinished") == 1
 
 
 def test_a_half_sent_body_has_an_end() -> None:
-    with live_server([served(ThreeLinear())], Limits(body_s=0.3)) as live, connected(live) as connection:
+    with live_server([served(ThreeLinear())], Limits(body_s=0.3)) as live, live.connect() as connection:
         connection.sendall(HEAD + b"1234")
         answer = connection.recv(10_000)
         assert answer.startswith(b"HTTP/1.1 408")

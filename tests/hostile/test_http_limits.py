@@ -28,11 +28,6 @@ def hasty() -> Iterator[LiveServer]:
         yield live
 
 
-def connected(live: LiveServer) -> socket.socket:
-    host, port = live.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
 def request(body: bytes, *headers: str, line: str = "POST /compute HTTP/1.1", length: int | None = None) -> bytes:
     lines = (line, "Host: x", f"Content-Length: {len(body) if length is None else length}", *headers, "", "")
     return "\r\n".join(lines).encode() + body
@@ -54,14 +49,14 @@ def test_connections_beyond_the_limit_are_told_and_never_reset(body_bytes: int) 
 
     def client(live: LiveServer) -> None:
         try:
-            with connected(live) as connection:
+            with live.connect() as connection:
                 connection.sendall(sent)
                 said.append(everything(connection))
         except OSError as error:
             resets.append(error)
 
     with live_server([served(ThreeLinear())], Limits(connections=4)) as live, ExitStack() as stack:
-        kept = [stack.enter_context(connected(live)) for _ in range(4)]
+        kept = [stack.enter_context(live.connect()) for _ in range(4)]
         for connection in kept:
             connection.sendall(request(BODY))
             assert b"200 OK" in connection.recv(10_000)
@@ -83,7 +78,7 @@ def test_connections_beyond_the_limit_are_told_and_never_reset(body_bytes: int) 
 
 def test_who_sends_far_too_much_gets_the_answer_and_no_reset(hasty: LiveServer) -> None:
     for headers in ((), ("Content-Encoding: gzip",), ("Authorization: Bearer x",)):
-        with connected(hasty) as connection:
+        with hasty.connect() as connection:
             connection.sendall(request(bytes(5_000_000), *headers))
             answer = everything(connection)
         assert answer.startswith(b"HTTP/1.1 413 ")
@@ -94,7 +89,7 @@ def test_a_head_is_no_longer_for_having_begun_behind_a_body() -> None:
     line = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: "
     with live_server([served(ThreeLinear())], Limits(head_bytes=2_000)) as live:
         for size, status in ((1_500, b"200"), (2_100, b"431"), (2_600, b"431")):
-            with connected(live) as connection:
+            with live.connect() as connection:
                 connection.sendall(request(BODY) + line + b"x" * 1_200)
                 assert b"HTTP/1.1 200 OK" in connection.recv(10_000)
                 connection.sendall(b"x" * (size - 1_200) + b"\r\n\r\n")
@@ -113,13 +108,13 @@ HALVES = {
 
 @pytest.mark.parametrize("half", HALVES)
 def test_a_body_that_does_not_come_ends_with_408_and_a_sentence(hasty: LiveServer, half: str) -> None:
-    with connected(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(HALVES[half])
         answer = everything(connection)
     assert answer.startswith(b"HTTP/1.1 408 "), answer
     assert b"the body did not arrive within 0.3 s" in answer
     assert b"connection: close\r\n" in answer
-    with connected(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(request(BODY))
         assert b"200 OK" in connection.recv(10_000)
 
@@ -127,7 +122,7 @@ def test_a_body_that_does_not_come_ends_with_408_and_a_sentence(hasty: LiveServe
 def test_who_is_rejected_learns_it_however_little_of_the_body_comes() -> None:
     token = Token.of(TOKEN, "here")
     limits = Limits(body_s=0.3)
-    with live_server([served(ThreeLinear())], limits, token=token) as live, connected(live) as connection:
+    with live_server([served(ThreeLinear())], limits, token=token) as live, live.connect() as connection:
         connection.sendall(request(BODY[:7], length=24))
         answer = everything(connection)
     assert answer.startswith(b"HTTP/1.1 401 ")
@@ -144,7 +139,7 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS)
 def test_chunks_that_are_all_framing_are_read_no_further(flood: str) -> None:
     head = b"POST /compute HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with live_server([served(ThreeLinear())]) as live, connected(live) as connection:
+    with live_server([served(ThreeLinear())]) as live, live.connect() as connection:
         connection.sendall(head)
         time.sleep(0.05)
         for at in range(0, len(FLOODS[flood]), 50_000):
@@ -157,7 +152,7 @@ def test_chunks_that_are_all_framing_are_read_no_further(flood: str) -> None:
 
 def test_a_short_rejected_request_keeps_its_connection_and_a_long_one_does_not(hasty: LiveServer) -> None:
     line = "POST /v2/models/none/infer HTTP/1.1"
-    with connected(hasty) as connection:
+    with hasty.connect() as connection:
         for _ in range(3):
             connection.sendall(request(BODY, line=line))
             assert b"connection: close" not in connection.recv(10_000)
@@ -181,7 +176,7 @@ def test_a_short_rejected_request_keeps_its_connection_and_a_long_one_does_not(h
 def test_connections_are_kept_as_the_version_and_the_header_say(
     hasty: LiveServer, line: str, headers: tuple[str, ...], stays: bool
 ) -> None:
-    with connected(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(request(BODY, *headers, line=line))
         if not stays:
             answer = everything(connection)
@@ -194,7 +189,7 @@ def test_connections_are_kept_as_the_version_and_the_header_say(
 
 
 def test_the_word_to_go_on_is_said_before_the_body_and_not_to_who_is_rejected(hasty: LiveServer) -> None:
-    with connected(hasty) as connection:
+    with hasty.connect() as connection:
         connection.sendall(request(b"", "Expect: 100-continue", length=len(BODY)))
         assert connection.recv(10_000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(BODY)

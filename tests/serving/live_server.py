@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import httpx
 import numpy as np
 
 from slotool.elastic import ElasticModel
@@ -23,6 +26,8 @@ from slotool.serving.live_page import RuntimeSettings
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
 
+# Making a client reads certificates, 16 ms each time.
+HTTP = httpx.Client(trust_env=False, verify=False, timeout=60)
 ACCURACIES = (0.8, 0.9, 0.95)
 POINTS = tuple(OperatingPoint.of(version=name) for name in ("small", "medium", "large"))
 
@@ -79,6 +84,15 @@ def served(model: ElasticModel, policy: Policy | None = None, rules: RuleSet | N
     return ServedModel(model.name, model, policy or by_demand(space(), rules), rules, accuracy=accuracy)
 
 
+def until(reached: Callable[[], Any], within_s: float = 120.0) -> Any:
+    """Wait for what ``reached`` returns when it is true."""
+    end_s = time.monotonic() + within_s
+    while not (found := reached()):
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.01)
+    return found
+
+
 @dataclass
 class LiveServer:
     """``url`` of a server in a thread of this process, where it speaks gRPC, and the router behind it."""
@@ -95,6 +109,11 @@ class LiveServer:
     def address(self) -> str:
         """``host:port``, as tritonclient wants it."""
         return self.url.removeprefix("http://")
+
+    def connect(self) -> socket.socket:
+        """A connection of its own."""
+        host, port = self.address.split(":")
+        return socket.create_connection((host, int(port)), timeout=60)
 
     def count(self, name: str, **labels: str) -> float:
         """A metric's value, 0 when it was never counted."""

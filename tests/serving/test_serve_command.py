@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 import torch
 import tritonclient.grpc as triton
-from live_server import tier_rules
+from live_server import HTTP, tier_rules
 
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
@@ -86,7 +86,7 @@ def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> Non
 
         def compute(**headers: str) -> httpx.Response:
             named = {"Model": "family"} | {name.replace("_", "-"): value for name, value in headers.items()}
-            return httpx.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=named, trust_env=False)
+            return HTTP.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=named)
 
         assert compute().json()["operating_point"] == "version=large"
         assert compute(Tolerance="0.1").json()["rule"] == "response-time-0.1"
@@ -98,7 +98,7 @@ def test_tables_and_rules_are_put_to_use_and_sigterm_drains(folder: Path) -> Non
             body = EXAMPLE.tobytes()
             half_sent.sendall(f"POST /compute HTTP/1.1\r\nHost: x\r\nModel: mlp\r\nContent-Length: {len(body)}\r\n\r\n"
                               .encode() + body[:100])  # fmt: skip
-            while httpx.get(f"{ready['url']}/v2/health/live", trust_env=False).status_code != 200:
+            while HTTP.get(f"{ready['url']}/v2/health/live").status_code != 200:
                 pass
             process.send_signal(signal.SIGTERM)
             rejected_within(ready["port"])
@@ -186,7 +186,7 @@ def rejected_within(port: int) -> None:
 def test_it_warns_when_others_can_reach_it_and_ctrl_c_ends_it_with_130(folder: Path) -> None:
     with serving(folder, "mlp", "--host", "0.0.0.0", "--name", "digits") as (process, ready):
         address = f"http://127.0.0.1:{ready['port']}/v2/models/digits"
-        assert httpx.get(address, trust_env=False).json()["name"] == "digits"
+        assert HTTP.get(address).json()["name"] == "digits"
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 130
         assert process.stderr is not None
@@ -253,8 +253,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
     with serving(here, "family", *options) as (process, ready):
 
         def compute(**headers: str) -> dict[str, Any]:
-            return httpx.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=headers, timeout=WAIT_S,
-                              trust_env=False).json()  # fmt: skip
+            return HTTP.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes(), headers=headers).json()
 
         def reread(sentence: str) -> None:
             process.send_signal(signal.SIGHUP)
@@ -272,14 +271,14 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         (here / "rules.json").write_text("{")
         reread("the old tables and rules stay")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
-        live = httpx.get(f"{ready['url']}/live", trust_env=False).json()
+        live = HTTP.get(f"{ready['url']}/live").json()
         assert (live["policy"], live["tiers"]) == ("maxacc", [0.1, 0.3])
         assert {"by-demand", "maxacc", "slackfit"} <= set(live["policies"])
-        updated = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        updated = HTTP.post(f"{ready['url']}/live", json={"policy": "by-demand"})
         assert updated.status_code == 400, "the rules' file is broken just now"
         assert compute()["reason"].startswith("maxacc")
         (here / "rules.json").write_text(json.dumps(rules))
-        updated = httpx.post(f"{ready['url']}/live", json={"policy": "by-demand"}, trust_env=False, timeout=WAIT_S)
+        updated = HTTP.post(f"{ready['url']}/live", json={"policy": "by-demand"})
         assert updated.json()["policy"] == "by-demand"
         assert compute()["reason"].startswith("no option set")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [

@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
+from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
 from slotool.serving import Limits, rejections
@@ -90,11 +90,6 @@ def full() -> Iterator[LiveServer]:
         yield live
 
 
-def connected(live: LiveServer) -> socket.socket:
-    host, port = live.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
 def ask(connection: socket.socket, *parts: bytes) -> bytes:
     for part in parts:
         connection.sendall(part)
@@ -109,7 +104,7 @@ def test_a_whole_request_is_rejected_unread_and_its_connection_kept(full: LiveSe
     model = "three" if head is HEAD else ""
     calls = len(full.models["three"].calls)
     before = full.count("slotool_drops_total", model=model, cause="overloaded")
-    with connected(full) as connection:
+    with full.connect() as connection:
         for _ in range(3):
             answer = ask(connection, head.encode() + b"\r\n" + X.tobytes())
             assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
@@ -133,7 +128,7 @@ def test_a_whole_request_is_rejected_unread_and_its_connection_kept(full: LiveSe
 def test_requests_that_cannot_be_told_from_one_look_are_rejected_all_the_same(
     full: LiveServer, parts: tuple[bytes, ...]
 ) -> None:
-    with connected(full) as connection:
+    with full.connect() as connection:
         answer = ask(connection, *parts)
         assert answer.startswith(b"HTTP/1.1 503")
         assert b"requests are in progress" in answer
@@ -147,19 +142,19 @@ def test_grpc_is_rejected_too_and_everything_else_is_answered(full: LiveServer) 
         client.infer("three", [tensor])
     assert client.is_server_ready()
     for path in ("/metrics", "/v2", "/v2/health/ready", "/v2/models/three"):
-        assert httpx.get(full.url + path).status_code == 200
+        assert HTTP.get(full.url + path).status_code == 200
 
 
 def test_connections_beyond_the_limit_are_reported_so_and_closed() -> None:
     with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
-        with connected(live) as first, connected(live) as second:
+        with live.connect() as first, live.connect() as second:
             for connection in (first, second):
                 assert b"200 OK" in ask(connection, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-            with connected(live) as third:
+            with live.connect() as third:
                 assert b"2 connections are open already" in ask(third)
                 assert third.recv(1) == b""
             assert live.count("slotool_drops_total", model="", cause="connections") == 1
-        assert httpx.get(f"{live.url}/v2").status_code == 200
+        assert HTTP.get(f"{live.url}/v2").status_code == 200
 
 
 def test_a_flooded_loop_turns_the_next_wave_away() -> None:
@@ -185,7 +180,7 @@ def test_a_flooded_loop_turns_the_next_wave_away() -> None:
 
 def statuses(live: LiveServer, expected: int, *parts: bytes) -> list[bytes]:
     """Of the first so many answers on a connection, or of fewer where it is closed."""
-    with connected(live) as connection:
+    with live.connect() as connection:
         for part in parts:
             connection.sendall(part)
             time.sleep(0.001)

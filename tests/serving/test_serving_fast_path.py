@@ -6,10 +6,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-import httpx
 import numpy as np
 import pytest
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
+from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import server
 from slotool.serving.guard import Token
@@ -22,11 +21,6 @@ LARGE = POINTS[-1]
 def live() -> Iterator[LiveServer]:
     with live_server([served(ThreeLinear())]) as live:
         yield live
-
-
-def connected(live: LiveServer) -> socket.socket:
-    host, port = live.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
 
 
 def compute(body: bytes, *headers: str) -> bytes:
@@ -57,7 +51,7 @@ def answers(connection: socket.socket, count: int) -> list[bytes]:
     ],
 )
 def test_both_ways_answer_alike(live: LiveServer, parts: int, sent: bytes, status: bytes) -> None:
-    with connected(live) as connection:
+    with live.connect() as connection:
         for _ in range(2):
             head_end = sent.index(b"\r\n\r\n") + 4
             for part in [sent] if parts == 1 else [sent[:head_end], sent[head_end:]]:
@@ -70,7 +64,7 @@ def test_both_ways_answer_alike(live: LiveServer, parts: int, sent: bytes, statu
 
 def test_what_comes_behind_a_waiting_request_is_answered_after_it() -> None:
     model = ThreeLinear()
-    with live_server([served(model)]) as live, connected(live) as busy, connected(live) as connection:
+    with live_server([served(model)]) as live, live.connect() as busy, live.connect() as connection:
         model.sleep_s[LARGE] = 0.1
         busy.sendall(2 * compute(X.tobytes()))
         time.sleep(0.05)
@@ -99,7 +93,7 @@ def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> N
         )
         headers = {"Inference-Header-Content-Length": str(len(json_part)), "Content-Type": "application/octet-stream"}
         url = f"{live.url}/v2/models/three/infer"
-        answer = httpx.post(url, content=json_part.encode() + x.tobytes(), headers=headers, trust_env=False, timeout=10)
+        answer = HTTP.post(url, content=json_part.encode() + x.tobytes(), headers=headers, timeout=10)
         assert answer.status_code == 200
         assert answer.content.endswith(b"\r\n\r\n")
     finally:
@@ -108,7 +102,7 @@ def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> N
 
 def test_the_token_is_wanted_here_too() -> None:
     token = Token.of("s" * 40, "here")
-    with live_server([served(ThreeLinear())], token=token) as live, connected(live) as connection:
+    with live_server([served(ThreeLinear())], token=token) as live, live.connect() as connection:
         for headers, status in (
             ((), b"401"),
             (("Authorization: Bearer " + "t" * 40,), b"401"),
@@ -121,7 +115,7 @@ def test_the_token_is_wanted_here_too() -> None:
 
 
 def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connected(live) as connection:
+    with live.connect() as connection:
         monkeypatch.setattr(live.router, "answer", None)
         connection.sendall(compute(X.tobytes()))
         (answer,) = answers(connection, 1)
@@ -134,7 +128,7 @@ def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch
 
 def test_a_connection_that_rests_is_closed_some_time_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "KEEP_ALIVE_S", 1)
-    with live_server([served(ThreeLinear())]) as live, connected(live) as connection:
+    with live_server([served(ThreeLinear())]) as live, live.connect() as connection:
         for _ in range(3):
             connection.sendall(compute(X.tobytes()))
             assert answers(connection, 1)[0].startswith(b"HTTP/1.1 200 OK")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 from slotool.scheduling import by_demand
 
@@ -24,12 +24,12 @@ def live() -> Iterator[LiveServer]:
 
 
 def compute(live: LiveServer, row: int, **headers: str) -> dict[str, Any]:
-    return httpx.post(f"{live.url}/compute", content=X[row].tobytes(), headers=headers, trust_env=False).json()
+    return HTTP.post(f"{live.url}/compute", content=X[row].tobytes(), headers=headers).json()
 
 
 def label(live: LiveServer, request: str, *labels: int) -> httpx.Response:
     content = {"request": request, "labels": list(labels)}
-    return httpx.post(f"{live.url}/v2/models/three/feedback", json=content, trust_env=False)
+    return HTTP.post(f"{live.url}/v2/models/three/feedback", json=content)
 
 
 def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: LiveServer) -> None:
@@ -39,8 +39,8 @@ def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: Li
     assert told == {"labelled": 4, "accuracy": 0.75, "effective_accuracy": 0.75, "alarms": []}
     assert live.count("slotool_labelled_accuracy", model="three") == 0.75
     for _ in range(2):  # nothing reached the router but a request that asks for what cannot be
-        httpx.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Min-Accuracy": "1"}, trust_env=False)
-    told = httpx.get(f"{live.url}/v2/models/three/feedback", trust_env=False).json()
+        HTTP.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Min-Accuracy": "1"})
+    told = HTTP.get(f"{live.url}/v2/models/three/feedback").json()
     assert told["effective_accuracy"] == pytest.approx(0.75 * 8 / 10)
 
 
@@ -65,15 +65,15 @@ REBOUND = {"Host": "evil.example", "Origin": "http://evil.example"}
 def test_labels_from_a_page_of_another_site_are_rejected(live: LiveServer) -> None:
     url, content = f"{live.url}/v2/models/three/feedback", {"request": compute(live, 0)["request"], "labels": [1]}
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, REBOUND):
-        response = httpx.post(url, json=content, headers=headers, trust_env=False)
+        response = HTTP.post(url, json=content, headers=headers)
         assert (response.status_code, "own page" in response.json()["error"]) == (403, True)
     assert live.count("slotool_drops_total", model="three", cause="forbidden") == 3
-    assert httpx.post(url, json=content, headers={"Origin": live.url}, trust_env=False).status_code == 200
+    assert HTTP.post(url, json=content, headers={"Origin": live.url}).status_code == 200
 
 
 def test_a_program_may_send_labels_to_the_server_by_any_name(live: LiveServer) -> None:
     url, content = f"{live.url}/v2/models/three/feedback", {"request": compute(live, 0)["request"], "labels": [1]}
-    assert httpx.post(url, json=content, headers={"Host": "model-server:8000"}, trust_env=False).status_code == 200
+    assert HTTP.post(url, json=content, headers={"Host": "model-server:8000"}).status_code == 200
 
 
 def test_labels_that_cannot_be_are_rejected_with_a_sentence(live: LiveServer) -> None:

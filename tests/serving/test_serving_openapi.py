@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from live_server import LiveServer, ThreeLinear, live_server, served, space, tier_rules
+from live_server import HTTP, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 from schemathesis import checks
 from schemathesis.generation import GenerationMode
 
@@ -31,7 +30,7 @@ def live() -> Iterator[LiveServer]:
 
 
 def test_every_route_is_in_the_document(live: LiveServer) -> None:
-    document = httpx.get(f"{live.url}/openapi.json", trust_env=False).json()
+    document = HTTP.get(f"{live.url}/openapi.json").json()
     assert document == SCHEMA.raw_schema
     app = create_app(Router({"three": MODEL}))
     routes: Any = app.routes

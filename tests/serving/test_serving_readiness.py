@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from live_server import LiveServer, ThreeLinear, live_server, served
+from live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 from tritonclient.utils import InferenceServerException
 
 from slotool.artifacts.shipped import shipped_artifact
@@ -232,20 +231,13 @@ def live(engine: LocalInferenceEngine) -> Iterator[LiveServer]:
         yield live
 
 
-def until(condition: Callable[[], bool]) -> None:
-    began_s = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began_s < WAIT_S
-        time.sleep(0.01)
-
-
 def get(live: LiveServer, path: str) -> httpx.Response:
-    return httpx.get(f"{live.url}{path}", trust_env=False, timeout=WAIT_S)
+    return HTTP.get(f"{live.url}{path}", timeout=WAIT_S)
 
 
 def compute(live: LiveServer, deadline_ms: float | None = None) -> httpx.Response:
     headers = {} if deadline_ms is None else {"Deadline-Ms": str(deadline_ms)}
-    return httpx.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, trust_env=False, timeout=WAIT_S)
+    return HTTP.post(f"{live.url}/compute", content=X.tobytes(), headers=headers, timeout=WAIT_S)
 
 
 def test_a_server_whose_only_worker_is_lost_is_not_ready_until_it_is_replaced(
@@ -298,12 +290,11 @@ def test_a_log_on_a_full_disk_does_not_keep_a_lost_worker_from_being_replaced(
 def test_whoever_a_stuck_worker_keeps_waiting_at_the_drain_gets_a_sentence_and_then_the_close(
     live: LiveServer, engine: LocalInferenceEngine
 ) -> None:
-    host, port = live.address.split(":")
     head = f"POST /compute HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n\r\n".encode()
     os.kill(engine.pid(0), signal.SIGSTOP)
 
     def over_http(sent: bytes) -> bytes:
-        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        with live.connect() as connection:
             connection.sendall(sent)
             said = b""
             while chunk := connection.recv(65_536):

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
-from live_server import LiveServer, ThreeLinear, live_server, served
+from live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
@@ -45,19 +44,19 @@ def test_only_who_shows_the_token_is_answered(guarded: LiveServer, path: str) ->
     wrong = ["", "Bearer", f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}", f"Basic {SECRET}", SECRET, "Bearer ü"]
     for shown in (None, *wrong):
         headers = {} if shown is None else {"Authorization": shown.encode()}
-        response = httpx.get(url, headers=headers, trust_env=False)  # type: ignore[arg-type]
+        response = HTTP.get(url, headers=headers)  # type: ignore[arg-type]
         assert response.status_code == 401, shown
         assert response.headers["www-authenticate"] == "Bearer"
         assert SECRET not in response.text
         assert "token" in response.json()["error"].lower()
     assert guarded.count("slotool_drops_total", model="", cause="unauthorized") == before + 1 + len(wrong)
-    right = httpx.get(url, headers={"Authorization": f"bearer {SECRET}"}, trust_env=False)
+    right = HTTP.get(url, headers={"Authorization": f"bearer {SECRET}"})
     assert right.status_code == (404 if path == "/nowhere" else 200)
 
 
 def test_probes_need_no_token(guarded: LiveServer) -> None:
     for path in ("/v2/health/live", "/v2/health/ready"):
-        assert httpx.get(guarded.url + path, trust_env=False).status_code == 200
+        assert HTTP.get(guarded.url + path).status_code == 200
     with tritonclient.grpc.InferenceServerClient(guarded.grpc_address) as client:
         assert client.is_server_live()
         assert client.is_server_ready()
@@ -102,11 +101,6 @@ def test_what_is_no_token_is_a_sentence(tmp_path: Path, text: str) -> None:
         read_token(tmp_path / "nothing", {})
 
 
-def connected(live: LiveServer) -> socket.socket:
-    host, port = live.address.split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
-
-
 def everything(connection: socket.socket) -> bytes:
     """What the server says until it closes the connection, which it must; with a reset if it has not read it all."""
     said = b""
@@ -134,17 +128,17 @@ HEADS = {
 @pytest.mark.parametrize("what", HEADS)
 def test_heads_are_limited_in_length_and_time(hasty: LiveServer, what: str) -> None:
     sent, status = HEADS[what]
-    with closing(connected(hasty)) as connection:
+    with closing(hasty.connect()) as connection:
         connection.sendall(sent)
         said = everything(connection)
     assert said.startswith(b"HTTP/1.1 " + status), said[:200]
     assert b'{"error":"' in said
-    assert httpx.get(f"{hasty.url}/v2", trust_env=False).status_code == 200
+    assert HTTP.get(f"{hasty.url}/v2").status_code == 200
 
 
 def test_slow_heads_end_in_time_however_they_drip(hasty: LiveServer) -> None:
     before = hasty.count("slotool_drops_total", model="", cause="too-slow")
-    with closing(connected(hasty)) as connection:
+    with closing(hasty.connect()) as connection:
         began = time.monotonic()
         with suppress(BrokenPipeError, ConnectionResetError):
             for byte in GET * 100:
@@ -155,12 +149,12 @@ def test_slow_heads_end_in_time_however_they_drip(hasty: LiveServer) -> None:
 
 
 def test_a_connection_that_says_nothing_is_closed(hasty: LiveServer) -> None:
-    with closing(connected(hasty)) as connection:
+    with closing(hasty.connect()) as connection:
         assert everything(connection) == b""
 
 
 def test_connections_are_kept_alive_between_requests_and_the_next_head_has_its_own_time(hasty: LiveServer) -> None:
-    with closing(connected(hasty)) as connection:
+    with closing(hasty.connect()) as connection:
         for _ in range(2):
             connection.sendall(GET + b"\r\n")
             time.sleep(0.5)

@@ -6,10 +6,12 @@ import asyncio
 import io
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,9 @@ import pytest
 from aiohttp import web
 
 from slotool.data import load_dataset
+
+# The server in a thread that the serving tests have.
+sys.path.insert(0, str(Path(__file__).parent.parent / "serving"))
 
 
 @cache

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from live_server import LiveServer, live_server
 
 from slotool.data import load_dataset
-from slotool.elastic import load_model
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import family_graphs
 from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
+from slotool.scheduling import ControlSpace, by_demand
+from slotool.serving import ServedModel
+from slotool.serving.guard import Token
 from slotool.workloads import Poisson, RequestLog
 from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
@@ -74,18 +73,8 @@ def test_compute_carries_the_terms_in_headers(slotool: Any, server: Any, tmp_pat
 
 
 def test_a_share_of_the_requests_is_more_important(slotool: Any, server: Any, tmp_path: Path) -> None:
-    arguments = (
-        "--data",
-        "digits",
-        "--rate",
-        100,
-        "--duration",
-        0.5,
-        "--deadline-ms",
-        500,
-        "--priority",
-        "1=0.3,4=0.2",
-    )
+    arguments = ("--data", "digits", "--rate", 100, "--duration", 0.5, "--deadline-ms", 500)
+    arguments += ("--priority", "1=0.3,4=0.2")
     for endpoint in ("infer", "compute"):
         server.seen.clear()
         out = tmp_path / f"{endpoint}.parquet"
@@ -299,52 +288,37 @@ def test_every_example_is_used_once_before_any_twice() -> None:
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def network() -> ServedModel:
     """An untrained network for digits."""
-    folder = tmp_path_factory.mktemp("loadtest") / "mlp"
     torch.manual_seed(0)
     graph = family_graphs(load_dataset("digits"))["small"]
-    Family("mlp", [Version("only", GraphModule(graph).eval())]).save(folder, config={}, seed=0)
-    return folder
+    model = Family("mlp", [Version("only", GraphModule(graph).eval())])
+    return ServedModel("mlp", model, by_demand(ControlSpace(model.points)))
 
 
 @pytest.fixture(scope="module")
-def served(artifact: Path) -> Iterator[dict[str, Any]]:
-    with serving(artifact) as ready:
-        yield ready
+def served(network: ServedModel) -> Iterator[LiveServer]:
+    with live_server([network]) as live:
+        yield live
 
 
-@contextmanager
-def serving(artifact: Path) -> Iterator[dict[str, Any]]:
-    """``slotool serve`` of that network over both protocols, in a process of its own."""
-    command = [sys.executable, "-m", "slotool", "serve", str(artifact), "--port", "0", "--grpc-port", "0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        yield json.loads(process.stdout.readline())
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(("protocol", "processes"), [("http", 1), ("grpc", 2)])
 def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
-    slotool: Any, artifact: Path, served: dict[str, Any], tmp_path: Path, protocol: str, processes: int
+    slotool: Any, network: ServedModel, served: LiveServer, tmp_path: Path, protocol: str, processes: int
 ) -> None:
     out = tmp_path / "r.parquet"
-    address = served["url"] if protocol == "http" else served["grpc"]
+    address = served.url if protocol == "http" else served.grpc_address
     run = slotool(
         "loadtest", address, "--protocol", protocol, "--processes", processes, "-o", out, "--data", "digits",
-        "--rate", 80, "--duration", 1, "--deadline-ms", 5_000, "--target", 0.5, "--json",
+        "--rate", 80, "--duration", 0.5, "--deadline-ms", 5_000, "--target", 0.5, "--json",
     )  # fmt: skip
     assert run.exit_code == 0, run.stderr
     log = RequestLog.load(out)
-    plan = LoadPlan.draw(Poisson(80), 1.0, load_dataset("digits").test, seed=0)
+    plan = LoadPlan.draw(Poisson(80), 0.5, load_dataset("digits").test, seed=0)
     assert np.allclose(log.rows["intended_s"], plan.times_s)
     assert (log.rows["example"] == plan.examples).all()
     assert log.answered.all()
-    model = load_model(str(artifact))
+    model = network.model
     logits = model.forward(load_dataset("digits").test.x[plan.examples], model.full)
     assert (log.rows["answer"] == logits.argmax(axis=1)).all()
     assert set(log.rows["point"]) == {point.key for point in model.points}
@@ -353,11 +327,12 @@ def test_both_protocols_and_any_number_of_processes_send_the_same_plan(
         "grpc" if protocol == "grpc" else "infer", processes)  # fmt: skip
 
 
-def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTOOL_TOKEN", "a-token-for-the-test")
+def test_a_token_is_shown(network: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "a-token-for-the-test"
+    monkeypatch.setenv("SLOTOOL_TOKEN", token)
     plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
-    with serving(artifact) as served:
-        targets = [TargetServer(served["url"], "infer", "mlp"), TargetServer(f"grpc://{served['grpc']}", "grpc", "mlp")]
+    with live_server([network], token=Token.of(token, "the test")) as live:
+        targets = [TargetServer(live.url, "infer", "mlp"), TargetServer(f"grpc://{live.grpc_address}", "grpc", "mlp")]
         for target in targets:
             assert ask_first_model(target.address, target.form) == "mlp"
             run = LocalRun(plan, target)
@@ -371,10 +346,10 @@ def test_a_token_is_shown(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_rejections_keep_their_reason_over_both_protocols(
-    slotool: Any, served: dict[str, Any], tmp_path: Path, protocol: str
+    slotool: Any, served: LiveServer, tmp_path: Path, protocol: str
 ) -> None:
     out = tmp_path / "r.parquet"
-    address = served["url"] if protocol == "http" else served["grpc"]
+    address = served.url if protocol == "http" else served.grpc_address
     run = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--data", "digits", "--rate", 60,
                   "--duration", 0.3, "--deadline-ms", 0.002)  # fmt: skip
     assert run.exit_code == 0, run.stderr

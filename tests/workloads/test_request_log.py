@@ -105,7 +105,7 @@ def test_p99_needs_662_answers() -> None:
 @given(
     gaps=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1, max_size=30)
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_effective_accuracy_is_at_most_either_factor(gaps: list[tuple[float, float, float, bool]]) -> None:
     rows = [row(a, a + b, a + b + c, answer=3 if right else 1) for a, b, c, right in gaps]
     log = RequestLog.of(rows)
