@@ -198,7 +198,6 @@ def run_precisely(main: Any) -> None:
 @contextmanager
 def _collector_frozen() -> Iterator[None]:
     """What exists already is not looked through again, so that a collection is short and delays no request."""
-    gc.collect()
     gc.freeze()
     try:
         yield
