@@ -48,7 +48,7 @@ def adapt_predictor(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Adapt a predictor to the labels of a new setting: 3 to 200 of them, ten do.
+    """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
 
     Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
     is clearly better. profile solo --for measures the labels that tell most.

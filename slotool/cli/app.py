@@ -41,10 +41,12 @@ from slotool.cli import (
     train_predictor,
     update_tables,
 )
-from slotool.cli.commands import HELP_COLUMNS, Command, Group
+from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group
 from slotool.cli.failures import INTERRUPTED, report_failure
 
-SUMMARY = "Measure and predict the latency of networks, and serve them within deadlines and error tolerances."
+SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
+
+FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 
 # The commands of each file, by theme, in the order in which they are used.
 THEMES: Mapping[str, tuple[ModuleType, ...]] = {
@@ -76,7 +78,7 @@ def _application() -> typer.Typer:
     app = typer.Typer(
         name="slotool",
         cls=Group,
-        help=SUMMARY,
+        help=f"{SUMMARY}\n\n{EXAMPLE}{FIRST_STEP}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -109,10 +109,10 @@ def build_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make a trained ReLU network an SLO-NN: Node Importance and Confidence tables for dense or sparse inputs.
+    """Make a trained ReLU network an SLO-NN.
 
-    Tables are learnt on the training split and calibrated on the validation split; printed figures are of the test
-    split.
+    It gets Node Importance and Confidence tables, for dense or sparse inputs. They are learnt on the training split and
+    calibrated on the validation split; printed figures are of the test split.
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """

@@ -73,7 +73,7 @@ def capture(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Read Keras, PyTorch or ONNX models as operator graphs and print their operators.
+    """Read Keras, PyTorch or ONNX models as operator graphs.
 
     Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks of
     keras.applications those that cannot be captured are left out and named; it is a failure when they are half of them

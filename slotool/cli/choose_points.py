@@ -36,9 +36,10 @@ def choose_points(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Choose other points of a supernet, from the Pareto front of latency and accuracy; the weights stay.
+    """Choose other points of a supernet; the weights stay.
 
-    Latencies of all subnets are estimated from a profile of some (batch 1, solo), or from a predictor.
+    They lie on the Pareto front of latency and accuracy. Latencies of all subnets are estimated from a profile of some
+    (batch 1, solo), or from a predictor.
 
     Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
     """

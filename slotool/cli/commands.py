@@ -20,6 +20,7 @@ EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --col
 _OTHERS = "Options"
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
+_OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
 _STATED = ("COMMANDLINE", "DEFAULT_MAP")
 
 _running: list[typer.Context] = []
@@ -61,7 +62,22 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Commands by theme, each with its first sentence."""
+    """Commands by theme, each with its first sentence; of the options those that no command has."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        text, examples = parted(self.help or "")
+        for command in self.commands.values():
+            examples += parted(command.help or "")[1]
+        _write(formatter, examples[:1] + text)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        params = [param for param in self.get_params(ctx) if param.name not in _OF_THE_TERMINAL]
+        with formatter.section(_OTHERS):
+            formatter.write_dl([record for param in params if (record := param.get_help_record(ctx))])
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _write(formatter, [EVERYWHERE])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}

@@ -72,9 +72,10 @@ def compare_predictors(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train every predictor under every protocol and score all on the same held-out networks.
+    """Score every predictor on the same held-out networks.
 
-    Interrupted, the same command goes on where it was. Reports draw the result.
+    Each is trained anew under every protocol. Interrupted, the same command goes on where it was. Reports draw the
+    result.
 
     Example: slotool compare-predictors latency.parquet --graphs mlps.parquet --graphs cnns.parquet -o study
 

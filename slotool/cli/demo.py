@@ -61,7 +61,7 @@ def demo(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Run every stage on real data: train, profile, predict, build, certify, serve under load, report.
+    """Run every stage on real data, from training to the report.
 
     Every step is a real subcommand, printed as it runs, and can be repeated by hand in the run folder.
 

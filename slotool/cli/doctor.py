@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json: Json = False) -> None:
-    """Print machine, versions, devices, thread and governor facts, and what is missing.
+    """Print facts of the machine, versions, and what is missing.
 
     Exit code 1 when something that slotool needs is missing.
 

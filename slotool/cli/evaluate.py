@@ -78,7 +78,7 @@ def evaluate(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Run every held-out example at every operating point and write the outcome table.
+    """Write the outcome table: each held-out example at each point.
 
     Example: slotool evaluate slo-nn -o outcomes.parquet --split test
 

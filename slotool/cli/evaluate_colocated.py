@@ -55,10 +55,11 @@ def evaluate_colocated(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Measure met deadlines and accuracy on one core, solo and co-located with busy copies of the model.
+    """Measure deadlines met, co-located with busy copies on a core.
 
-    LCAO (the most accurate k within the deadline), ACLO (the fastest k for an accuracy target) and the full network
-    take turns. The interference table goes to --out, T(k, β) to a file next to it unless --latency gives it.
+    Every policy runs solo and co-located. LCAO (the most accurate k within the deadline), ACLO (the fastest k for an
+    accuracy target) and the full network take turns. The interference table goes to --out, T(k, β) to a file next to it
+    unless --latency gives it.
 
     Example: slotool evaluate-colocated slo-nn -o colocated.parquet --co-runners 0,1
     """

@@ -23,7 +23,9 @@ def evaluate_drift(
     ] = 0.99,
     json: Json = False,
 ) -> None:
-    """Watch every tier by a sequential test; exit 1 when the guarantee of one no longer holds.
+    """Watch every tier by a sequential test of labelled feedback.
+
+    Exit 1 when the guarantee of one no longer holds.
 
     Example: slotool evaluate-drift rules.json feedback.parquet
     """

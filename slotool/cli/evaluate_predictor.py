@@ -36,9 +36,10 @@ def evaluate_predictor(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Score a predictor on measured networks: errors, rank correlation, and how many labels its intervals cover.
+    """Score a predictor on measured networks.
 
-    Of a table that mixes settings it takes the rows of the predictor's own.
+    Prints errors, rank correlation, and how many labels its intervals cover. Of a table that mixes settings it takes
+    the rows of the predictor's own.
 
     Example: slotool evaluate-predictor predictor --latency latency.parquet --graphs networks.parquet
     """

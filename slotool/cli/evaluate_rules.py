@@ -42,9 +42,10 @@ def evaluate_rules(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Replay every tier on held-out outcomes: degradation against tolerance, time and cost saved.
+    """Replay every tier on held-out outcomes.
 
-    Exit 1 on a significant violation: a tier's mean may exceed its tolerance on a sample although the tolerance holds.
+    Prints degradation against tolerance, and time and cost saved. Exit 1 on a significant violation: a tier's mean may
+    exceed its tolerance on a sample although the tolerance holds.
 
     Example: slotool evaluate-rules rules.json fresh-outcomes.parquet
 

@@ -93,7 +93,7 @@ def gen_rules(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find, per tolerance and objective, the cheapest ensemble of versions that keeps the tolerance.
+    """Find the cheapest ensemble of versions that keeps each tolerance.
 
     Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
     """

@@ -43,9 +43,10 @@ def gen_switching_plan(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Find by load tests of real servers up to which arrival rate each operating point keeps a deadline.
+    """Find by load tests which operating point may serve which load.
 
-    slotool serve --policy switching --plan follows the plan.
+    Real servers are started to find up to which arrival rate each point keeps the deadline. serve --policy switching
+    --plan follows the plan.
 
     Example: slotool gen-switching-plan family --outcomes family-outcomes.parquet --latency family-latency.parquet
     --deadline-ms 20 -o plan.json

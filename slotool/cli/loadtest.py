@@ -73,11 +73,12 @@ def loadtest(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Send test examples to a server, open loop, and log what became of each request.
+    """Send test examples to a server, open loop, and log each request.
 
-    Every request is sent when it is due, however many are outstanding, and its latency counts from that instant.
-    Effective accuracy is the share of all requests that were answered correctly and in time. A target missed because
-    the client sent late is no verdict but a failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
+    Every request is sent when it is due, at a Poisson or recorded instant, however many are outstanding, and its
+    latency counts from that instant. Effective accuracy is the share of all requests that were answered correctly and
+    in time. A target missed because the client sent late is no verdict but a failed run (exit 3). $SLOTOOL_TOKEN holds
+    the server's bearer token.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 

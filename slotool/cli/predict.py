@@ -62,10 +62,11 @@ def predict(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Predict the latency of networks on the machine and backend whose measurements were learnt.
+    """Predict the latency of networks, solo or co-located.
 
-    Each has a 90 % interval, the wider the less it is like the networks learnt from, or a sentence why it has none.
-    With --co-runners it predicts the latency while all of them run, and by how much that is longer.
+    It is that on the machine and backend whose measurements were learnt. Each has a 90 % interval, the wider the less
+    it is like the networks learnt from, or a sentence why it has none. With --co-runners it predicts the latency while
+    all of them run, and by how much that is longer.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
 

@@ -33,11 +33,12 @@ def predict_points(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Fill in T(point, β): the latency of each operating point with busy copies of the model on the same core.
+    """Fill in T(point, β), the latency co-located with busy copies.
 
-    Measured rows stay as they are. Missing ones are predicted from the point's solo latency and from the points that
-    were measured co-located. They are marked as predicted, with the interval that holds 90 % of single calls.
-    serve, evaluate-colocated and simulate read the table like a measured one.
+    It is the latency of each operating point with β copies of the model. Measured rows stay as they are. Missing ones
+    are predicted from the point's solo latency and from the points that were measured co-located. They are marked as
+    predicted, with the interval that holds 90 % of single calls. serve, evaluate-colocated and simulate read the table
+    like a measured one.
 
     Example: slotool predict-points slo-nn --latency colocated-latency.parquet --co-runners 0:3 -o latency.parquet
     """

@@ -23,10 +23,11 @@ def report(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Plot everything found: measured and predicted latency, studies of predictors, accuracy against k and latency,
-    tolerance tiers, switching plans, served latency, slow-down and deadlines kept under co-location.
+    """Plot everything found as one page.
 
-    The page is one self-contained file that works offline; the same plots lie as PNG in a folder next to it.
+    That is measured and predicted latency, studies of predictors, accuracy against k and latency, tolerance tiers,
+    switching plans, served latency, slow-down and deadlines kept under co-location. The page is one self-contained file
+    that works offline; the same plots lie as PNG in a folder next to it.
 
     Example: slotool report . -o report.html
 

@@ -77,7 +77,7 @@ def serve(
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
     json: Json = False,
 ) -> None:
-    """Serve artifacts; each request gets a point that meets its deadline, tolerance or accuracy.
+    """Serve artifacts, each request at a point that meets its options.
 
     Speaks the Open Inference Protocol V2 over HTTP (/v2) and gRPC. POST /compute takes one example, / is a live page,
     /metrics is for Prometheus. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.

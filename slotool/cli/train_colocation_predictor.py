@@ -72,10 +72,10 @@ def train_colocation_predictor(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train predictors of co-located latency on a table of `profile colocated`, score all, keep one.
+    """Train predictors of co-located latency, score all, keep one.
 
-    It learns how co-located networks slow each other down, for predict --co-runners. The artifact also holds the
-    measured solo latencies, and with --solo a predictor of those of other networks.
+    It learns from a table of profile colocated how co-located networks slow each other down, for predict --co-runners.
+    The artifact also holds the measured solo latencies, and with --solo a predictor of those of other networks.
 
     Example: slotool train-colocation-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
     """

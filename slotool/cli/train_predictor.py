@@ -62,7 +62,7 @@ def train_predictor(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train predictors of solo latency, score all on the same held-out networks, keep one.
+    """Train predictors of solo latency, score all, keep one.
 
     Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
     train-colocation-predictor learns from a co-located table, adapt-predictor from a few labels.

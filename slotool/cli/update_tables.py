@@ -26,10 +26,11 @@ def update_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Update an SLO-NN's tables for the inputs that are served now; weights, rankers and table size stay.
+    """Update an SLO-NN's tables for the inputs that are served now.
 
-    The training split, in its order, stands for served inputs and moves the ranked lists. Confidence, calibration and
-    promises are counted on the validation split. Accuracy before and after is of the test split.
+    Weights, rankers and table size stay. The training split, in its order, stands for served inputs and moves the
+    ranked lists. Confidence, calibration and promises are counted on the validation split. Accuracy before and after is
+    of the test split.
 
     Example: slotool update-tables slo-nn --data digits -o slo-nn-now
     """

@@ -18,15 +18,13 @@ Slotool = Callable[..., Any]
 SCREEN_LINES, SCREEN_COLUMNS = 25, 100
 
 
-def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from leaves(command, (*path, name))
-        else:
-            yield (*path, name)
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
 
 
-@pytest.mark.parametrize("path", leaves(typer.main.get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("path", commands(typer.main.get_command(app)), ids=lambda path: " ".join(("slotool", *path)))
 def test_help_starts_with_an_example_and_fits_two_screens(
     slotool: Slotool, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
 ) -> None:
@@ -35,6 +33,15 @@ def test_help_starts_with_an_example_and_fits_two_screens(
     after_usage = next(line for line in lines[1:] if line.strip() and not line.startswith(" " * 8))
     assert after_usage.strip().startswith(f"Example: slotool {' '.join(path)}")
     assert len(lines) <= 2 * SCREEN_LINES
+    assert max(map(len, lines)) <= SCREEN_COLUMNS
+
+
+def test_the_list_of_commands_has_a_line_for_each(slotool: Slotool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(SCREEN_COLUMNS))
+    lines = slotool("--help").stdout.splitlines()
+    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]  # it is a group
+        at = next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
+        assert not lines[at + 1].startswith(" " * 10), name
 
 
 def test_a_long_example_can_be_copied_whole(slotool: Slotool) -> None:
