@@ -8,14 +8,15 @@ from pathlib import Path
 
 from tests.docs.examples import run_page
 from tests.docs.pages import ROOT, pages
+from tests.docs.replay import Replay
 
 
 def main() -> int:
     """Rewrite the pages; 1 when an example fails, which no rewriting mends."""
-    failed = False
+    failed, replay = False, Replay()
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
         with tempfile.TemporaryDirectory() as folder:
-            text, wrong = run_page(page.read_text(), Path(folder))
+            text, wrong = run_page(page.read_text(), Path(folder), replay)
         page.write_text(text)
         for sentence in wrong:
             print(f"{page.relative_to(ROOT)}, {sentence}")

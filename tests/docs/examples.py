@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.docs.pages import Block, Step, blocks_of, difference, renewed, text_behind
+from tests.docs.replay import Replay
 from tests.docs.shell import Shell, shell
 
 
-def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
-    """The page with its outputs as printed now, and a sentence for each that the page shows otherwise."""
+def run_page(text: str, folder: Path, replay: Replay | None = None) -> tuple[str, list[str]]:
+    """The page with its outputs as printed now, and a sentence for each that the page shows otherwise.
+
+    What other pages have run already comes from ``replay``.
+    """
+    replay = replay or Replay()
     lines = text.split("\n")
     blocks = blocks_of(lines)
     wrong: list[str] = []
@@ -19,7 +24,7 @@ def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
             if block.title is not None:
                 (folder / block.title).write_text("\n".join(block.lines) + "\n")
             elif block.language == "console":
-                new[block.first] = block, _run_console(block, bash, wrong)
+                new[block.first] = block, _run_console(block, bash, replay, wrong)
             elif block.language == "python":
                 behind = text_behind(block, blocks, lines)
                 printed = _run_python(block, behind, bash, wrong)
@@ -30,10 +35,10 @@ def run_page(text: str, folder: Path) -> tuple[str, list[str]]:
     return "\n".join(lines), wrong
 
 
-def _run_console(block: Block, bash: Shell, wrong: list[str]) -> list[str]:
+def _run_console(block: Block, bash: Shell, replay: Replay, wrong: list[str]) -> list[str]:
     body: list[str] = []
     for step in block.steps:
-        code, printed = bash.run(step.command)
+        code, printed = replay.run(bash, step.command)
         expected = block.exit_code if step is block.steps[-1] else 0
         body += ["$ " + step.command, *_compare(step, code, expected, printed, block, wrong)]
     return [line for part in body for line in part.split("\n")]

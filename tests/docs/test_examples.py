@@ -12,14 +12,20 @@ import typer.main
 from slotool.cli.app import app
 from tests.docs.examples import run_page
 from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, pages, renewed
+from tests.docs.replay import Replay
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 MAX_WIDTH = 100
 
 
+@pytest.fixture(scope="module")
+def replay() -> Replay:
+    return Replay()
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
-    _, wrong = run_page(page.read_text(), tmp_path)
+def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path, replay: Replay) -> None:
+    _, wrong = run_page(page.read_text(), tmp_path, replay)
     assert not wrong, "\n".join([*wrong, "make docs-outputs writes the true output into the pages"])
 
 
@@ -83,3 +89,21 @@ def test_a_page_is_compared_and_rewritten(tmp_path: Path) -> None:
     assert renewed_page == page.replace("shown 7", "one 42").replace("```text\n3", "```text\n2")
     assert len(wrong) == 1
     assert "shown as 'shown 7' and printed as 'one 42'" in wrong[0]
+
+
+def test_a_command_runs_again_only_when_a_file_that_it_names_differs(tmp_path: Path) -> None:
+    replay, page = (
+        Replay(),
+        "```console\n$ python -c \"print(open('a.txt').read(), open('runs', 'a').write('x'))\"\n```\n",
+    )
+    printed = []
+    for number, text in enumerate(["one", "one", "two"]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "a.txt").write_text(text)
+        printed.append(run_page(page, folder, replay)[0])
+        assert (folder / "runs").read_text() == "x"
+    assert "one 1" in printed[0]
+    assert printed[1] == printed[0]
+    assert "two 1" in printed[2]
+    assert len(replay._runs) == 2
