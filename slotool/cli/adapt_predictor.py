@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slotool.cli.options import Force, Json, Out, Seed
-from slotool.cli.predictor_options import (
-    Graphs,
-    Latency,
-    OnlyBackend,
-    OnlyBatchSize,
-    OnlyDevice,
-    OnlyMachine,
-    OnlyThreads,
-    Source,
-)
+from slotool.cli.predictor_options import Graphs, Latency, Source, picks_rows
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -28,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command("adapt-predictor")(adapt_predictor)
 
 
+@picks_rows
 def adapt_predictor(
     base: Annotated[Path, typer.Argument(help="Predictor artifact of another device, backend …")],
     latency: Latency,
@@ -39,14 +32,11 @@ def adapt_predictor(
             "--samples", min=3, help="Adapt to this many labels, chosen to tell most, and score on the others."
         ),
     ] = None,
-    device: OnlyDevice = None,
-    backend: OnlyBackend = None,
-    threads: OnlyThreads = None,
-    batch_size: OnlyBatchSize = None,
-    machine: OnlyMachine = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
+    *,
+    picked: Mapping[str, Any],
 ) -> None:
     """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
 
@@ -62,7 +52,6 @@ def adapt_predictor(
 
     refuse_existing(out, force)
     output = Output(as_json=json)
-    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
     source = Source(latency, graphs, picked)
     trained = TrainedPredictor.load(str(base))
     run = adapt_and_score(trained, source.labelled(output), samples, seed)

@@ -14,13 +14,9 @@ from slotool.cli.predictor_options import (
     Depths,
     Graphs,
     Latency,
-    OnlyBackend,
-    OnlyBatchSize,
-    OnlyDevice,
-    OnlyMachine,
-    OnlyThreads,
     chosen_names,
     parse_depths,
+    picks_rows,
     predictor_makers,
     warn_unmatched,
     whole_numbers,
@@ -48,6 +44,7 @@ def register(app: typer.Typer) -> None:
     app.command("compare-predictors")(compare_predictors)
 
 
+@picks_rows
 def compare_predictors(
     latency: Latency,
     graphs: Graphs,
@@ -63,14 +60,11 @@ def compare_predictors(
     ] = "",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="So many splits and trainings, averaged.")] = 1,
     depths: Depths = "1:20",
-    device: OnlyDevice = None,
-    backend: OnlyBackend = None,
-    threads: OnlyThreads = None,
-    batch_size: OnlyBatchSize = None,
-    machine: OnlyMachine = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
+    *,
+    picked: Mapping[str, Any],
 ) -> None:
     """Score every predictor on the same held-out networks.
 
@@ -97,7 +91,6 @@ def compare_predictors(
     points = _points(curve)
     refuse_existing(out, force)
     output = Output(as_json=json)
-    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
     labelled = join_labels(LatencyTable.load_all(latency), (g for path in graphs for g in read_graphs(path)), picked)
     warn_unmatched(output, labelled)
     tasks = plan_tasks(labelled, asked, range(seed, seed + seeds), points)

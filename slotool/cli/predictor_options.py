@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import parse_numbers
+from slotool.cli.options import panel, parse_numbers
 from slotool.cli.profile_engine import ENGINES
 
 if TYPE_CHECKING:
@@ -43,17 +45,34 @@ SearchAddress = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
-OnlyDevice = Annotated[str | None, typer.Option("--device", help="Only rows of this device.", rich_help_panel=ROWS)]
-OnlyBackend = Annotated[str | None, typer.Option("--backend", help="Only rows of this backend.", rich_help_panel=ROWS)]
-OnlyThreads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="Only rows of so many threads.", rich_help_panel=ROWS)
-]
-OnlyBatchSize = Annotated[
-    int | None, typer.Option("--batch-size", min=1, help="Only rows of this batch size.", rich_help_panel=ROWS)
-]
-OnlyMachine = Annotated[
-    str | None, typer.Option("--machine", help="Only rows of this machine id.", rich_help_panel=ROWS)
-]
+_rows = panel(ROWS)
+_ROW_FILTERS: dict[str, Any] = {
+    "device": Annotated[str | None, _rows("--device", help="Only rows of this device.")],
+    "backend": Annotated[str | None, _rows("--backend", help="Only rows of this backend.")],
+    "threads": Annotated[int | None, _rows("--threads", min=1, help="Only rows of so many threads.")],
+    "batch_size": Annotated[int | None, _rows("--batch-size", min=1, help="Only rows of this batch size.")],
+    "machine": Annotated[str | None, _rows("--machine", help="Only rows of this machine id.")],
+}
+
+
+def picks_rows(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command with a last parameter ``picked`` have an option per column to pick rows by, and get what was given.
+
+    typer reads options from signatures, where the same five would stand in that of every command.
+    """
+    own, hints = inspect.signature(command), get_type_hints(command, include_extras=True)
+    taken = [p.replace(annotation=hints[name]) for name, p in own.parameters.items() if name != "picked"]
+    taken += [
+        own.parameters["picked"].replace(name=name, annotation=a, default=None) for name, a in _ROW_FILTERS.items()
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(picked={name: given.pop(name) for name in _ROW_FILTERS}, **given)
+
+    run.__signature__ = own.replace(parameters=taken)  # type: ignore[attr-defined]  # typer looks for it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in taken}
+    return run
 
 
 @dataclass(frozen=True)

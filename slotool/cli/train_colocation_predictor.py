@@ -15,15 +15,11 @@ from slotool.cli.predictor_options import (
     Depths,
     Graphs,
     Latency,
-    OnlyBackend,
-    OnlyBatchSize,
-    OnlyDevice,
-    OnlyMachine,
-    OnlyThreads,
     SearchAddress,
     SearchEngine,
     Source,
     chosen_search,
+    picks_rows,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +41,7 @@ def register(app: typer.Typer) -> None:
     app.command("train-colocation-predictor")(train_colocation_predictor)
 
 
+@picks_rows
 def train_colocation_predictor(
     latency: Latency,
     graphs: Graphs,
@@ -63,14 +60,11 @@ def train_colocation_predictor(
         str | None,
         typer.Option("--placement", help="Only rows of this placement, shared or split.", rich_help_panel=ROWS),
     ] = None,
-    device: OnlyDevice = None,
-    backend: OnlyBackend = None,
-    threads: OnlyThreads = None,
-    batch_size: OnlyBatchSize = None,
-    machine: OnlyMachine = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
+    *,
+    picked: Mapping[str, Any],
 ) -> None:
     """Train predictors of co-located latency, score all, keep one.
 
@@ -79,17 +73,9 @@ def train_colocation_predictor(
 
     Example: slotool train-colocation-predictor colocated.parquet --graphs cnns.parquet --solo predictor -o both
     """
-    picked = {
-        "device": device,
-        "backend": backend,
-        "threads": threads,
-        "batch_size": batch_size,
-        "machine": machine,
-        "placement": placement,
-    }
+    source = Source(latency, graphs, {**picked, "placement": placement})
     with chosen_search(engine, address) as search:
-        choice = Choice(model, depths, search)
-        _train(Source(latency, graphs, picked), out, solo, choice, seed=seed, force=force, json=json)
+        _train(source, out, solo, Choice(model, depths, search), seed=seed, force=force, json=json)
 
 
 def _train(source: Source, out: Path, solo: Path | None, choice: Choice, *, seed: int, force: bool, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,17 +14,13 @@ from slotool.cli.predictor_options import (
     Depths,
     Graphs,
     Latency,
-    OnlyBackend,
-    OnlyBatchSize,
-    OnlyDevice,
-    OnlyMachine,
-    OnlyThreads,
     SearchAddress,
     SearchEngine,
     Source,
     chosen_names,
     chosen_search,
     parse_depths,
+    picks_rows,
     predictor_makers,
     refuse_search,
 )
@@ -38,6 +35,7 @@ def register(app: typer.Typer) -> None:
     app.command("train-predictor")(train_predictor)
 
 
+@picks_rows
 def train_predictor(
     latency: Latency,
     graphs: Graphs,
@@ -53,14 +51,11 @@ def train_predictor(
     depths: Depths = "1:20",
     engine: SearchEngine = "local",
     address: SearchAddress = None,
-    device: OnlyDevice = None,
-    backend: OnlyBackend = None,
-    threads: OnlyThreads = None,
-    batch_size: OnlyBatchSize = None,
-    machine: OnlyMachine = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
+    *,
+    picked: Mapping[str, Any],
 ) -> None:
     """Train predictors of solo latency, score all, keep one.
 
@@ -70,7 +65,6 @@ def train_predictor(
     Example: slotool train-predictor latency.parquet --graphs networks.parquet -o predictor
     """
     refuse_search(model)
-    picked = {"device": device, "backend": backend, "threads": threads, "batch_size": batch_size, "machine": machine}
     with chosen_search(engine, address) as search:
         choice = Choice(model, depths, search)
         _train(Source(latency, graphs, picked), out, choice, seed=seed, force=force, json=json)
