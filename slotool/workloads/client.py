@@ -85,7 +85,7 @@ def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarra
 
 
 class LoadRun(ABC):
-    """A run of a plan; ``log`` may be asked for whatever has finished, at any time."""
+    """A run of a plan; ``log`` may be asked for whatever has finished once ``drive`` has ended, however it did."""
 
     @abstractmethod
     def drive(self) -> None:

@@ -34,17 +34,24 @@ class ManyProcesses(LoadRun):
     target: TargetServer
     processes: int
     progress: Callable[[int], None] = lambda more: None
-    _folder: tempfile.TemporaryDirectory[str] = field(init=False)
+    _log: RequestLog | None = field(default=None, init=False)
     _counts: dict[int, int] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.processes <= len(self.plan):
             raise InputError(f"{len(self.plan)} requests cannot be sent by {self.processes} processes")
-        self._folder = tempfile.TemporaryDirectory(prefix="slotool-load-")
 
     def drive(self) -> None:
-        self._write_plan()
-        clients = [self._start(number) for number in range(self.processes)]
+        with tempfile.TemporaryDirectory(prefix="slotool-load-") as folder:
+            self._write_plan(Path(folder))
+            try:
+                self._drive(folder)
+            finally:
+                if logs := sorted(Path(folder).glob("log-*.parquet")):
+                    self._log = RequestLog.load_all(logs)
+
+    def _drive(self, folder: str) -> None:
+        clients = [self._start(folder, number) for number in range(self.processes)]
         try:
             self._hear(clients, until="ready", within_s=READY_WITHIN_S)
             begin_s = time.perf_counter() + LEAD_S
@@ -65,24 +72,21 @@ class ManyProcesses(LoadRun):
 
     @property
     def finished(self) -> int:
-        return len(RequestLog.load_all(self._logs())) if self._logs() else 0
+        return len(self._log) if self._log else 0
 
     def log(self, provenance: Mapping[str, Any] | None = None) -> RequestLog:
-        return RequestLog(RequestLog.load_all(self._logs()).rows, provenance) if self._logs() else RequestLog.of([])
+        return RequestLog(self._log.rows, provenance) if self._log else RequestLog.of([])
 
-    def _logs(self) -> list[Path]:
-        return sorted(Path(self._folder.name).glob("log-*.parquet"))
-
-    def _write_plan(self) -> None:
-        folder, plan = Path(self._folder.name), self.plan
+    def _write_plan(self, folder: Path) -> None:
+        plan = self.plan
         arrays = {"times_s": plan.times_s, "examples": plan.examples, "priorities": plan.priorities}
         arrays |= {"x": plan.split.x, "y": plan.split.y}
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
         (folder / "options.json").write_text(json.dumps({"processes": self.processes, "target": asdict(self.target)}))
 
-    def _start(self, number: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "slotool.workloads.client_process", self._folder.name, str(number)]
+    def _start(self, folder: str, number: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "slotool.workloads.client_process", folder, str(number)]
         # A session of its own, so that Ctrl-C in the terminal reaches the parent alone, which passes it on.
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, start_new_session=True

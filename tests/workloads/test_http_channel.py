@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -37,19 +38,16 @@ def asked(
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        while True:
-            try:
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError:
-                break
-            read.append(head + await reader.readexactly(X.nbytes))
-            for part in said[len(read) - 1].split(b"|"):
-                writer.write(part)
-                await writer.drain()
-                await asyncio.sleep(0.01)
-            if closes:
-                break
-        writer.close()
+                read.append(head + await reader.readexactly(X.nbytes))
+                for part in said[len(read) - 1].split(b"|"):
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+                if closes:
+                    break
 
     async def ask() -> list[RequestResult]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)

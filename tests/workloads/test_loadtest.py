@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from slotool.workloads import Poisson, RequestLog
 from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
+from slotool.workloads.many_processes import ManyProcesses
 
 WARM_UP = 5
 
@@ -360,6 +362,17 @@ def test_rejections_keep_their_reason_over_both_protocols(
                        "--model", "nobody")  # fmt: skip
     assert stranger.exit_code == 2
     assert "rejects the request (404): no model is called 'nobody'" in stranger.stderr
+
+
+def test_nothing_is_left_of_what_the_processes_share(
+    served: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plan = LoadPlan.draw(Poisson(50), 0.2, load_dataset("digits").test, seed=0)
+    run = ManyProcesses(plan, TargetServer(served["url"], "infer", "mlp"), 2)
+    run.drive()
+    assert run.finished == len(run.log()) == len(plan)
+    assert not list(tmp_path.iterdir())
 
 
 def test_ctrl_c_keeps_what_all_processes_finished(slotool: Any, server: Any, tmp_path: Path) -> None:
