@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ def nearest_mean(x: np.ndarray) -> int:
 class Server:
     """``stalls``: (from, to) request numbers among which every answer waits for ``stall_s``."""
 
-    port: int
+    port: int = 0
     binary: bool = True
     stalls: range = range(0)
     stall_s: float = 0.0
@@ -119,12 +118,6 @@ class Server:
         return web.json_response({"models": {"leading": {"points": ["full"]}, "other": {}}})
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 async def cancel_all() -> None:
     """Handlers of connections that were cut still sleep; leave none behind."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -136,7 +129,7 @@ async def cancel_all() -> None:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A running server whose behaviour the test may set before it sends anything."""
-    standing = Server(free_port())
+    standing = Server()
     loop = asyncio.new_event_loop()
     app = web.Application()
     app.router.add_post("/v2/models/{model}/infer", standing.infer)
@@ -145,7 +138,8 @@ def server() -> Iterator[Server]:
     app.router.add_post("/compute", standing.compute)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     loop.run_until_complete(runner.setup())
-    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", standing.port).start())
+    loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+    standing.port = runner.addresses[0][1]
 
     def stop_listening() -> None:
         for site in list(runner.sites):
@@ -156,8 +150,8 @@ def server() -> Iterator[Server]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield standing
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=10)
-    asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(timeout=10)
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(timeout=60)
+    asyncio.run_coroutine_threadsafe(cancel_all(), loop).result(timeout=60)
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     loop.close()

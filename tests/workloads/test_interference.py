@@ -58,7 +58,9 @@ def test_each_way_answers_as_it_says_and_every_answer_is_scored() -> None:
     ]
     run(ways, asked, 0.01, seed=3)
     rows = [way.row(asked, 0) for way in ways]
-    assert [r["right"].mean() for r in rows[:3]] == pytest.approx([1.0, 0.5, 0.5], abs=0.02)
+    # However many queries each had time for.
+    assert rows[0]["right"].all()
+    assert all((r["right"] == (r["example"] < 2)).all() for r in rows[1:3])
     assert [set(r["k"].tolist()) for r in rows] == [{1.0}, {0.5}, {0.5}, set(), {1.0}]
     assert rows[3]["rejected"] == rows[3]["queries"] > 0
     assert all(len(r["latency_s"]) == len(r["right"]) == len(r["k"]) for r in rows)
