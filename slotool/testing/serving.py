@@ -5,7 +5,8 @@ begins both versions of an ensemble by itself::
 
     class TestMine(ServingEngineConformance):
         @pytest.fixture(scope="class")
-        def service(self, tmp_path_factory):
+        @classmethod
+        def service(cls, tmp_path_factory):
             with Service.on(MyEngine(2), tmp_path_factory.mktemp("two")) as service:
                 yield service
 """

@@ -25,7 +25,8 @@ def nodes() -> Iterator[Nodes]:
 
 class TestRay(ServingEngineConformance):
     @pytest.fixture(scope="class")
-    def service(self, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    @classmethod
+    def service(cls, nodes: Nodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         with Service.on(RayInferenceEngine(2, address=nodes.address), tmp_path_factory.mktemp("models")) as service:
             yield service
 

@@ -17,8 +17,9 @@ class Engines(ServingEngineConformance):
     make: ClassVar[Callable[[], InferenceEngine]]
 
     @pytest.fixture(scope="class")
-    def service(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-        with Service.on(type(self).make(), tmp_path_factory.mktemp("models")) as service:
+    @classmethod
+    def service(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+        with Service.on(cls.make(), tmp_path_factory.mktemp("models")) as service:
             yield service
 
 

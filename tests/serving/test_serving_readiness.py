@@ -145,8 +145,8 @@ def test_what_expires_while_no_worker_is_there_is_reported_that() -> None:
     async def lost() -> None:
         engine = Puppet()
         router = Router({"three": served(ThreeLinear())}, engine, default_deadline_us=30e6)
-        at_work, waiting = ask(router, 0.2e6), ask(router, 0.2e6)
-        await asyncio.sleep(0.05)
+        at_work, waiting = ask(router, 0.5e6), ask(router, 0.5e6)
+        await asyncio.sleep(0.01)
         engine.calls.pop(0)(WorkerLost("gone"))
         for asked in (at_work, waiting):
             told = await rejection(asked)

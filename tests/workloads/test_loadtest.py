@@ -365,11 +365,11 @@ def test_rejections_keep_their_reason_over_both_protocols(
 
 
 def test_nothing_is_left_of_what_the_processes_share(
-    served: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     plan = LoadPlan.draw(Poisson(50), 0.2, load_dataset("digits").test, seed=0)
-    run = ManyProcesses(plan, TargetServer(served["url"], "infer", "mlp"), 2)
+    run = ManyProcesses(plan, TargetServer(served.url, "infer", "mlp"), 2)
     run.drive()
     assert run.finished == len(run.log()) == len(plan)
     assert not list(tmp_path.iterdir())
