@@ -4,7 +4,6 @@ from slotool.simulation.bound import fluid_bound
 from slotool.simulation.events import simulate
 from slotool.simulation.integer_program import optimum_by_integer_program
 from slotool.simulation.optimum import Optimum, optimum_of_one_worker
-from slotool.simulation.reference import simulate_plainly
 from slotool.simulation.result import SimulationResult
 from slotool.simulation.scenario import Scenario
 from slotool.simulation.service import ServiceTimes
@@ -18,5 +17,4 @@ __all__ = [
     "optimum_by_integer_program",
     "optimum_of_one_worker",
     "simulate",
-    "simulate_plainly",
 ]

@@ -1,4 +1,4 @@
-"""The event loop on a virtual clock, compiled. ``reference`` is the same in plain Python, with the server's queue."""
+"""The event loop on a virtual clock, compiled."""
 
 from __future__ import annotations
 

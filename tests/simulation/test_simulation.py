@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_simulation import simulate_plainly
 
 from slotool.errors import InputError
 from slotool.scheduling.batching import POLICIES as REGISTRY
@@ -19,7 +20,7 @@ from slotool.scheduling.batching import (
     ValueIteration,
     make_policy,
 )
-from slotool.simulation import Scenario, ServiceTimes, simulate, simulate_plainly
+from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.result import EXPIRED, IN_TIME, REJECTED, SHED
 from slotool.testing.policies import three_versions
 

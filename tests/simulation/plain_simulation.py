@@ -1,7 +1,4 @@
-"""The event loop once more, in plain Python, around the ``Dispatcher`` that a server has.
-
-Slow, and open to every policy; the compiled loop is held against it.
-"""
+"""The event loop in plain Python, around the ``Dispatcher`` that a server has: the compiled one is held against it."""
 
 from __future__ import annotations
 
