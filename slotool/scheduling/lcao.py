@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
 
 from slotool.errors import InputError
 from slotool.scheduling.latency_profile import LatencyProfile
@@ -23,22 +22,12 @@ class Lcao:
         self.profile = profile
         self._breakpoints = {copies: _breakpoints(profile, copies) for copies in profile.planned_us}
 
-    def choose(
-        self,
-        deadline_us: float,
-        t0_us: float = 0.0,
-        co_runners: int = 0,
-        *,
-        accuracy: float | None = None,
-        expected: Mapping[OperatingPoint, float] | None = None,
-    ) -> OperatingPoint | CannotMeet:
+    def choose(self, deadline_us: float, t0_us: float = 0.0, co_runners: int = 0) -> OperatingPoint | CannotMeet:
         """The point, or why there is none.
 
         ``deadline_us``: τ*, from the query's arrival. ``t0_us``: what it spent already (queueing, features).
-        ``co_runners``: β, the number of co-located busy copies, given or a ``CoRunnerEstimator``'s. ``accuracy``: a*,
-        which the point must be expected to reach too (Definition 1), ``expected`` being what this input may expect of
-        each point. Raises ``InputError`` for NaN, a β that was not profiled, and an accuracy asked for of which nothing
-        is known.
+        ``co_runners``: β, the number of co-located busy copies, given or a ``CoRunnerEstimator``'s. Raises
+        ``InputError`` for NaN and for a β that was not profiled.
         """
         left_us = deadline_us - t0_us
         if math.isnan(left_us):
@@ -47,29 +36,7 @@ class Lcao:
             self.profile.with_co_runners(co_runners)  # says what is known instead
         limits, points = self._breakpoints[co_runners]
         step = bisect_right(limits, left_us)
-        if accuracy is None:
-            return points[step - 1] if step else self._too_late(left_us, co_runners)
-        if expected is None:
-            raise InputError(f"no expected accuracy of this input is known, so accuracy {accuracy} cannot be met")
-        return self._accurate(left_us, co_runners, accuracy, expected)
-
-    def _accurate(
-        self, left_us: float, co_runners: int, accuracy: float, expected: Mapping[OperatingPoint, float]
-    ) -> OperatingPoint | CannotMeet:
-        planned = self.profile.with_co_runners(co_runners)
-        enough = [point for point in self.profile.points if expected.get(point, -math.inf) >= accuracy]
-        in_time = [point for point in self.profile.points if planned.get(point, math.inf) <= left_us]
-        both = [point for point in in_time if point in enough]
-        if both:
-            return both[-1]
-        if not in_time:
-            return self._too_late(left_us, co_runners)
-        if not enough:
-            most = max(expected.values(), default=0.0)
-            return CannotMeet(f"accuracy {accuracy:g} cannot be met; the most to expect of this input is {most:.4g}")
-        needed = [planned[point] for point in enough if point in planned]
-        least = f"{min(needed):.4g} µs are needed" if needed else "what it needs was not profiled"
-        return CannotMeet(f"accuracy {accuracy:g} cannot be met in time: {least} and {left_us:.4g} µs are left")
+        return points[step - 1] if step else self._too_late(left_us, co_runners)
 
     def _too_late(self, left_us: float, co_runners: int) -> CannotMeet:
         if left_us <= 0:

@@ -53,22 +53,15 @@ def test_the_greatest_k_in_time_is_taken() -> None:
 
 
 def test_what_cannot_be_met_is_said() -> None:
-    lcao, expected = Lcao(profile()), dict(zip(POINTS, (0.5, 0.8, 0.9, 0.95), strict=True))
+    lcao = Lcao(profile())
     assert lcao.choose(9.0) == CannotMeet("the deadline cannot be met: 10 µs are needed and 9 µs are left")
     late = lcao.choose(30.0, 10.0, co_runners=1)
     assert late == CannotMeet("the deadline cannot be met: 25 µs are needed with 1 co-runner and 20 µs are left")
     assert lcao.choose(20.0, 20.0) == CannotMeet("the deadline has passed")
-    assert lcao.choose(100.0, accuracy=0.85, expected=expected) == FULL, "accuracy-optimised, not the least k"
-    both = lcao.choose(30.0, accuracy=0.85, expected=expected)
-    assert both == CannotMeet("accuracy 0.85 cannot be met in time: 40 µs are needed and 30 µs are left")
-    never = lcao.choose(30.0, accuracy=0.99, expected=expected)
-    assert never == CannotMeet("accuracy 0.99 cannot be met; the most to expect of this input is 0.95")
     with pytest.raises(InputError, match="with 0, 1 co-runners, not with 2"):
         lcao.choose(30.0, co_runners=2)
     with pytest.raises(InputError, match="not a number"):
         lcao.choose(float("nan"))
-    with pytest.raises(InputError, match="no expected accuracy"):
-        lcao.choose(30.0, accuracy=0.5)
 
 
 @given(
