@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slotool.workloads.endpoint import Endpoint, ServerAnswer, number_of, object_of, seconds_of
+from slotool.workloads.endpoint import Endpoint, ServerAnswer, object_of
 
 
 class ComputeEndpoint(Endpoint):
@@ -36,16 +36,7 @@ class ComputeEndpoint(Endpoint):
 
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:
         document = object_of(body)
-        label = number_of(document, "label")
-        if label is None:
-            raise ValueError("the response has no field 'label'")
-        return ServerAnswer(
-            label=int(label),
-            confidence=number_of(document, "confidence"),
-            point=str(document.get("operating_point") or ""),
-            queue_s=seconds_of(document, "queue_us"),
-            compute_s=seconds_of(document, "compute_us"),
-        )
+        return ServerAnswer.of(document, document)
 
 
 def _plain(value: float | None) -> str | None:

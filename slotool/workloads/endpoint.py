@@ -11,6 +11,9 @@ import numpy as np
 
 from slotool import strict_json
 
+# Types of the numbers that an answer's tensors may have, by their names in the Open Inference Protocol.
+DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -45,6 +48,20 @@ class ServerAnswer:
     point: str = ""
     queue_s: float | None = None
     compute_s: float | None = None
+
+    @classmethod
+    def of(cls, outputs: Mapping[str, Any], said: Mapping[str, Any]) -> ServerAnswer:
+        """From ``label`` and ``confidence`` of the outputs, and what the server said besides. Raises ``ValueError``."""
+        label = number_of(outputs, "label")
+        if label is None:
+            raise ValueError("the response has no output 'label'")
+        return cls(
+            label=int(label),
+            confidence=number_of(outputs, "confidence"),
+            point=str(said.get("operating_point") or ""),
+            queue_s=number_of(said, "queue_us", scale=1e-6),
+            compute_s=number_of(said, "compute_us", scale=1e-6),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +122,6 @@ class Endpoint(ABC):
             document = None
         text = document.get("error") if isinstance(document, dict) else None
         return str(text or body[:200].decode(errors="replace") or "no reason given")
-
-
-def seconds_of(document: Mapping[str, Any], name: str) -> float | None:
-    """The field ``name``, in µs, as seconds; None when absent. Raises ``ValueError``."""
-    return number_of(document, name, scale=1e-6)
 
 
 def number_of(document: Mapping[str, Any], name: str, scale: float = 1.0) -> float | None:

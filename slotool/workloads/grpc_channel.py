@@ -11,7 +11,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.errors import InputError, RunError
-from slotool.workloads.endpoint import Channel, RequestResult, ServerAnswer, Terms, number_of, seconds_of
+from slotool.workloads.endpoint import DTYPES, Channel, RequestResult, ServerAnswer, Terms
 from slotool.workloads.target import ANSWER_WITHIN_S, authorization
 
 # The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
@@ -28,7 +28,6 @@ _STATUSES = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
-_DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
 # Nothing tells a status that a server sent from one that the core made up for want of an answer, except its words.
 _NO_ANSWER = {
     grpc.StatusCode.DEADLINE_EXCEEDED: re.compile("deadline exceeded", re.IGNORECASE),
@@ -115,16 +114,8 @@ def _answer(response: Any) -> ServerAnswer:
     outputs: dict[str, float] = {}
     try:
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-            outputs[output.name] = np.frombuffer(raw, np.dtype(_DTYPES[output.datatype]), count=1).item()
+            outputs[output.name] = np.frombuffer(raw, np.dtype(DTYPES[output.datatype]), count=1).item()
     except (KeyError, ValueError) as error:
         raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
-    if "label" not in outputs:
-        raise ValueError("the response has no output 'label'")
     said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in response.parameters.items()}
-    return ServerAnswer(
-        label=int(outputs["label"]),
-        confidence=number_of(outputs, "confidence"),
-        point=str(said.get("operating_point") or ""),
-        queue_s=seconds_of(said, "queue_us"),
-        compute_s=seconds_of(said, "compute_us"),
-    )
+    return ServerAnswer.of(outputs, said)

@@ -11,10 +11,9 @@ from urllib.parse import quote
 
 import numpy as np
 
-from slotool.workloads.endpoint import Endpoint, ServerAnswer, Terms, number_of, object_of, seconds_of
+from slotool.workloads.endpoint import DTYPES, Endpoint, ServerAnswer, Terms, object_of
 
 HEADER_LENGTH = "inference-header-content-length"
-_DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
 
 
 class InferEndpoint(Endpoint):
@@ -37,18 +36,9 @@ class InferEndpoint(Endpoint):
             raise ValueError(f"{HEADER_LENGTH} is not a number")
         split = len(body) if length is None else int(length)
         document = object_of(body[:split])
-        outputs = _outputs(document, body[split:])
         parameters = document.get("parameters")
         said = parameters if isinstance(parameters, dict) else {}
-        if "label" not in outputs:
-            raise ValueError("the response has no output 'label'")
-        return ServerAnswer(
-            label=int(outputs["label"]),
-            confidence=number_of(outputs, "confidence"),
-            point=str(said.get("operating_point") or ""),
-            queue_s=seconds_of(said, "queue_us"),
-            compute_s=seconds_of(said, "compute_us"),
-        )
+        return ServerAnswer.of(_outputs(document, body[split:]), said)
 
 
 @lru_cache(maxsize=64)
@@ -79,7 +69,7 @@ def _outputs(document: Mapping[str, Any], tensors: bytes) -> dict[str, float]:
             if size is None:
                 values[output["name"]] = np.asarray(output["data"]).ravel()[0].item()
                 continue
-            dtype = np.dtype(_DTYPES[output["datatype"]])
+            dtype = np.dtype(DTYPES[output["datatype"]])
             values[output["name"]] = np.frombuffer(tensors, dtype, count=1, offset=offset).item()
             offset += int(size)
     except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
