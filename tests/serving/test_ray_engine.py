@@ -34,13 +34,12 @@ class TestRay(ServingEngineConformance):
     def _cluster(self, nodes: Nodes) -> None:
         self.nodes = nodes
 
-    def lose(self, service: Service, worker: int) -> bool:
+    def lose(self, service: Service, worker: int) -> None:
         """Its whole node; another one comes into the cluster."""
         assert isinstance(service.engine, RayInferenceEngine)
         lost = service.engine.node(worker)
         self.nodes.kill(next(node for node in self.nodes.measuring if node.node_id == lost))
         self.nodes.add(wait=False)
-        return True
 
 
 def test_a_model_that_is_no_artifact_cannot_be_sent(tmp_path: Path) -> None:

@@ -25,13 +25,12 @@ class Engines(ServingEngineConformance):
 
 class TestInline(Engines):
     make = InlineInferenceEngine
-    cancels_calls = False
+    cancels_calls = loses_workers = False
 
 
 class TestLocal(Engines):
     make = staticmethod(lambda: LocalInferenceEngine(2, max_examples=MANY))
 
-    def lose(self, service: Service, worker: int) -> bool:
+    def lose(self, service: Service, worker: int) -> None:
         assert isinstance(service.engine, LocalInferenceEngine)
         os.kill(service.engine.pid(worker), signal.SIGKILL)
-        return True
