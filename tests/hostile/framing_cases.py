@@ -91,6 +91,7 @@ CASES = {
     "503": Case("POST", "/compute", 503, FULL),
     "503 chunked": Case("POST", INFER, 503, FULL, chunked=True),
     "503 instead of 100": Case("POST", INFER, 503, FULL, EXPECT),
+    "504": Case("POST", "/compute", 504, headers=("Deadline-Ms: 0.000001",), body=SIX_FLOATS),
     "503 compressed": Case("POST", INFER, 503, FULL, ("Content-Encoding: gzip",)),
 }
 

@@ -58,7 +58,8 @@ def test_an_idle_server_answers_whatever_overloaded_it_and_whoever_left_half_a_r
         ]:
             stack.enter_context(live.connect()).sendall(sent)
         said = overload(live, time.monotonic() + OVERLOADED_S)
-        assert any(b"503" in answer[:20] for answer in said), "this was no overload"
+        assert any(b"503" in answer[:20] and b"one is answered every" in answer for answer in said), "no overload"
+        assert any(b'"label"' in answer for answer in said)
         over_s = time.monotonic()
         with live.connect() as connection:
             while b"200 OK" not in ask(connection):
@@ -86,11 +87,3 @@ def test_half_sent_bodies_are_bounded_in_bytes_together_and_the_largest_goes_fir
             assert b"400 Bad Request" in ask(connection, b"x"), "it was read to its end"
         assert b"200 OK" in ask(stack.enter_context(live.connect()))
         assert live.count("slotool_drops_total", model="three", cause="unfinished") == 1
-
-
-def test_a_half_sent_body_has_an_end() -> None:
-    with live_server([served(ThreeLinear())], Limits(body_s=0.3)) as live, live.connect() as connection:
-        connection.sendall(HEAD + b"1234")
-        answer = connection.recv(10_000)
-        assert answer.startswith(b"HTTP/1.1 408")
-        assert b"the body did not arrive within 0.3 s" in answer

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import socket
 import time
 from collections.abc import Iterator
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
+from live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
-from slotool.serving import Limits, rejections
+from slotool.serving import rejections
 from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
@@ -143,39 +141,6 @@ def test_grpc_is_rejected_too_and_everything_else_is_answered(full: LiveServer) 
     assert client.is_server_ready()
     for path in ("/metrics", "/v2", "/v2/health/ready", "/v2/models/three"):
         assert HTTP.get(full.url + path).status_code == 200
-
-
-def test_connections_beyond_the_limit_are_reported_so_and_closed() -> None:
-    with live_server([served(ThreeLinear())], Limits(connections=2)) as live:
-        with live.connect() as first, live.connect() as second:
-            for connection in (first, second):
-                assert b"200 OK" in ask(connection, b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-            with live.connect() as third:
-                assert b"2 connections are open already" in ask(third)
-                assert third.recv(1) == b""
-            assert live.count("slotool_drops_total", model="", cause="connections") == 1
-        assert HTTP.get(f"{live.url}/v2").status_code == 200
-
-
-def test_a_flooded_loop_turns_the_next_wave_away() -> None:
-    model = ThreeLinear()
-    with live_server([served(model)]) as live:
-        model.sleep_s[POINTS[-1]] = 0.01
-
-        async def flood() -> list[str]:
-            async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=None)) as client:
-
-                async def post() -> str:
-                    return (await client.post(f"{live.url}/compute", content=X.tobytes())).text
-
-                first = [asyncio.ensure_future(post()) for _ in range(150)]
-                await asyncio.sleep(0.6)
-                second = await asyncio.gather(*(post() for _ in range(150)))
-                return [*await asyncio.gather(*first), *second]
-
-        told = asyncio.run(flood())
-    assert any('"label"' in text for text in told)
-    assert any("one is answered every" in text for text in told)
 
 
 def statuses(live: LiveServer, expected: int, *parts: bytes) -> list[bytes]:

@@ -11,7 +11,6 @@ import pytest
 from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import server
-from slotool.serving.guard import Token
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 LARGE = POINTS[-1]
@@ -36,30 +35,6 @@ def answers(connection: socket.socket, count: int) -> list[bytes]:
             break
         said += more
     return [b"HTTP/1.1 " + part for part in said.split(b"HTTP/1.1 ")[1:]]
-
-
-@pytest.mark.parametrize("parts", [1, 2], ids=["whole", "in two parts"])
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (compute(X.tobytes()), b"200 OK"),
-        (compute(b"abc"), b"400 Bad Request"),
-        (compute(X.tobytes(), "Deadline-Ms: 0.000001"), b"504 Gateway Timeout"),
-        (compute(X.tobytes(), "Model: other"), b"404 Not Found"),
-        (compute(X.tobytes(), "Content-Encoding: br"), b"415 Unsupported Media Type"),
-        (compute(X.tobytes(), "Priority: -1"), b"400 Bad Request"),
-    ],
-)
-def test_both_ways_answer_alike(live: LiveServer, parts: int, sent: bytes, status: bytes) -> None:
-    with live.connect() as connection:
-        for _ in range(2):
-            head_end = sent.index(b"\r\n\r\n") + 4
-            for part in [sent] if parts == 1 else [sent[:head_end], sent[head_end:]]:
-                connection.sendall(part)
-                time.sleep(0.02 * (parts - 1))
-            (answer,) = answers(connection, 1)
-            assert answer.startswith(b"HTTP/1.1 " + status), answer
-            assert b"content-type: application/json\r\n" in answer
 
 
 def test_what_comes_behind_a_waiting_request_is_answered_after_it() -> None:
@@ -98,20 +73,6 @@ def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> N
         assert answer.content.endswith(b"\r\n\r\n")
     finally:
         weights[:] = kept
-
-
-def test_the_token_is_wanted_here_too() -> None:
-    token = Token.of("s" * 40, "here")
-    with live_server([served(ThreeLinear())], token=token) as live, live.connect() as connection:
-        for headers, status in (
-            ((), b"401"),
-            (("Authorization: Bearer " + "t" * 40,), b"401"),
-            (("Authorization: Bearer " + "s" * 40,), b"200"),
-        ):
-            connection.sendall(compute(X.tobytes(), *headers))
-            (answer,) = answers(connection, 1)
-            assert answer.startswith(b"HTTP/1.1 " + status), answer
-            assert (b"www-authenticate: Bearer\r\n" in answer) == (status == b"401")
 
 
 def test_a_fault_is_a_500_and_the_connection_stays(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

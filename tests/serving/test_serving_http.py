@@ -193,17 +193,11 @@ THREE = {"Model": "three"}
 BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]] = {
     "broken JSON": (INFER, b'{"inputs": [', {}, 400),
     "NaN": (INFER, json.dumps({"inputs": [{**ONE, "data": [float("nan")] * 6}]}).encode(), {}, 400),
-    "another dtype": (INFER, {"inputs": [{**ONE, "datatype": "INT32"}]}, {}, 400),
-    "another shape": (INFER, {"inputs": [{**ONE, "shape": [1, 6]}]}, {}, 400),
-    "another name": (INFER, {"inputs": [{**ONE, "name": "x"}]}, {}, 400),
-    "a batch too large": (INFER, {"inputs": [{**ONE, "shape": [9, 1, 2, 3], "data": [0.5] * 54}]}, {}, 400),
     "a bad binary header": (INFER, {"inputs": [ONE]}, {"Inference-Header-Content-Length": "x"}, 400),
-    "a binary header too long": (INFER, {"inputs": [ONE]}, {"Inference-Header-Content-Length": "9999"}, 400),
     "a bad parameter": (INFER, {"inputs": [ONE], "parameters": {"timeout": "soon"}}, {}, 400),
     "no rules": ("/v2/models/plain/infer", {"inputs": [ONE], "parameters": {"tolerance": 0.1}}, {}, 400),
     "overflow": (INFER, {"inputs": [{**ONE, "data": [3e38] * 6}]}, {}, 400),
     "an unknown encoding": (INFER, {"inputs": [ONE]}, {"Content-Encoding": "br"}, 415),
-    "no gzip": (INFER, {"inputs": [ONE]}, {"Content-Encoding": "gzip"}, 400),
     "cut gzip": (INFER, gzip.compress(b'{"inputs": []}')[:-9], {"Content-Encoding": "gzip"}, 400),
     "a gzip bomb": (INFER, gzip.compress(b" " * 10_000_000), {"Content-Encoding": "gzip"}, 413),
     "a long body": (INFER, b" " * 100_001, {}, 413),
@@ -211,11 +205,8 @@ BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], dict[str, str], int]]
     "compute: no model named": ("/compute", X.tobytes(), {}, 400),
     "compute: unknown model": ("/compute", X.tobytes(), {"Model": "four"}, 404),
     "compute: bad tolerance": ("/compute", X.tobytes(), THREE | {"Tolerance": "much"}, 400),
-    "compute: negative tolerance": ("/compute", X.tobytes(), THREE | {"Tolerance": "-1"}, 400),
-    "compute: bad objective": ("/compute", X.tobytes(), THREE | {"Objective": "fame"}, 400),
     "compute: bad deadline": ("/compute", X.tobytes(), THREE | {"Deadline-Ms": "nan"}, 400),
     "compute: bad body": ("/compute", b"hello", THREE, 400),
-    "compute: NaN": ("/compute", np.full(6, np.nan, np.float32).tobytes(), THREE, 400),
     "a page that is not": ("/v3", b"", {}, 404),
     "a method that is not": ("/v2", b"", {}, 405),
 }
@@ -306,12 +297,6 @@ def test_a_late_answer_is_given_and_counted_as_late() -> None:
         # Answers are counted once they are sent: before anyone else is answered.
         assert HTTP.get(f"{live.url}/v2/health/ready").status_code == 200
         assert live.count("slotool_requests_total", model="three", outcome="late") == 1
-
-
-def test_a_body_that_does_not_come_is_408() -> None:
-    with live_server([served(ThreeLinear())], Limits(body_s=0.2)) as live, live.connect() as slow:
-        slow.sendall(request_bytes(X)[:-4])
-        assert slow.recv(1000).startswith(b"HTTP/1.1 408")
 
 
 def test_there_is_no_server_of_nothing() -> None:

@@ -54,7 +54,8 @@ def operations() -> list[tuple[str, str, GenerationMode]]:
 def test_requests_made_up_from_the_document_are_answered_as_it_says(
     live: LiveServer, path: str, method: str, mode: GenerationMode
 ) -> None:
-    examples = 40 if method == "post" else 4
+    # A path with a version is answered by the same code as one without.
+    examples = 25 if method == "post" and "version" not in path else 4
 
     @settings(max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
     @given(SCHEMA[path][method].as_strategy(generation_mode=mode))

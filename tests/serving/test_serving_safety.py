@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,20 +38,26 @@ def hasty() -> Iterator[LiveServer]:
         yield live
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/openapi.json", "/v2", "/v2/models/three", "/nowhere"])
+@pytest.mark.parametrize(
+    "path",
+    # The first of the last two is answered by the fast path, the other by the application.
+    ["/", "/metrics", "/openapi.json", "/v2", "/v2/models/three", "/nowhere", "/compute", "/compute?by=route"],
+)
 def test_only_who_shows_the_token_is_answered(guarded: LiveServer, path: str) -> None:
-    url = guarded.url + path
+    ask = partial(HTTP.get, guarded.url + path)
+    if path.startswith("/compute"):
+        ask = partial(HTTP.post, guarded.url + path, content=X.tobytes())
     before = guarded.count("slotool_drops_total", model="", cause="unauthorized")
     wrong = ["", "Bearer", f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}", f"Basic {SECRET}", SECRET, "Bearer ü"]
     for shown in (None, *wrong):
         headers = {} if shown is None else {"Authorization": shown.encode()}
-        response = HTTP.get(url, headers=headers)  # type: ignore[arg-type]
+        response = ask(headers=headers)  # type: ignore[arg-type]
         assert response.status_code == 401, shown
         assert response.headers["www-authenticate"] == "Bearer"
         assert SECRET not in response.text
         assert "token" in response.json()["error"].lower()
     assert guarded.count("slotool_drops_total", model="", cause="unauthorized") == before + 1 + len(wrong)
-    right = HTTP.get(url, headers={"Authorization": f"bearer {SECRET}"})
+    right = ask(headers={"Authorization": f"bearer {SECRET}"})
     assert right.status_code == (404 if path == "/nowhere" else 200)
 
 
