@@ -62,7 +62,7 @@ def parameters(module: GraphModule) -> dict[str, np.ndarray]:
         ([("Flatten", {}), ("Dense", {"units": 3})], "no ReLU layer"),
         (
             [("Flatten", {}), ("Dense", {"units": 4, "activation": "tanh", "name": "first"}), ("Dense", {"units": 3})],
-            "operator 'first' has the activation tanh",
+            "layer 'first' is of activation tanh",
         ),
         (
             [
@@ -71,15 +71,15 @@ def parameters(module: GraphModule) -> dict[str, np.ndarray]:
                 ("Dense", {"units": 3}),
                 ("Softmax", {"name": "probabilities"}),
             ],
-            "operator 'probabilities' is Softmax",
+            "layer 'probabilities' is Softmax",
         ),
         (
             [("Conv2D", {"filters": 2, "kernel": 3, "name": "conv"}), ("Flatten", {}), ("Dense", {"units": 3})],
-            "operator 'conv' has no ReLU",
+            "follows 'conv' without a ReLU",
         ),
         (
             [("Dense", {"units": 4, "activation": "relu", "name": "unflattened"}), ("Dense", {"units": 3})],
-            "operator 'unflattened' takes inputs of shape",
+            "layer 'unflattened' takes inputs of several axes",
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_branch_is_refused() -> None:
     builder.add("Dense", start, units=3, name="shortcut")
     assert first
     module = GraphModule(builder.graph())
-    with pytest.raises(InputError, match="operator 'shortcut' does not follow the operator before it"):
+    with pytest.raises(InputError, match="layer 'shortcut' is where the network branches"):
         importers.from_graph(module.graph, parameters(module))
 
 

@@ -42,15 +42,18 @@ class Chain:
         self._open(name)
         if not self._flat:
             raise InputError(f"layer {name!r} takes inputs of several axes, which must be flattened first")
-        rows = np.array(weights, dtype=np.float64)
+        # Not copied where nothing is folded in: they may be large, and mapped from a file.
+        rows = np.asarray(weights)
         if rows.ndim != 2:
             raise InputError(f"layer {name!r} has weights of shape {rows.shape}, not [units, inputs]")
         if rows.shape[1] != self._width:
             raise InputError(f"layer {name!r} takes {rows.shape[1]} values, and {self._width} come in")
-        shift = np.zeros(len(rows)) if bias is None else np.array(bias, dtype=np.float64)
+        shift = np.zeros(len(rows)) if bias is None else np.asarray(bias)
         self._require_relu(name)
         if not self._averaged:
             rows = rows[:, self._order]
+        if self._pending is not None or self._averaged:
+            rows = rows.astype(np.float64)
         if self._pending is not None:
             factor, offset = (self._per_value(part) for part in self._pending)
             shift, rows, self._pending = shift + rows @ offset, rows * factor, None
