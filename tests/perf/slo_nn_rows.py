@@ -54,6 +54,8 @@ class Bench:
         first = self.mlp.layers[0]
         self.queries: list[tuple[np.ndarray, ...]] = [(row,) for row in self.x] if not self.sparse else _pairs(self.x)
         self._before = Compiled(MLP(self.mlp.input_shape, self.mlp.layers[:-1], partial=True), {}, ())
+        self._no_rows = np.empty((0, 0), dtype=np.float32)
+        self._no_csr = single.batch(np.empty((1, 1), dtype=np.float32))[1:]
         self._hidden = np.empty((1, self.mlp.layers[-1].inputs), dtype=np.float32)
         self.full = self._truth(top_labels(self.mlp, self.x, 1)[:, 0])
         active = self.x.nnz / len(self.queries) if self.sparse else first.inputs
@@ -64,12 +66,12 @@ class Bench:
 
     def hidden(self, *query: np.ndarray) -> np.ndarray:
         """What the output layer receives, by our compiled call: float32 [its inputs], overwritten by the next."""
-        state = self._before.state
         if self.sparse:
+            # As ``single.batch`` of one row, which would take longer than the call.
             ends = np.array([0, len(query[0])])
-            single.logits_sparse(ends, *query, self._hidden, 0, *state)
+            single.logits(self._no_rows, ends, *query, self._hidden, 0, *self._before.state)
         else:
-            single.logits_dense(query[0][None], self._hidden, 0, *state)
+            single.logits(query[0][None], *self._no_csr, self._hidden, 0, *self._before.state)
         return np.maximum(self._hidden[0], 0, out=self._hidden[0])
 
     def add_session(self, what: str, model: Any, session: Any, dense: bool = False) -> None:

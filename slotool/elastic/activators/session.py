@@ -10,6 +10,7 @@ import numpy as np
 from numba import types
 from numba.core.errors import NumbaError
 
+from slotool.elastic.activators.input_errors import row_values
 from slotool.elastic.activators.kernels import batched, full_batch, layout, quantized, single
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
@@ -201,22 +202,15 @@ class CompiledSession:
 
     def _fill(self, x: Any, found: BatchAnswers) -> None:
         """One query after the other, in one compiled call."""
-        if not isinstance(x, np.ndarray):
-            indptr = x.indptr.astype(np.int64)
-            try:
-                bad = batched.rows_sparse(indptr, x.indices, x.data, *found, self._handle, self._threshold)
-            except ValueError as error:
-                raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
-            if bad >= 0:
-                part = slice(indptr[bad], indptr[bad + 1])
-                raise self._refusal(int(found.taken[bad]), x.data[part], x.indices[part])
-            return
-        if self._quantized is None:
-            bad = batched.rows_dense(x, *found, self._handle, self._threshold)
-        else:
-            bad = batched.rows_quantized(x, *found, self._quantized, self._handle, self._threshold, self._at)
+        quantized = batched.NO_HANDLE if self._quantized is None else self._quantized
+        inputs = single.batch(x)
+        try:
+            bad = batched.rows(*inputs, *found, quantized, self._handle, self._threshold, self._at)
+        except ValueError as error:
+            raise InputError(f"{self.model.name} was given no valid CSR matrix: {error}") from error
         if bad >= 0:
-            raise self._refusal(int(found.taken[bad]), x[bad])
+            features = None if isinstance(x, np.ndarray) else x.indices[x.indptr[bad] : x.indptr[bad + 1]]
+            raise self._refusal(int(found.taken[bad]), row_values(x, bad), features)
 
     def _refusal(self, code: int, values: np.ndarray, indices: np.ndarray | None = None) -> InputError:
         name, width = self.model.name, self.model.mlp.layers[0].inputs

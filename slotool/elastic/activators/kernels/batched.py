@@ -16,55 +16,18 @@ from slotool.elastic.activators.kernels.quantized import answer_quantized
 from slotool.elastic.activators.kernels.records import handle_of, header_of, layer_of
 from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse
 
+# In place of an int8 network.
+NO_HANDLE = np.empty(0, dtype=np.int64)
 # Scores that are looked at together for whether any is among the best.
 AT_A_TIME = 64
 
 
 @njit(cache=True, fastmath=FAST)
-def rows_dense(
-    x: np.ndarray, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray, threshold: float
-) -> int:
-    """``top_dense`` of every row of ``x`` float32 [n, inputs] into ``labels`` int32 and ``scores`` float32 [n, p].
-
-    ``taken``: int64 [n], the point each was answered at. Returns the first row that cannot be answered, with its
-    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
-    """
-    _require_rows(len(x), labels, scores, taken, handle)
-    for row in range(len(x)):
-        taken[row] = answer_dense(x[row], handle, threshold)
-        if taken[row] < 0:
-            return row
-        _copy(labels[row], scores[row], handle)
-    return -1
-
-
-@njit(cache=True, fastmath=FAST)
-def rows_sparse(
+def rows(
+    x: np.ndarray,
     indptr: np.ndarray,
     indices: np.ndarray,
     values: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    taken: np.ndarray,
-    handle: np.ndarray,
-    threshold: float,
-) -> int:
-    """The same for the rows of a CSR matrix."""
-    _require_rows(len(indptr) - 1, labels, scores, taken, handle)
-    for row in range(len(indptr) - 1):
-        begin, end = indptr[row], indptr[row + 1]
-        if not 0 <= begin <= end <= len(indices):
-            raise ValueError("row pointers that do not ascend within the entries")
-        taken[row] = answer_sparse(indices[begin:end], values[begin:end], handle, threshold)
-        if taken[row] < 0:
-            return row
-        _copy(labels[row], scores[row], handle)
-    return -1
-
-
-@njit(cache=True, fastmath=FAST)
-def rows_quantized(
-    x: np.ndarray,
     labels: np.ndarray,
     scores: np.ndarray,
     taken: np.ndarray,
@@ -73,22 +36,32 @@ def rows_quantized(
     threshold: float,
     point: int,
 ) -> int:
-    """As ``rows_dense``, but at ``point`` by ``top_quantized`` where that works; ``quantized``: its handle."""
-    _require_rows(len(x), labels, scores, taken, handle)
-    for row in range(len(x)):
-        taken[row] = point
-        if answer_quantized(x[row], quantized) != 0:
+    """``top_dense`` or ``top_sparse`` of every row of ``single.batch`` into ``labels`` int32 and ``scores`` float32
+    [n, p].
+
+    ``quantized``: the handle of an int8 network, which answers dense rows at ``point`` where it can, or ``NO_HANDLE``.
+    ``taken``: int64 [n], the point each row was answered at. Returns the first row that cannot be answered, with its
+    error code in ``taken``, or −1. Raises ``ValueError`` where shapes do not fit.
+    """
+    n, dense = len(labels), x.shape[1] > 0
+    if labels.shape != scores.shape or labels.shape[1] != handle_of(handle).answers or len(taken) != n:
+        raise ValueError("arrays of another number of answers than the session gives")
+    if (len(x) if dense else len(indptr) - 1) != n:
+        raise ValueError("arrays of another number of queries than of answers")
+    for row in range(n):
+        if not dense:
+            begin, end = indptr[row], indptr[row + 1]
+            if not 0 <= begin <= end <= len(indices):
+                raise ValueError("row pointers that do not ascend within the entries")
+            taken[row] = answer_sparse(indices[begin:end], values[begin:end], handle, threshold)
+        elif len(quantized) > 0 and answer_quantized(x[row], quantized) == 0:
+            taken[row] = point
+        else:
             taken[row] = answer_dense(x[row], handle, threshold)
-            if taken[row] < 0:
-                return row
+        if taken[row] < 0:
+            return row
         _copy(labels[row], scores[row], handle)
     return -1
-
-
-@njit(cache=True)
-def _require_rows(n: int, labels: np.ndarray, scores: np.ndarray, taken: np.ndarray, handle: np.ndarray) -> None:
-    if labels.shape != scores.shape or labels.shape != (n, handle_of(handle).answers) or len(taken) != n:
-        raise ValueError("arrays of another number of answers than the session gives")
 
 
 @njit(cache=True, forceinline=True)

@@ -105,12 +105,12 @@ class Compiled:
         return handle.view(np.int64)
 
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
-        """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``single.logits_dense``."""
-        if isinstance(x, np.ndarray):
-            return single.logits_dense(x, out, point, *self.state)
+        """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``single.logits``."""
         try:
-            return single.logits_sparse(x.indptr.astype(np.int64), x.indices, x.data, out, point, *self.state)
+            return single.logits(*single.batch(x), out, point, *self.state)
         except ValueError as error:
+            if isinstance(x, np.ndarray):
+                raise
             raise InputError(f"no valid CSR matrix: {error}") from error
 
     def estimate(self, inputs: np.ndarray, out: np.ndarray) -> None:

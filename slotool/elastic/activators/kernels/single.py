@@ -6,6 +6,8 @@ answers is ``activator.logits``. Importing this module imports Numba.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import carray
 
@@ -35,6 +37,8 @@ from slotool.elastic.activators.kernels.records import Layer, handle_of, header_
 
 # Columns of sparse inputs that are fetched while the query is being read.
 FETCHED_COLUMNS = 16
+_NO_ROWS = np.empty((0, 0), dtype=np.float32)
+_NO_CSR = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
 
 
 @njit(cache=True, fastmath=FAST)
@@ -89,35 +93,17 @@ def _arrays(handle: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     )
 
 
+def batch(x: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A batch as compiled calls take it: float32 [n, inputs], then row pointers int64 [n + 1], features int32 and
+    values float32 [entries] of a CSR matrix. Of the two the one that ``x`` is not is empty."""
+    if isinstance(x, np.ndarray):
+        return x, *_NO_CSR
+    return _NO_ROWS, x.indptr.astype(np.int64), x.indices, x.data
+
+
 @njit(cache=True, fastmath=FAST)
-def logits_dense(
+def logits(
     x: np.ndarray,
-    out: np.ndarray,
-    point: int,
-    numbers: np.ndarray,
-    ints: np.ndarray,
-    ids: np.ndarray,
-    bytes_: np.ndarray,
-) -> int:
-    """Fill ``out`` float32 [n, classes] for ``x`` float32 [n, inputs]; a dropped class is −inf.
-
-    Returns the first row whose values are not finite (rows from there on are not filled), or −1. Raises ``ValueError``
-    where shapes do not fit.
-    """
-    header = header_of(ints)
-    require(x.shape[1] == header.query_inputs)
-    _require_logits(out, len(x), point, ints)
-    for query in range(len(x)):
-        active = _load_dense(x[query], numbers, ints)
-        point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
-        if point_taken < 0:
-            return query
-        _store(chosen, out[query], numbers, ints)
-    return -1
-
-
-@njit(cache=True, fastmath=FAST)
-def logits_sparse(
     indptr: np.ndarray,
     indices: np.ndarray,
     values: np.ndarray,
@@ -128,17 +114,28 @@ def logits_sparse(
     ids: np.ndarray,
     bytes_: np.ndarray,
 ) -> int:
-    """As ``logits_dense``, for the rows of a CSR matrix."""
-    require(len(indices) == len(values))
-    _require_logits(out, len(indptr) - 1, point, ints)
-    for query in range(len(indptr) - 1):
-        require(0 <= indptr[query] <= indptr[query + 1] <= len(indices))
-        part = slice(indptr[query], indptr[query + 1])
-        active = load_sparse(indices[part], values[part], numbers, ints)
-        if active < 0:
-            return query
+    """Fill ``out`` float32 [n, classes] for the rows of a ``batch``; a dropped class is −inf.
+
+    Returns the first row that cannot be answered (rows from there on are not filled), or −1. Raises
+    ``ValueError`` where shapes do not fit.
+    """
+    header, dense = header_of(ints), x.shape[1] > 0
+    require(x.shape[1] == header.query_inputs if dense else len(indptr) == len(out) + 1)
+    require(len(indices) == len(values) and (len(x) == len(out) or not dense))
+    require(out.shape[1] == layer_of(ints, header.layers - 1).units and 0 <= point <= header.shares)
+    for query in range(len(out)):
+        part = slice(0, 0)
+        if dense:
+            active = _load_dense(x[query], numbers, ints)
+        else:
+            require(0 <= indptr[query] <= indptr[query + 1] <= len(indices))
+            part = slice(indptr[query], indptr[query + 1])
+            active = load_sparse(indices[part], values[part], numbers, ints)
+            if active < 0:
+                return query
         point_taken, chosen = _propagate(active, point, 0.0, 0, numbers, ints, ids, bytes_)
-        unload_sparse(indices[part], numbers, ints)
+        if not dense:
+            unload_sparse(indices[part], numbers, ints)
         if point_taken < 0:
             return query
         _store(chosen, out[query], numbers, ints)
@@ -149,13 +146,6 @@ def logits_sparse(
 def require(fits: bool) -> None:
     if not fits:
         raise ValueError("arrays of shapes that do not belong together")
-
-
-@njit(cache=True)
-def _require_logits(out: np.ndarray, n: int, point: int, ints: np.ndarray) -> None:
-    header = header_of(ints)
-    units = layer_of(ints, header.layers - 1).units
-    require(out.shape[0] == n and out.shape[1] == units and 0 <= point <= header.shares)
 
 
 @njit(cache=True, fastmath=FAST)
