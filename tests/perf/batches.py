@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from slotool.elastic.activators.activator import layer_input
+from slotool.elastic.activators.assessment import TorchDense
 from slotool.elastic.activators.build import TableSettings, TableSubject, build, flat
 from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, load_set
@@ -98,26 +98,16 @@ def _one_by_one(session: Any, x: Any) -> Callable[[], None]:
 
 
 def _torch(source: Any) -> Callable[[Any], Callable[[], object]]:
-    """The network in PyTorch, as ``TorchDense`` has it, on a batch."""
-    layers = source.mlp.layers
-    columns = torch.from_numpy(np.ascontiguousarray(layers[0].weights.T)) if source.sparse else None
-    weights, biases = ([torch.from_numpy(getattr(layer, name)) for layer in layers] for name in ("weights", "bias"))
+    """The network in PyTorch on a batch."""
+    dense = TorchDense(source)
 
     def batch(x: Any) -> Callable[[], object]:
-        if columns is None:
+        if not source.sparse:
             images = torch.from_numpy(x.reshape(len(x), *source.mlp.input_shape))
-            return lambda: _quietly(lambda: source.module(images).argmax(dim=1))
-        bags = [torch.from_numpy(part.astype(np.int64)) for part in (x.indices, x.indptr[:-1])]
+            return lambda: _quietly(lambda: dense(images))
+        features, starts = (torch.from_numpy(part.astype(np.int64)) for part in (x.indices, x.indptr[:-1]))
         values = torch.from_numpy(x.data)
-
-        def answer() -> object:
-            hidden = functional.embedding_bag(bags[0], columns, bags[1], mode="sum", per_sample_weights=values)
-            hidden = hidden + biases[0]
-            for weight, bias in zip(weights[1:], biases[1:], strict=True):
-                hidden = functional.linear(torch.relu(hidden), weight, bias)
-            return hidden.argmax(dim=1)
-
-        return lambda: _quietly(answer)
+        return lambda: _quietly(lambda: dense(features, values, starts))
 
     return batch
 

@@ -5,10 +5,8 @@ Every statistic is of all samples, and baselines and ours are compared by the sa
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from slotool.elastic.activators.kernels import single
+from slotool.process import collector_off
 
 # In every round each row answers a block of so many queries, after a few that are not timed: they bring its weights
 # back into caches that the row before has filled with its own. Rounds × block: 675 samples and more, enough for p99.
@@ -202,7 +201,7 @@ def _in_turns(rows: Sequence[Row]) -> list[np.ndarray]:
     """µs of every timed call, per row; rows take turns, in another order each round, in blocks of queries."""
     taken: list[list[float]] = [[] for _ in rows]
     rng = np.random.default_rng(0)
-    with _no_collector():
+    with collector_off():
         for turn in range(ROUNDS):
             for which in rng.permutation(len(rows)):
                 row, times = rows[which], taken[which]
@@ -221,7 +220,7 @@ def _in_turns(rows: Sequence[Row]) -> list[np.ndarray]:
 def _cold(rows: Sequence[Row]) -> list[np.ndarray]:
     """µs of calls before each of which everything else was read."""
     taken, other, rng = np.empty((len(rows), COLD_CALLS)), np.ones(COLD_BYTES // 8), np.random.default_rng(1)
-    with _no_collector():
+    with collector_off():
         for at in range(COLD_CALLS):
             for which in rng.permutation(len(rows)):
                 row = rows[which]
@@ -231,17 +230,6 @@ def _cold(rows: Sequence[Row]) -> list[np.ndarray]:
                 row.call(*query)
                 taken[which, at] = (time.perf_counter() - started) * 1e6
     return list(taken)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def caches() -> str:

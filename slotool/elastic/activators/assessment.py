@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +15,14 @@ from slotool.elastic.activators.confidence import mean_share, min_share
 from slotool.elastic.activators.grid_evaluation import evaluate_grid, only_output
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Version
+from slotool.process import collector_off
 from slotool.tables import OutcomeTable
 
 # Accuracy targets of the sweep: the full network's held-out accuracy less this much.
 SLACKS = (0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 0.003, 0.0)
 WARM_UP_CALLS = 20
+# Timed per point; of the network in PyTorch a quarter.
+QUERIES = 2_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,52 @@ class PointPredictions:
             predicted = np.stack([model.forward(split.x, model.points[i]).argmax(axis=1) for i in at], axis=1)
             static = np.stack([_static_logits(model, split.x, i).argmax(axis=1) for i in at], axis=1)
         return cls(predicted, right(predicted, split.y), right(static, split.y))
+
+
+def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
+    """What ``build-tables`` says of ``model``, scored and timed on the split ``test``: plain numbers and lists.
+
+    ``source``: the network that its tables were built for, as it came. Times in µs.
+    """
+    answers, first = PointPredictions.of(model, test), model.activators[model.first].ranker
+    return {
+        "examples": len(test),
+        "ranker": model.ranker,
+        "tables": first.tables,
+        "buckets": first.buckets,
+        "measure": model.measure,
+        "mean_k_by_measure": model.mean_k,
+        "weight_dtype": "int8" if model.int8 else "float32",
+        "all_int8": model.all_int8,
+        "float32_accuracy": _float32_accuracy(model, test) if model.all_int8 else None,
+        "bucket_entropy_bits": {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()},
+        "table_bytes": model.table_bytes,
+        "table_share": model.table_share,
+        "torch_us": _torch_us(source, test.x),
+        "points": by_point(model, answers, latencies_us(model, test.x, QUERIES)),
+        "accuracy_targets": aclo_sweep(model, test.x, answers.correct),
+        "ideal_mean_k": ideal_k(model, answers.correct),
+    }
+
+
+def _float32_accuracy(model: SloNN, test: Any) -> float:
+    """Of the network as it was before it was quantized."""
+    exact = model.at_int8(False)
+    return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
+
+
+def _torch_us(source: Version, x: Any) -> float:
+    """Median µs per query of the same network in PyTorch, on one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            dense = TorchDense(source)
+            return _alternated([dense], dense.queries(x, QUERIES // 4))[0]
+    finally:
+        torch.set_num_threads(threads)
 
 
 def by_point(model: SloNN, answers: PointPredictions, latency_us: Sequence[float]) -> list[dict[str, Any]]:
@@ -174,16 +222,11 @@ def _least_point(by_point: np.ndarray, accuracy: float) -> int:
 def latencies_us(model: SloNN, x: Any, queries: int) -> list[float]:
     """Median µs of each point's ``top`` label, one query at a time; points alternate, because drift then affects all
     alike. ``x``: float32 [n, *input_shape] or CSR, used again from the start when it ends."""
-    rows = _Rows(flat(x), queries)
-    calls = [rows.call(model.compiled_session(1, point=point)) for point in model.points]
+    sessions = [model.session(point) for point in model.points]
+    rows = [sessions[0].prepare(x, i % x.shape[0]) for i in range(queries)]
     # A full pass over a large layer empties the caches for whichever point follows it: it is timed by itself.
-    others, full = calls[:-1], calls[-1:]
-    return [*_alternated(others, rows.queries), *_alternated(full, rows.queries[: queries // 4])]
-
-
-def median_us(call: Callable[..., Any], queries: Sequence[tuple[Any, ...]]) -> float:
-    """Median µs of ``call(*query)``."""
-    return _alternated([call], queries)[0]
+    others, full = ([session.run for session in part] for part in (sessions[:-1], sessions[-1:]))
+    return [*_alternated(others, rows), *_alternated(full, rows[: queries // 4])]
 
 
 class TorchDense:
@@ -206,39 +249,23 @@ class TorchDense:
 
         if isinstance(x, np.ndarray):
             return [(torch.from_numpy(x[i % len(x)][None]),) for i in range(n)]
-        rows = _Rows(x, n)
-        return [(torch.from_numpy(i.astype(np.int64)), torch.from_numpy(v)) for i, v in rows.queries]
+        rows = (x[i % x.shape[0]] for i in range(n))
+        return [(torch.from_numpy(row.indices.astype(np.int64)), torch.from_numpy(row.data)) for row in rows]
 
-    def __call__(self, x: Any, values: Any = None) -> Any:
+    def __call__(self, x: Any, values: Any = None, starts: Any = None) -> Any:
+        """int64 [n]: the best labels, of float32 [n, *input_shape]; or of sparse inputs by their features ``x`` int64
+        with ``values`` float32, and ``starts`` int64 [n], where each input's begin (None: there is one)."""
         import torch
         from torch.nn import functional
 
         if values is None:
             return self.source.module(x).argmax(dim=1)
-        hidden = functional.embedding_bag(x, self._columns, self._start, mode="sum", per_sample_weights=values)
+        begins = self._start if starts is None else starts
+        hidden = functional.embedding_bag(x, self._columns, begins, mode="sum", per_sample_weights=values)
         hidden = hidden + self._biases[0]
         for weights, bias in zip(self._weights[1:], self._biases[1:], strict=True):
             hidden = functional.linear(torch.relu(hidden), weights, bias)
         return hidden.argmax(dim=1)
-
-
-class _Rows:
-    """Rows of an array or CSR as arguments of an session's call."""
-
-    def __init__(self, x: Any, n: int):
-        self.sparse = not isinstance(x, np.ndarray)
-        self.queries: list[tuple[np.ndarray, ...]] = []
-        for i in range(n):
-            row = i % x.shape[0]
-            if self.sparse:
-                part = slice(x.indptr[row], x.indptr[row + 1])
-                self.queries.append((x.indices[part], x.data[part]))
-            else:
-                self.queries.append((np.ascontiguousarray(x[row], dtype=np.float32),))
-
-    def call(self, session: Any) -> Callable[..., Any]:
-        call: Callable[..., Any] = session.sparse if self.sparse else session.dense
-        return call
 
 
 def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any, ...]]) -> list[float]:
@@ -246,17 +273,12 @@ def _alternated(calls: Sequence[Callable[..., Any]], queries: Sequence[tuple[Any
     for call in calls:
         for _ in range(WARM_UP_CALLS):
             call(*queries[0])
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with collector_off():
         for turn, query in enumerate(queries):
             for at, call in enumerate(calls):
                 started = time.perf_counter()
                 call(*query)
                 taken_s[at, turn] = time.perf_counter() - started
-    finally:
-        if was_on:
-            gc.enable()
     medians_us: list[float] = (np.median(taken_s, axis=1) * 1e6).tolist()
     return medians_us
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slotool.elastic.activators.activator import Activator
+from slotool.elastic.activators.input_errors import check_rows
 from slotool.elastic.activators.mlp import DenseLayer
 from slotool.elastic.activators.quantization import INPUT_STEPS, MIN_SPREAD
 from slotool.elastic.activators.rankers.clusters import Clusters
@@ -87,16 +88,9 @@ class DeviceSloNN(ElasticModel):
     def _entered(self, x: Any) -> tuple[Tensor, int]:
         """The batch on the device, and the layer it is about to enter: of CSR the first is behind it, as a bag each."""
         flat = self.model.flat(x)
-        values = flat if isinstance(flat, np.ndarray) else flat.data
-        if not np.isfinite(values).all():
-            rows = np.isfinite(flat).all(axis=1) if values is flat else np.isfinite(values)
-            at = int((~rows).argmax())
-            row = at if values is flat else int(np.searchsorted(flat.indptr, at, side="right")) - 1
-            raise InputError(f"input {row} cannot be answered: it holds NaN or infinite values")
-        if values is flat:
+        check_rows(flat)
+        if isinstance(flat, np.ndarray):
             return torch.from_numpy(flat).to(self.device), 0
-        if flat.nnz and not 0 <= flat.indices.min() <= flat.indices.max() < flat.shape[1]:
-            raise InputError(f"{self.name} has features 0 to {flat.shape[1] - 1}, no others")
         if self._layers[0].tables is not None:
             return torch.from_numpy(flat.toarray()).to(self.device), 0
         parts = (flat.indices.astype(np.int64), flat.indptr[:-1].astype(np.int64), flat.data)

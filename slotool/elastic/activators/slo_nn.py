@@ -175,19 +175,20 @@ class SloNN(ElasticModel):
         """
         if int8 and not self.int8 and calibration is None:
             calibration = self.calibration.unproven
-        return SloNN(
-            self.name,
-            self.mlp,
-            self.shares,
-            self.activators,
-            self.confidence,
-            calibration or self.calibration,
-            self.entropy,
-            measure=self.measure,
-            mean_k=self.mean_k,
-            int8=int8,
-            sparse=self.sparse,
-        )
+        return self.with_tables(self.activators, self.confidence, calibration or self.calibration, int8=int8)
+
+    def with_tables(
+        self,
+        activators: Mapping[int, Activator],
+        confidence: ConfidenceTables,
+        calibration: ThresholdCalibration,
+        *,
+        int8: bool | None = None,
+    ) -> SloNN:
+        """The same network and k grid with other tables; ``int8`` None: weights as they are read here."""
+        rows = self.int8 if int8 is None else int8
+        known: dict[str, Any] = {"measure": self.measure, "mean_k": self.mean_k, "int8": rows, "sparse": self.sparse}
+        return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **known)
 
     def stating(self, confidence: float) -> SloNN:
         """The same, promising with ``confidence`` unless a call states another."""

@@ -124,20 +124,7 @@ class TableUpdates:
             else activator
             for at, activator in model.activators.items()
         }
-        confidence, calibration = self._confidence(activators)
-        return SloNN(
-            model.name,
-            model.mlp,
-            model.shares,
-            activators,
-            confidence,
-            calibration,
-            model.entropy,
-            measure=model.measure,
-            mean_k=model.mean_k,
-            int8=model.int8,
-            sparse=model.sparse,
-        )
+        return model.with_tables(activators, *self._confidence(activators))
 
     def _activations(self, at: int, inputs: Any) -> Any:
         """What the nodes of layer ``at`` are ranked by, as in building."""

@@ -1,0 +1,179 @@
+"""What ``slotool build-tables`` prints: the plan, and of a finished model its points and promises."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotool.cli.output import Output
+    from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
+    from slotool.elastic.activators.pruning import Pruned
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.trained_source import TrainedSource
+
+# Below it a hash hardly tells inputs apart.
+MIN_ENTROPY_BITS = 1.0
+
+
+def report_plan(output: Output, plan: BuildPlan, data: str) -> None:
+    """What would be done, and how long it would take."""
+    from dataclasses import asdict
+
+    from slotool.cli.output import duration
+
+    layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
+    output.result(
+        "build-tables-plan",
+        {**asdict(plan), "data": data},
+        f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
+        f"{'rankers' if len(plan.rankers) > 1 else 'ranker'} {', '.join(plan.rankers)}: learnt from "
+        f"{plan.examples:,} training examples of {data}",
+        f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small builds",
+    )
+
+
+def report(
+    output: Output,
+    model: SloNN,
+    candidates: list[RankerCandidate],
+    source: TrainedSource,
+    pruned: Pruned | None,
+    out: Path,
+    allowed_loss: float,
+) -> None:
+    from slotool.elastic.activators.assessment import assess
+    from slotool.elastic.activators.promises import Promise
+
+    promise = Promise.of(model, allowed_loss)
+    document = {
+        "artifact": str(out),
+        "data": source.data.name,
+        "candidates": [asdict(candidate) for candidate in candidates],
+        **assess(model, source.version, source.data.test),
+        "pruned": pruned.document if pruned else None,
+        "promise": asdict(promise),
+    }
+    _warn(output, document, model.activators[model.first].ranker.informed)
+    output.result("build-tables", document, *_lines(document, promise.sentences))
+
+
+def _warn(output: Output, document: dict[str, Any], informed: bool) -> None:
+    from slotool.elastic.activators.build import TABLE_BYTES_SHARE
+
+    if document["table_share"] > TABLE_BYTES_SHARE:
+        output.warn(
+            f"the tables take {document['table_share']:.1%} of the network's bytes; fewer --bits or --tables keep them "
+            f"under {TABLE_BYTES_SHARE:.0%}"
+        )
+    for layer, bits in document["bucket_entropy_bits"].items():
+        if bits < MIN_ENTROPY_BITS and informed:
+            output.warn(
+                f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
+                "--ranker centred-freehash or more --bits may"
+            )
+
+
+def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
+    """What a person reads: why this ranker, the points, and the accuracy targets."""
+    entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
+    measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
+    return [
+        *([_of_pruning(document["pruned"])] if document["pruned"] else []),
+        *_of_candidates(document),
+        f"{document['tables']} tables of {document['buckets']} buckets; bucket entropy in bits: {entropy}",
+        f"confidence by {document['measure']}, which saves most on validation data (mean k {measures})",
+        f"tables: {document['table_bytes']:,} bytes, {document['table_share']:.1%} of the network's",
+        _points(document),
+        "static: as many nodes, but the most popular ones for every input; agree: same class as full",
+        f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
+        + (" for the network before pruning" if document["pruned"] else ""),
+        _of_rows(document),
+        _targets(document),
+        "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
+        f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
+        *promise,
+        f"wrote {document['artifact']}",
+    ]
+
+
+def _of_candidates(document: dict[str, Any]) -> list[str]:
+    why = "reads least of those tried" if len(document["candidates"]) > 1 else "as asked for; this is what it reads"
+    return [
+        f"ranker {document['ranker']}: {why} where no more is lost than allowed, as estimated",
+        *(
+            f"  {c['ranker']}: {c['nodes']:,} nodes ({c['point']}) and {c['lookup_bytes']:,} bytes of look-up, "
+            f"{c['read_bytes']:,} bytes read{_chosen(c)}; validation accuracy {c['accuracy']:.4f} of "
+            f"{c['full_accuracy']:.4f}, {c['mean_accuracy']:.4f} over all k ({c['examples']:,} training examples)"
+            for c in document["candidates"]
+        ),
+    ]
+
+
+def _chosen(candidate: dict[str, Any]) -> str:
+    chosen = candidate["chosen_bytes"]
+    return "" if chosen is None else f", {chosen:,.0f} with k chosen per input"
+
+
+def _points(document: dict[str, Any]) -> Any:
+    from slotool.cli.output import table
+
+    return table(
+        f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
+        ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "×"],
+        [
+            [
+                r["point"],
+                r["nodes"],
+                f"{r['accuracy']:.4f}",
+                f"{r['difference']:+.4f}",
+                f"{r['standard_error']:.4f}",
+                f"{r['static_accuracy']:.4f}",
+                f"{r['agreement']:.4f}",
+                f"{r['latency_us']:.2f}",
+                f"{r['speedup']:.2f}",
+            ]
+            for r in document["points"]
+        ],
+    )
+
+
+def _targets(document: dict[str, Any]) -> Any:
+    from slotool.cli.output import table
+
+    heads = ["allowed", "target", "mean k", "accuracy reached", "vs full", "± SE", "fixed k", "its accuracy"]
+    return table(
+        f"Loss allowed, with {100 * document['promise']['confidence']:g} % confidence: k chosen per input, and fixed k",
+        [*heads, "k as accurate"],
+        [
+            [
+                f"{r['loss']:.3f}",
+                f"{r['target']:.4f}",
+                f"{r['mean_k']:.4g}",
+                f"{r['accuracy']:.4f}",
+                f"{r['difference']:+.4f}",
+                f"{r['standard_error']:.4f}",
+                f"{r['fixed_k']:.4g}",
+                f"{r['fixed_accuracy']:.4f}",
+                f"{r['same_accuracy_k']:.4g}",
+            ]
+            for r in document["accuracy_targets"]
+        ],
+    )
+
+
+def _of_pruning(pruned: dict[str, Any]) -> str:
+    before, dead, kept = (pruned[f"units_{what}"] for what in ("before", "dead", "kept"))
+    counts = ", ".join(f"{b - k} of {b} ({d} dead)" for b, d, k in zip(before, dead, kept, strict=True))
+    accuracy, accuracy_before = pruned["validation_accuracy"], pruned["validation_accuracy_before"]
+    return f"pruned, per hidden layer: {counts}; validation accuracy {accuracy_before:.4f} before, {accuracy:.4f} after"
+
+
+def _of_rows(document: dict[str, Any]) -> str:
+    if not document["all_int8"]:
+        return f"weights of a large output layer are read as {document['weight_dtype']}"
+    return (
+        f"at 100 % all layers are int8 (in float32 the accuracy is {document['float32_accuracy']:.4f}); accuracy "
+        "targets are met so, which is quicker than choosing among float32 rows"
+    )

@@ -1,0 +1,78 @@
+"""A trained network and its data, wherever it comes from: an artifact, a Keras or ONNX file, a PyTorch module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotool.artifacts import Artifact, open_artifact
+from slotool.data import DATASETS, load_dataset, load_multilabel
+from slotool.elastic.activators import importers
+from slotool.elastic.activators.importers.chain import in_shape
+from slotool.elastic.family import Family, Version
+from slotool.errors import InputError
+
+FILES = (".keras", ".onnx")
+
+
+@dataclass(frozen=True)
+class TrainedSource:
+    """``version``: the network; ``data``: a ``Dataset``, or a ``MultiLabelDataset`` where it was trained on one;
+    ``parents``: the artifact that the network comes from, if it comes from one."""
+
+    version: Version
+    data: Any
+    parents: tuple[Artifact, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, version: str | None, data: str | None) -> TrainedSource:
+        """The network at ``path``: an artifact, a file of ``FILES``, or module:factory of a torch module.
+
+        ``version``: which of a family; ``data``: name of a data set, by default the one that an artifact says it was
+        trained on. Raises ``InputError`` for a version that is not there or not said, and for a network of another
+        library without ``data``.
+        """
+        if path.suffix not in FILES and (":" not in str(path) or path.exists()):
+            parent = open_artifact(path, ("network", "family"))
+            source = _version(Family.load(parent), version)
+            return cls(source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,))
+        if version is not None:
+            raise InputError(f"{path} is one network and no family: --version has no effect on it")
+        if data is None:
+            raise InputError(f"{path} does not say what it was trained on; name the data set by --data")
+        return cls._foreign(path, data)
+
+    @classmethod
+    def _foreign(cls, path: Path, data: str) -> TrainedSource:
+        """A network of another library."""
+        from slotool.graphs.capture.loading import load_keras, load_torch
+
+        if path.suffix in FILES:
+            mlp = importers.from_onnx(path) if path.suffix == ".onnx" else importers.from_keras(load_keras(str(path)))
+            dataset = _load(Version.of_mlp(path.stem, mlp), data)
+        else:
+            module, dataset = load_torch(str(path)), _load(None, data)
+            mlp = importers.from_torch(module, dataset.input_shape)
+        sparse = getattr(dataset, "sparse", False)
+        return cls(Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse), dataset)
+
+    @property
+    def data_name(self) -> str:
+        """By which the data set can be loaded again."""
+        return str(getattr(self.data, "source", self.data.name))
+
+
+def _load(source: Version | None, name: str) -> Any:
+    if name in (*DATASETS, "auto") or (source and not source.sparse and len(source.graph.input_shape) > 1):
+        return load_dataset(name)
+    return load_multilabel(name)
+
+
+def _version(family: Family, name: str | None) -> Version:
+    names = [version.name for version in family.versions]
+    if name is None and len(names) > 1:
+        raise InputError(f"{family.name} has several versions: {', '.join(names)}; choose one by --version")
+    if name is not None and name not in names:
+        raise InputError(f"{family.name} has no version {name!r}; it has {', '.join(names)}")
+    return family.versions[names.index(name) if name else 0]
