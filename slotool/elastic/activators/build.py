@@ -1,4 +1,7 @@
-"""Learn Node Activators, confidence tables and their calibration for a trained network."""
+"""Build an SLO-NN: learn Node Activators, confidence tables and their calibration for a trained network.
+
+Source: slo-aware-neural-networks, Algorithm 1 (lists of important nodes), §3.2 (confidence), §3.4 (table size).
+"""
 
 from __future__ import annotations
 
@@ -30,24 +33,25 @@ from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75)
-# The grid where the output layer alone is activated: node counts from the least up by the factor, to the most or to a
-# share, whichever is less.
+# The k grid where only the output layer has an activator: node counts grow from MIN_NODES by GRID_FACTOR up to
+# MAX_NODES, or up to MAX_SHARE of the layer if that is less.
 MIN_NODES, MAX_NODES, GRID_FACTOR, MAX_SHARE = 8, 4_096, 2**0.5, 0.12
 TABLES = 2
-# Tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
+# All tables together may take this share of the network's bytes (slo-aware-neural-networks, §3.4).
 TABLE_BYTES_SHARE = 0.10
-# A ranker of its own weight, unlike a hash, may take this share of that.
+# Of the bytes for tables, a ranker's own parameters, such as centroids, may take this share.
 RANKER_BYTES_SHARE = 0.25
-# A layer gets an activator when it does this share of the work, an output layer only when it has many classes.
+# A layer gets an activator if it does this share of the network's multiplications; the output layer only if it has
+# MIN_CLASSES_TO_RANK classes as well.
 MIN_WORK_SHARE = 0.05
 MIN_CLASSES_TO_RANK = 256
 MIN_TRAINING_EXAMPLES = 100
 MIN_VALIDATION_EXAMPLES = 50
-# Bits beyond which the mean bucket would hold fewer training examples than this are not chosen by themselves.
+# The number of bits is chosen so that the mean bucket holds at least this many training examples.
 EXAMPLES_PER_BUCKET = 32
-# Measures of confidence are compared by the mean k at which this much validation accuracy is lost.
+# Default of ``TableSettings.allowed_loss``: 0.002 is 0.2 points of accuracy.
 ALLOWED_LOSS = 0.002
-# From this size on a network can afford many calibrated thresholds.
+# Networks of at least this size get MAX_THRESHOLDS calibrated thresholds, smaller ones DEFAULT_THRESHOLDS.
 LARGE_NETWORK_BYTES = 4 << 20
 
 Progress = Callable[[], None]
@@ -56,9 +60,13 @@ AnyData = Dataset | MultiLabelDataset
 
 @dataclass(frozen=True)
 class TableSettings:
-    """``shares``: the k grid, fractions of a layer's nodes in (0, 1), ascending; None: as the network's shape asks.
+    """Options of a build.
 
-    ``bits`` None: as the data allow. ``allowed_loss``: at which rankers, lists and measures of confidence are compared.
+    ``shares``: the k grid, ascending fractions of a layer's nodes between 0 and 1; None chooses one for the network.
+    ``tables``: hash tables per layer (L of the paper). ``bits``: bits of a key (K); None chooses as many as data and
+    table size allow. ``seed``: of all random draws. ``allowed_loss``: accuracy that may be lost against the full
+    network, from 0 to 1; rankers, lists and measures of confidence are compared at this loss.
+    Raises ``InputError`` for a loss or shares out of range, and for shares that do not ascend.
     """
 
     shares: tuple[float, ...] | None = None
@@ -81,9 +89,10 @@ class TableSettings:
 
 @dataclass(frozen=True)
 class TableSubject:
-    """A network and the data its tables are learnt from, with what several rankers need of them, computed once.
+    """A network and the data its tables are learnt from. What several rankers need is computed once and kept.
 
-    Raises ``InputError`` for data of another shape, too little or bad data.
+    ``progress`` is called after each piece of work; ``build_steps`` and ``steps`` say how often.
+    Raises ``InputError`` for data of another shape, too few examples, and NaN or infinite inputs.
     """
 
     mlp: MLP
@@ -95,7 +104,7 @@ class TableSubject:
 
     @cached_property
     def activated(self) -> list[int]:
-        """The layers that get an activator."""
+        """Indices of the layers that get an activator, ascending. Raises ``InputError`` if there is none."""
         work = np.array([layer.work for layer in self.mlp.layers], dtype=float)
         work[0] *= _density(self.data.train.x)
         hidden = len(work) - 1
@@ -110,7 +119,7 @@ class TableSubject:
         return layers
 
     def shares(self, settings: TableSettings) -> tuple[float, ...]:
-        """The k grid."""
+        """The k grid: those of ``settings``, or chosen by the network's shape."""
         if settings.shares is not None:
             return settings.shares
         units = self.mlp.classes
@@ -122,11 +131,11 @@ class TableSubject:
         return tuple((counts / units).tolist())
 
     def reporting(self, progress: Progress) -> TableSubject:
-        """The same, calling ``progress``."""
+        """A copy that calls ``progress``."""
         return replace(self, progress=progress)
 
     def sampled(self, training: int, validation: int, seed: int) -> TableSubject:
-        """A random part, in its old order; it shares nothing that was computed."""
+        """A copy with at most so many random examples of each split, in their order. Nothing computed is shared."""
         rng = np.random.default_rng(seed)
         data: Any = self.data
         train, held_out = (
@@ -137,55 +146,70 @@ class TableSubject:
 
     @property
     def train(self) -> Any:
-        """float32 [n, inputs], an array or CSR."""
+        """Training inputs: float32 [n, inputs], an array or CSR."""
         return flat(self.data.train.x)
 
     @cached_property
     def last_inputs(self) -> np.ndarray:
-        """float32 [n, inputs of the output layer], of training examples."""
+        """Inputs of the output layer for the training examples: float32 [n, inputs of that layer]."""
         last = len(self.mlp.layers) - 1
         return in_chunks(self.train, lambda x: layer_input(self.mlp, {}, x, 1.0, last))
 
     @cached_property
     def full(self) -> FullOutputs:
+        """The full network's outputs for the training examples."""
         return FullOutputs.of(self.mlp.layers[-1].view, self.last_inputs, self.progress)
 
     def activations(self, layer: int, sharpness: float = SHARPNESSES[0]) -> Any:
-        """What the nodes of ``layer`` are ranked by, [n, units]: their output; at the output layer the softmax."""
+        """Scores that rank the nodes of ``layer`` for the training examples, float32 [n, units].
+
+        A hidden node's score is its output after ReLU; a class's is its softmax probability to the power of
+        ``sharpness``, as CSR of the likeliest classes.
+        """
         if layer == len(self.mlp.layers) - 1:
             return self.full.scores(sharpness)
         return in_chunks(self.train, lambda x: activity(self.mlp, x, layer))
 
     def correct(self, results: GridResults, split: str) -> np.ndarray:
-        """bool [n, shares + 1]: whether the first label is right, or one of the right ones."""
+        """bool [n, shares + 1]: whether each k's best label is right; with several labels, whether it is one of them.
+
+        ``split``: train, validation or test.
+        """
         return right(results.labels, getattr(self.data, split).y)
 
     def accuracy(self, results: GridResults) -> np.ndarray:
-        """float64 [shares + 1]: what validation accuracy to count on at each k, whose answers there are ``results``."""
+        """float64 [shares + 1]: estimated accuracy of each k and, last, of the full network.
+
+        ``results``: their answers to the validation split. The lower of the observed and the expected accuracy counts
+        (see ``expectation``).
+        """
         correct = self.correct(results, "validation")
         expected = Expectation.learn(results, correct).of(results)
         return ThresholdCalibration.measure(np.zeros((len(correct), 1)), correct, 2, expected).by_point
 
     @property
     def steps(self) -> int:
-        """How often ``full`` calls progress."""
+        """How often ``full`` calls ``progress``."""
         needed = len(self.mlp.layers) - 1 in self.activated
         return sum(1 for _ in chunks(len(self.data.train), self.mlp.classes)) if needed else 0
 
 
 def right(labels: np.ndarray, y: np.ndarray | LabelSets) -> np.ndarray:
-    """bool [n, m]: whether each of ``labels`` [n, m] is the class of its example, or one of its labels."""
+    """bool [n, m]: whether each of ``labels`` int [n, m] is the example's class, or one of its labels.
+
+    ``y``: classes int [n], or ``LabelSets``.
+    """
     found: np.ndarray = labels == y[:, None] if isinstance(y, np.ndarray) else y.contain(labels)
     return found
 
 
 def flat(x: Any) -> Any:
-    """[n, inputs]: examples of any shape flattened; CSR as it is."""
+    """Examples [n, *shape] as [n, inputs]; CSR stays as it is."""
     return x.reshape(len(x), -1) if isinstance(x, np.ndarray) else x
 
 
 def build_steps(subject: TableSubject, settings: TableSettings) -> int:
-    """How often ``build`` calls progress, besides the ``steps`` of its subject."""
+    """How often ``build`` calls ``progress``, besides ``TableSubject.steps``."""
     shares = subject.shares(settings)
     seen = sum(len(shares) if layer and not _first(subject, layer) else 1 for layer in subject.activated)
     return seen + len(shares)
@@ -193,9 +217,10 @@ def build_steps(subject: TableSubject, settings: TableSettings) -> int:
 
 @dataclass(frozen=True)
 class Learnt:
-    """What one ranker makes of a subject's layers, before anything is known of single inputs.
+    """Activators by one ranker, before confidence tables are learnt.
 
-    ``entropy``: by layer, bits of its bucket occupancy. ``allowed_loss``: as in ``TableSettings``.
+    ``ranker``: its name. ``shares``: the k grid. ``activators``: by layer index. ``entropy``: by layer index, of the
+    bucket occupancy, in bits. ``allowed_loss``: as in ``TableSettings``.
     """
 
     ranker: str
@@ -206,18 +231,21 @@ class Learnt:
 
 
 def build(name: str, subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
-    """An SLO-aware network: lists learnt on the training split, calibrated on the validation split.
+    """Build an SLO-NN called ``name`` with the ranker called ``ranker``.
 
-    Same seed, same tables. Raises ``InputError`` for settings the network cannot carry.
+    Lists are learnt on the training split; confidence is learnt and calibrated on the validation split. The same seed
+    gives the same tables. Raises ``InputError`` for an unknown ranker, and for more tables or bits than the network
+    can have.
     """
     return with_confidence(name, subject, learn(subject, ranker, settings), settings.seed)
 
 
 def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt:
-    """Algorithm 1 by the ranker called ``ranker``.
+    """Learn the activators of all layers with the ranker called ``ranker`` (Algorithm 1).
 
-    Layers are learnt front to back: the keys of each see inputs thinned by the activators before it, at every k of
-    the grid, while nodes are scored by full activations of full inputs. Errors as in ``build``.
+    Layers are learnt from first to last. A layer's keys are computed from the inputs it receives at every k of the
+    grid, where earlier activators have dropped nodes. Its nodes are scored by their activations in the full network.
+    Raises ``InputError`` as ``build`` does.
     """
     if ranker not in RANKERS:
         raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
@@ -235,8 +263,10 @@ def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt
 
 
 def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int) -> SloNN:
-    """Try every k; learn confidence by each measure and keep the one that saves most validation work at the allowed
-    loss; count on validation examples what may be promised."""
+    """Complete an SLO-NN: evaluate every k, choose the measure of confidence, and calibrate on the validation split.
+
+    Each measure is tried; the one with the least mean k at the allowed loss is kept (see ``select_measure``).
+    """
     mlp, shares, activators = subject.mlp, learnt.shares, learnt.activators
     full = subject.full if only_output(mlp, activators) else None
     trained = calibration_examples(subject, activators, shares, "train", full, subject.progress)
@@ -249,7 +279,7 @@ def with_confidence(name: str, subject: TableSubject, learnt: Learnt, seed: int)
 
 
 def many_levels(mlp: MLP) -> int:
-    """How many thresholds are calibrated."""
+    """How many confidence thresholds are calibrated for ``mlp``."""
     return MAX_THRESHOLDS if mlp.nbytes >= LARGE_NETWORK_BYTES else DEFAULT_THRESHOLDS
 
 
@@ -261,7 +291,10 @@ def calibration_examples(
     full: FullOutputs | None = None,
     progress: Progress = lambda: None,
 ) -> CalibrationExamples:
-    """What the inputs of a split have to teach. ``full``: the full network's answers to them, if they are known."""
+    """Buckets, answers at every k, and their correctness for the inputs of ``split`` (train, validation or test).
+
+    ``full``: the full network's outputs for them, if they are known.
+    """
     x = flat(getattr(subject.data, split).x)
     results = evaluate_grid(subject.mlp, activators, shares, x, full, progress)
     buckets = _first_buckets(subject.mlp, activators, min(activators), x)
@@ -270,7 +303,7 @@ def calibration_examples(
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer about to get its activator, behind those that have theirs."""
+    """Learns the activator of layer ``at``; ``before``: the activators of earlier layers."""
 
     subject: TableSubject
     before: dict[int, Activator]
@@ -279,7 +312,7 @@ class _Layer:
     settings: TableSettings
 
     def learn(self, kind: type[Ranker], tables: int, bits: int, rng: np.random.Generator) -> tuple[Activator, float]:
-        """Algorithm 1, and the entropy of the buckets in bits."""
+        """The activator, and the entropy of its bucket occupancy in bits."""
         layer = self.subject.mlp.layers[self.at].view
         scores, seen = self.subject.activations(self.at), self._seen()
         # Inputs at several k are fitted as one; a single k needs no copy.
@@ -303,7 +336,7 @@ class _Layer:
         return Activator(ranker, NodeLists.rank(sums, node_count(layer.units, self.shares[-1])))
 
     def _nodes_needed(self, activator: Activator) -> tuple[float, float]:
-        """The least k that loses no more validation accuracy than allowed; then, how much all of them lose."""
+        """Sort key of a candidate: the least k within the allowed validation loss, then minus the mean accuracy."""
         subject = self.subject
         cut = _cut_to_budget(subject.mlp, {self.at: activator}, self.shares)
         results = evaluate_grid(subject.mlp, cut, self.shares, flat(subject.data.validation.x))
@@ -312,7 +345,7 @@ class _Layer:
         return float(np.append(self.shares, 1.0)[enough.argmax()]), -float(accuracy.mean())
 
     def _seen(self) -> list[Any]:
-        """The layer's inputs at every k of the grid; once where nothing before it thins them."""
+        """The layer's training inputs at every k of the grid; only once if no earlier layer drops nodes."""
         mlp, train = self.subject.mlp, self.subject.train
         layer, seen = mlp.layers[self.at], []
         for share in self.shares if self.before else (1.0,):
@@ -348,14 +381,15 @@ def _check(mlp: MLP, data: AnyData) -> None:
 
 
 def _density(x: Any) -> float:
-    """Share of inputs that are not zero: 1 for an array, whose zeros cost work too where rows are read."""
+    """Share of inputs that are not zero. 1 for an array: where weights are read by rows, its zeros cost work too."""
     return 1.0 if isinstance(x, np.ndarray) else x.nnz / np.prod(x.shape, dtype=float)
 
 
 def _fitting_bits(subject: TableSubject, kind: type[Ranker], shares: tuple[float, ...], tables: int) -> int:
-    """Most bits whose lists fit the budget and whose buckets hold enough examples.
+    """The most bits whose lists fit the byte budget and whose buckets hold enough examples, at least 1.
 
-    Lists are as long as the largest k where hidden layers have them; at a lone output layer they may be cut.
+    Lists of hidden layers hold the nodes of the largest k. If only the output layer has lists, a sixteenth of that is
+    assumed, because ``_cut_to_budget`` shortens them.
     """
     mlp, budget = subject.mlp, TABLE_BYTES_SHARE * subject.mlp.nbytes
     layers = [mlp.layers[at].view for at in subject.activated]

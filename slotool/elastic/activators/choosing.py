@@ -1,5 +1,8 @@
-"""Which ranker: each candidate learns its lists, and of the best at a fixed k the one that reads least when k is chosen
-per input is taken."""
+"""Choose the ranker of an SLO-NN by the bytes that a query reads at the allowed loss.
+
+Every candidate learns its lists. Those that read little at a fixed k are completed, and the one that reads least with k
+chosen per input is kept.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,25 @@ from slotool.elastic.activators.grid_evaluation import evaluate_grid
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.tables import FULL, OperatingPoint
 
-# Candidates that read up to so many times what the best does at a fixed k are compared with k chosen per input: that
-# saves more for one than for another.
+# Candidates that read at most CLOSE times the bytes of the best at a fixed k are compared with k chosen per input too,
+# which saves more for some rankers than for others.
 CLOSE = 1.5
-# To take a node from the lists of several tables, each node once, takes as long as to read about so many bytes: some 5
-# to 10 ns more than from one list (tate-16k, 1,448 nodes: 16 µs by two tables, 1.5 µs by one).
+# Merging the lists of several tables, each node once, costs 5 to 10 ns per node more than reading one list (tate-16k,
+# 1,448 nodes: 16 µs with two tables, 1.5 µs with one): the time in which about this many bytes are read.
 MERGED_NODE_BYTES = 256
-# What a plan's time is extrapolated from: so many training examples, and this part of them.
+# A plan's build time is extrapolated from two builds: with TIMED_EXAMPLES training examples, and TIMED_PART of them.
 TIMED_EXAMPLES, TIMED_PART = 4_096, 0.25
 
 
 @dataclass(frozen=True)
 class RankerCandidate:
-    """What one ranker needs at the least k of the grid that is estimated to lose no more than allowed.
+    """The cost of one ranker, at the least k of the grid whose estimated loss is allowed.
 
-    ``point``: that k, or ``full``; ``nodes``: computed there in all activated layers; ``lookup_bytes``: read for the
-    keys, and what merging several tables' lists takes, as bytes; ``read_bytes``: both, the nodes as float32
-    rows; ``accuracy``: there, ``mean_accuracy``: over the grid, ``full_accuracy``: all on validation examples;
-    ``examples``: training examples it was built from.
-    ``chosen_bytes``: the mean over validation examples when k is chosen per input, None where that was not tried.
+    ``ranker``: its name. ``point``: key of that k, or ``full``. ``nodes``: computed there in all activated layers.
+    ``lookup_bytes``: bytes read for the keys, plus the cost of merging lists expressed as bytes. ``read_bytes``:
+    ``lookup_bytes`` and the float32 weights of ``nodes``. ``accuracy``, ``mean_accuracy``, ``full_accuracy``: estimated
+    validation accuracy at ``point``, averaged over the grid, and of the full network. ``examples``: number of training
+    examples. ``chosen_bytes``: mean bytes per validation example with k chosen per input; None if that was not tried.
     """
 
     ranker: str
@@ -60,6 +63,7 @@ class RankerCandidate:
 
     @classmethod
     def of(cls, subject: TableSubject, learnt: Learnt) -> RankerCandidate:
+        """The cost of ``learnt``, evaluated on the validation split of ``subject``."""
         results = evaluate_grid(subject.mlp, learnt.activators, learnt.shares, flat(subject.data.validation.x))
         accuracy = subject.accuracy(results)
         at = int((accuracy >= accuracy[-1] - learnt.allowed_loss).argmax())
@@ -85,7 +89,7 @@ class RankerCandidate:
         )
 
     def calibrated(self, model: SloNN) -> RankerCandidate:
-        """The same, with what ``model``, made of it, reads when k is chosen per input."""
+        """A copy with ``chosen_bytes`` of ``model``, the SLO-NN made with this ranker."""
         mean_k, layers = model.mean_k[model.measure], [model.mlp.layers[at] for at in model.activators]
         pairs = list(zip(model.activators.values(), layers, strict=True))
         rows = sum(layer.units * (layer.node_bytes + (_merged_bytes(a) if mean_k < 1 else 0)) for a, layer in pairs)
@@ -94,20 +98,22 @@ class RankerCandidate:
 
 
 def _merged_bytes(activator: Activator) -> int:
-    """What taking a node from the lists costs, as bytes read."""
+    """Cost of taking one node from the lists, expressed as bytes read."""
     return MERGED_NODE_BYTES if activator.ranker.tables > 1 else 0
 
 
 def choose(
     name: str, subject: TableSubject, rankers: Sequence[str], settings: TableSettings
 ) -> tuple[SloNN, list[RankerCandidate]]:
-    """The ranker that reads the fewest bytes per query at the allowed loss, built; and how all of them compare.
+    """Build the SLO-NN ``name`` with the best of ``rankers``, and return it with the costs of all of them.
 
-    First at a fixed k; those that come ``CLOSE`` to the best there, with k chosen per input. Of equals the one with the
-    higher mean validation accuracy. Every candidate learns from all training examples, because a sample misjudges
-    those with many buckets: of 16,384 of tibkat-words-196k's 73,741 examples ``clusters`` makes a quarter of the
-    buckets, whose lists miss labels, and loses to a hash that needs five times its nodes. What takes longest, the full
-    network's answers, is computed once for all of them. Same seed, same choice.
+    The best reads the fewest bytes per query at the allowed loss with k chosen per input; of equals it has the higher
+    mean validation accuracy. Rankers that are not ``CLOSE`` to the best at a fixed k are left out. The same seed gives
+    the same choice. Raises ``InputError`` as ``build`` does.
+
+    Every candidate learns from all training examples, because a sample misjudges rankers of many buckets: from 16,384
+    of the 73,741 examples of tibkat-words-196k ``clusters`` makes a quarter of the buckets and loses to a hash that
+    needs five times its nodes. The full network's outputs take longest and are computed once.
     """
     learnt = {ranker: learn(subject, ranker, settings) for ranker in rankers}
     candidates = [RankerCandidate.of(subject, learnt[ranker]) for ranker in rankers]
@@ -126,16 +132,17 @@ def choose(
 
 
 def steps(subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> int:
-    """How often ``choose`` calls its progress."""
+    """How often ``choose`` calls ``subject.progress``."""
     return subject.steps + len(rankers) * build_steps(subject, settings)
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What building would do, and about how long it would take on this machine as it is now.
+    """What a build would do, and its predicted time on this machine under its present load.
 
-    ``layers``: node counts of the activated layers by name; ``k``: the grid; ``examples``: of the training split;
-    ``most_table_bytes``: what tables may take.
+    ``layers``: number of nodes of each activated layer, by name. ``k``: the k grid. ``rankers``: those to be tried.
+    ``examples``: size of the training split. ``most_table_bytes``: upper limit of the tables' bytes. ``predicted_s``:
+    build time in seconds.
     """
 
     layers: dict[str, int]
@@ -147,7 +154,7 @@ class BuildPlan:
 
 
 def plan(subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> BuildPlan:
-    """The plan; its time is extrapolated, by a power of the number of examples, from choosing on two small samples."""
+    """Plan ``choose``. Two small builds are timed and extrapolated by a power law of the number of examples."""
     n = len(subject.data.train)
     most = min(n, TIMED_EXAMPLES) if n > 2 * TIMED_EXAMPLES else n // 2
     _time(subject, rankers[:1], settings, int(TIMED_PART * most))  # loads and compiles what it needs

@@ -1,4 +1,4 @@
-"""Confidence tables (slo-aware-neural-networks, §3.2): how close to the full answer k % will come on this input."""
+"""Confidence tables (slo-aware-neural-networks, §3.2): how close the answer at k % comes to the full network's."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import numpy as np
 from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
 from slotool.elastic.activators.importance import sum_by_key
 
-# Cross-entropy needs a probability even for a class that was dropped or has vanished.
+# Cross-entropy needs a probability above 0 for dropped classes too.
 MIN_PROBABILITY = 1e-6
-# So many average examples count in every bucket of a confidence table.
+# Every bucket of a confidence table counts this many average examples besides its own.
 PRIOR_EXAMPLES = 5.0
-# Tables learnt on held-out inputs are selected in so many parts, each by tables of the others.
+# Folds of the cross-validation of tables that are learnt on held-out inputs.
 FOLDS = 5
 DEFAULT_THRESHOLDS, MAX_THRESHOLDS = 32, 256
-# Levels may promise the same; so far apart, each still has an accuracy of its own.
+# Levels may promise the same accuracy; they are kept this far apart, so that each can be looked up.
 LEVELS_APART = 1e-12
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 [n, classes]; a −inf logit has probability 0."""
+    """Probabilities float64 [n, classes] of logits [n, classes]; a −inf logit has probability 0."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     probability: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
     return probability
 
 
 def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
-    """c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0, from two [n, classes]."""
+    """c(k, x) of Eq. 1 with cross-entropy as the distance: float64 [n], at most 0.
+
+    ``full_logits``, ``logits``: float [n, classes], of the full network and at k.
+    """
     probability = np.maximum(softmax(logits), MIN_PROBABILITY)
     closeness: np.ndarray = (softmax(full_logits) * np.log(probability)).sum(axis=1)
     return closeness
@@ -37,12 +40,11 @@ def closeness(full_logits: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class GridResults:
-    """The answers of each k of the grid to n inputs, and those of the full network.
+    """Answers of each k of the grid and, last, of the full network to n inputs.
 
-    ``labels``: int32 [n, shares + 1], the label that scored highest, last the full network's; ``closeness``: float
-    [n, shares], minus the cross-entropy to the full answer; ``closest``: float [n], that of the full answer to itself,
-    or where that was not computed of the largest k; ``probability``: float32 [n, shares + 1], what the full network's
-    softmax gives each of ``labels``.
+    ``labels``: int32 [n, shares + 1], the best label. ``closeness``: float [n, shares], minus the cross-entropy to the
+    full answer. ``closest``: float [n], the same of the full answer itself, or of the largest k if that was not
+    computed. ``probability``: float32 [n, shares + 1], the full network's softmax of each of ``labels``.
     """
 
     labels: np.ndarray
@@ -56,8 +58,11 @@ class GridResults:
 
 @dataclass(frozen=True)
 class CalibrationExamples:
-    """Inputs that confidence is learnt from: ``buckets`` int [n, tables], rows of the first activated layer's lists;
-    how each k answered them; ``correct``: bool [n, shares + 1], whether that was right, last the full network."""
+    """Inputs that confidence is learnt from.
+
+    ``buckets``: int [n, tables], rows of the first activated layer's lists. ``results``: the answers of each k.
+    ``correct``: bool [n, shares + 1], whether they are right, last the full network's.
+    """
 
     buckets: np.ndarray
     results: GridResults
@@ -68,13 +73,13 @@ class CalibrationExamples:
 
     @property
     def same_first(self) -> np.ndarray:
-        """float32 [n, shares]: 1 where k gives the full network's first label, else 0."""
+        """float32 [n, shares]: 1 where k gives the full network's best label, else 0."""
         same: np.ndarray = (self.results.labels[:, :-1] == self.results.labels[:, -1:]).astype(np.float32)
         return same
 
     @property
     def lost(self) -> np.ndarray:
-        """float32 [n, shares]: 1 where the full network is right and k says something else, else 0."""
+        """float32 [n, shares]: 1 where the full network is right and k gives another label, else 0."""
         lost: np.ndarray = (1.0 - self.same_first) * self.correct[:, -1:]
         return lost
 
@@ -89,12 +94,12 @@ class CalibrationExamples:
 
 @dataclass(frozen=True)
 class Measure:
-    """One way to estimate, from the buckets of an input, how close to the full answer each k comes.
+    """One way to estimate, from an input's buckets, how close to the full answer each k comes.
 
-    ``of``: c(k, x) of inputs, float [n, shares]; ``entries``: from its means per bucket [rows, shares], and the k grid,
-    to what the tables hold. ``prior`` as in ``ConfidenceTables.learn``. ``held_out``: learnt from validation inputs,
-    because a network is surer of those it was trained on than of any other. ``backed``: there are few of these, so a
-    bucket's average example is that of its training inputs, scaled to what all held-out inputs have on average.
+    ``of``: c(k, x), float [n, shares]. ``entries``: table entries from the means of c per bucket [rows, shares] and the
+    k grid. ``prior``: as in ``ConfidenceTables.learn``. ``held_out``: learn from validation inputs, because a network
+    is more confident on inputs it was trained on. ``backed``: use the means of training inputs, scaled to the mean of
+    the held-out ones, as the prior of each bucket, because held-out inputs are few.
     """
 
     name: str
@@ -112,9 +117,10 @@ class Measure:
         shares: Sequence[float],
         rng: np.random.Generator,
     ) -> tuple[ConfidenceTables, np.ndarray]:
-        """The tables, and ĉ(k, x) of the held-out inputs, float64 [n, shares], by tables that no input had a part in.
+        """The tables, and unbiased ĉ(k, x) of the held-out inputs: float64 [n, shares].
 
-        Of tables learnt on held-out inputs those are of the other ``FOLDS`` − 1 parts; all parts make the tables.
+        ``rows``: of the tables. ``rng`` assigns the folds. Where tables are learnt on held-out inputs, all of them make
+        the tables, and each input's ĉ comes from tables of the other ``FOLDS`` − 1 folds.
         """
         if not self.held_out:
             tables = self._learn(trained, rows, shares)
@@ -135,11 +141,11 @@ class Measure:
 
 
 def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """From the loss expected of each k to how little more nodes still save of it: float64 [rows, shares], at most 0.
+    """Minus the greatest rate at which more nodes reduce the expected loss: float64 [rows, shares], at most 0.
 
-    Minus the greatest rate, loss per share of nodes, at which any larger k (in the end all nodes, which lose nothing)
-    does better. Taking the least k at which that is no less than −λ minimises nodes + loss / λ over all inputs:
-    nodes go where they save most, while a threshold on the loss itself spends them on inputs that stay wrong.
+    ``lost``: expected loss of each k, float [rows, shares]. The rate is loss saved per additional share of nodes, over
+    all larger k and the full network, which loses nothing. Taking the least k whose entry is at least −λ minimises
+    nodes + loss / λ over all inputs. A threshold on the loss itself would spend nodes on inputs that stay wrong.
     """
     costs = np.append(np.asarray(shares, dtype=np.float64), 1.0)
     reached = np.concatenate([lost, np.zeros((len(lost), 1))], axis=1)
@@ -150,8 +156,8 @@ def rates(lost: np.ndarray, shares: Sequence[float]) -> np.ndarray:
     return found
 
 
-# Of these, build keeps the one that saves most on validation data. The first is the paper's; the last cannot tell
-# inputs apart, so what is chosen per input never does worse there than a k fixed beforehand.
+# ``select_measure`` keeps the one that saves most on validation data. The first is the paper's. The last gives every
+# input the same estimate, so that k chosen per input is never worse there than a fixed k.
 MEASURES = (
     Measure("cross-entropy", lambda examples: examples.results.closeness, held_out=False),
     Measure("cross-entropy, held out", lambda examples: examples.results.closeness),
@@ -164,9 +170,9 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class ConfidenceTables:
-    """Mean confidence per bucket of the first activated layer's hash (Eq. 4, arithmetic mean).
+    """Mean confidence per bucket of the first activated layer (Eq. 4, arithmetic mean).
 
-    ``means``: float32 [rows, shares], rows as in that layer's ``NodeLists`` (row 0: all inputs).
+    ``means``: float32 [rows, shares]; rows are those of the layer's ``NodeLists``, row 0 the mean over all inputs.
     """
 
     means: np.ndarray
@@ -180,12 +186,11 @@ class ConfidenceTables:
         prior: float = PRIOR_EXAMPLES,
         backing: np.ndarray | None = None,
     ) -> ConfidenceTables:
-        """From rows int [n, tables] and c(k, x) float [n, shares] of training inputs.
+        """Learn from ``buckets`` int [n, tables], which are rows, and ``confidences`` c(k, x) float [n, shares].
 
-        Every bucket counts ``prior`` average examples besides its own: a thin one must not promise the extreme.
-        An infinite ``prior`` gives all buckets the mean over all inputs. ``backing``: float [rows, shares], the same
-        means of other inputs, row 0 over them all; then a bucket's average example is its own there, scaled so that
-        row 0 becomes the mean here.
+        ``prior``: number of average examples that every bucket counts besides its own, against extreme means of buckets
+        with few inputs; infinite: every bucket gets the mean over all inputs. ``backing``: means of other inputs, float
+        [rows, shares]; then a bucket's average example is its entry there, scaled so that row 0 becomes the mean here.
         """
         mean = confidences.mean(axis=0, dtype=np.float64)
         if np.isinf(prior):
@@ -201,22 +206,22 @@ class ConfidenceTables:
         return cls(means.astype(np.float32))
 
     def estimate(self, buckets: np.ndarray) -> np.ndarray:
-        """ĉ(k, x), float64 [n, shares]: mean over the tables, for rows int [n, tables]."""
+        """ĉ(k, x): float64 [n, shares], the mean over tables of the rows ``buckets`` int [n, tables]."""
         means: np.ndarray = self.means[buckets].mean(axis=1, dtype=np.float64)
         return means
 
 
 @dataclass(frozen=True)
 class ThresholdCalibration:
-    """Threshold t ↔ accuracy a_t, measured on held-out data.
+    """Confidence thresholds t with the accuracy a_t that each reaches, measured on held-out data.
 
-    ``thresholds``: float64 [levels], ascending, the first −inf; ``accuracy``: float64 [levels], a_t when every input
-    is answered at its least k with ĉ(k, x) ≥ t (in full when there is none), never falling with t; the last level
-    answers every input in full.
-    ``by_point``: float64 [shares + 1], the same of each k for all inputs, the last that of the full network.
-    These are estimates. What is promised, with ``stated`` confidence unless another is asked for, follows from
-    ``evidence`` of the levels and ``evidence_by_point``; None: of tables built before there was any, which promise no
-    k but all nodes. ``estimates``: the ĉ(k, x) that all was counted with, known only where it was counted.
+    ``thresholds``: float64 [levels], ascending, from −inf to one at which every input is answered in full.
+    ``accuracy``: float64 [levels], estimated accuracy a_t if every input is answered at its least k with ĉ(k, x) ≥ t,
+    or in full if there is none; it never falls with t. ``by_point``: float64 [shares + 1], estimated accuracy of each
+    fixed k and, last, of the full network.
+    Promises are not made from these estimates but from ``evidence`` of the levels and ``evidence_by_point`` of the
+    fixed k, with ``stated`` confidence unless a call says another. None: tables of an older version, which promise only
+    the full network. ``estimates``: the ĉ(k, x) float64 [n, shares] of the counted examples; None in loaded tables.
     """
 
     thresholds: np.ndarray
@@ -235,11 +240,12 @@ class ThresholdCalibration:
         levels: int = DEFAULT_THRESHOLDS,
         expected: np.ndarray | None = None,
     ) -> ThresholdCalibration:
-        """From ĉ(k, x) float [n, shares] and correct answers bool [n, shares + 1], the last those of the full network.
+        """Calibrate from ``estimates`` ĉ(k, x) float [n, shares] and whether answers are ``correct`` [n, shares + 1].
 
-        Where a_t falls again for a higher t, the lower value counts for both: an estimate must not promise more than
-        a stricter one keeps. ``expected``: float [n, shares + 1], the chance that each is correct; then of what is
-        counted and what is expected the lower is promised.
+        ``correct``: bool, or probabilities, from which no evidence is counted; last the full network's. ``levels``:
+        number of thresholds, at quantiles of the estimates. ``expected``: float [n, shares + 1], model-based
+        probability that each answer is correct; then the lower of the observed and the expected accuracy is kept.
+        Where a_t falls for a higher t, the lower value counts for both.
         """
         values = np.unique(np.quantile(estimates, np.linspace(0, 1, levels), method="nearest"))
         # The last above every estimate: a next greater number might be one that the processor takes for zero.
@@ -255,7 +261,7 @@ class ThresholdCalibration:
         return found.counted(correct) if correct.dtype == bool else found
 
     def counted(self, correct: np.ndarray) -> ThresholdCalibration:
-        """The same with the evidence of ``correct``, bool [n, shares + 1], for the inputs of ``estimates``."""
+        """A copy with evidence counted from ``correct`` bool [n, shares + 1], for the inputs of ``estimates``."""
         assert self.estimates is not None
         levels = [min_share(self.estimates, t) for t in self.thresholds]
         points = [np.full(len(correct), at) for at in range(correct.shape[1])]
@@ -266,7 +272,7 @@ class ThresholdCalibration:
         )
 
     def promised(self, confidence: float | None = None) -> np.ndarray:
-        """float64 [levels], ascending: the full network's accuracy less what each level may lose."""
+        """Promised accuracy of each level, float64 [levels], ascending: the full network's less the level's bound."""
         full, levels = float(self.by_point[-1]), len(self.thresholds)
         lost = self.bounds(confidence)
         kept = full - lost - LEVELS_APART * np.arange(levels)[::-1]
@@ -274,28 +280,28 @@ class ThresholdCalibration:
         return kept
 
     def bounds(self, confidence: float | None = None) -> np.ndarray:
-        """float64 [levels]: the loss (0.003: 0.3 points) that each keeps with ``confidence``; 1: none known."""
+        """Upper bound on each level's loss with ``confidence``: float64 [levels]; 0.003: 0.3 points, 1: no bound."""
         return _bounds(self.evidence, len(self.thresholds), self.stated if confidence is None else confidence)
 
     def bounds_by_point(self, confidence: float | None = None) -> np.ndarray:
-        """float64 [shares + 1]: the same of each k for all inputs."""
+        """The same for each fixed k and, last, the full network: float64 [shares + 1]."""
         return _bounds(self.evidence_by_point, len(self.by_point), self.stated if confidence is None else confidence)
 
     def expected(self, estimates: np.ndarray) -> np.ndarray:
-        """a of ĉ(k, x), float64 [n, shares + 1]; the full network expects its held-out accuracy."""
+        """Expected accuracy of ``estimates`` ĉ(k, x) [n, shares]: float64 [n, shares + 1], last the full network's."""
         level = np.searchsorted(self.thresholds, estimates, side="right") - 1
         full = np.full((len(estimates), 1), self.by_point[-1])
         return np.concatenate([self.accuracy[level], full], axis=1)
 
     def threshold(self, accuracy: float) -> float | None:
-        """The least t with a_t ≥ ``accuracy``, by what is estimated; None when not even the full network reaches it."""
+        """The least t whose estimated a_t is at least ``accuracy``; None if the full network does not reach it."""
         level = int(np.searchsorted(self.accuracy, accuracy))
         return float(self.thresholds[level]) if level < len(self.accuracy) else None
 
     def with_full(self, accuracy: float, lost: int = 0, gained: int = 0) -> ThresholdCalibration:
-        """The same where all nodes give another ``accuracy``; no k is promised more.
+        """A copy for a full network of another ``accuracy``, such as one of int8 weights; no k is promised more.
 
-        ``lost`` and ``gained``: how often the plain network alone was right, and what answers now.
+        ``lost``, ``gained``: number of examples on which only the original, or only the other network is right.
         """
         kept = np.append(np.minimum(self.accuracy[:-1], accuracy), accuracy)
         found = replace(self, accuracy=kept, by_point=np.append(self.by_point[:-1], accuracy))
@@ -306,7 +312,7 @@ class ThresholdCalibration:
 
     @property
     def unproven(self) -> ThresholdCalibration:
-        """The same estimates, with no evidence for a promise."""
+        """A copy without evidence, which promises only the full network."""
         return replace(self, evidence=None, evidence_by_point=None, estimates=None)
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -319,7 +325,7 @@ class ThresholdCalibration:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> ThresholdCalibration:
-        """From ``tensors``, of old tables too. Raises ``ValueError`` for counts that cannot be."""
+        """From ``tensors``, also those of older versions. Raises ``ValueError`` for impossible counts."""
         estimated = cls(tensors["thresholds"], tensors["accuracy"], tensors["by_point"])
         if "promise" not in tensors:
             return estimated
@@ -334,7 +340,7 @@ class ThresholdCalibration:
 
     @staticmethod
     def largest_nbytes(shares: int, levels: int = DEFAULT_THRESHOLDS) -> int:
-        """What the calibration of that many shares takes at most: numbers of 8 bytes, and counts of two times 4."""
+        """The most bytes that a calibration takes: float64 numbers, and pairs of int32 counts."""
         return 8 * (3 * (levels + 2) + 2 * (shares + 1) + 2)
 
     @property
@@ -349,12 +355,12 @@ def _bounds(evidence: DiscordantPairs | None, ways: int, confidence: float) -> n
 
 
 def min_share(estimates: np.ndarray, threshold: float) -> np.ndarray:
-    """int64 [n]: index of the least share with ĉ ≥ threshold, or the number of shares (full) when there is none."""
+    """int64 [n]: index of the least share with ĉ ≥ ``threshold``; the number of shares (full network) if none has."""
     enough = estimates >= threshold
     chosen: np.ndarray = np.where(enough.any(axis=1), enough.argmax(axis=1), enough.shape[1])
     return chosen
 
 
 def mean_share(shares: Sequence[float], chosen: np.ndarray) -> float:
-    """Mean k of chosen points, counting the full one as 1."""
+    """Mean k of the points ``chosen`` int [n]; the full network counts as 1."""
     return float(np.append(shares, 1.0)[chosen].mean())

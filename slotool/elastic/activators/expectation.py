@@ -1,10 +1,10 @@
-"""How often a first label is right, estimated from its probability: a model-based estimate of what a smaller k loses.
+"""Model-based estimate of the accuracy of each k: the probability that its best label is right.
 
-Of the inputs that a smaller k answers otherwise than the full network, few are held out, and whether the full network
-was right on these few is mostly chance: the loss counted is off by more than what is allowed, and the best of many
-thresholds is the luckiest. The network's own softmax, made true by held-out labels, says how much is lost on each with
-less chance in it. Not alone: where a label is rare the full network is right more often than its softmax says
-(tibkat-35k: counted 0.43 points where 0.25 are expected, and test inputs bear out the former). The higher loss counts.
+Few held-out inputs are answered differently at a smaller k, and whether the full network is right on these few is
+mostly chance. The observed loss is therefore off by more than the allowed loss, and the best of many thresholds is the
+luckiest. The network's softmax, calibrated on held-out labels, has less variance. It is biased for rare labels, on
+which the full network is right more often than its softmax says (tibkat-35k: 0.43 points observed, 0.25 expected; the
+test split confirms the former). So the higher of both losses counts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from slotool.elastic.activators.confidence import GridResults
 
 @dataclass(frozen=True)
 class Expectation:
-    """Two isotonic regressions of being right on the full softmax's probability of the label: of labels that are
-    ``first`` there, and of ``others``, which a smaller k put in their place."""
+    """Two isotonic regressions from the full network's softmax of a label to the probability that it is right:
+    ``first`` for the full network's best labels, ``others`` for labels that a smaller k gives in their place."""
 
     first: Any
     others: Any
 
     @classmethod
     def learn(cls, results: GridResults, correct: np.ndarray) -> Expectation:
-        """From n inputs and ``correct`` bool [n, shares + 1]; a label that several k give an input counts once."""
+        """Fit to ``results`` and ``correct`` bool [n, shares + 1]. A label that several k give an input counts once."""
         labels, probability = results.labels, results.probability
         new = labels[:, :-1] != labels[:, -1:]
         new[:, 1:] &= labels[:, 1:-1] != labels[:, :-2]
@@ -35,8 +35,8 @@ class Expectation:
         return cls(first, _isotonic(probability[:, :-1][new], correct[:, :-1][new]) if new.any() else first)
 
     def of(self, results: GridResults) -> np.ndarray:
-        """float64 [n, shares + 1]: the chance that each label is right. Its mean over the inputs learnt from is, for
-        the full network, the share that was right."""
+        """float64 [n, shares + 1]: probability that each label is right. Over the inputs of ``learn`` its mean for the
+        full network is the observed accuracy."""
         expected = np.repeat(self.first.predict(results.probability[:, -1])[:, None], results.labels.shape[1], axis=1)
         other = results.labels != results.labels[:, -1:]
         if other.any():

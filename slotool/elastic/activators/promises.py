@@ -1,4 +1,4 @@
-"""What an SLO-NN promises at an allowed loss: which k to use and how much it may lose (see ``evidence``)."""
+"""The k to use for an allowed loss of accuracy, with the loss that is guaranteed (see ``evidence``)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slotool.elastic.activators.slo_nn import SloNN
 
 @dataclass(frozen=True)
 class Promise:
-    """What a model promises at an allowed loss, a share of answers, with ``confidence``, by ``examples`` held-out ones.
+    """What a model guarantees at ``allowed_loss``, a share of answers, with ``confidence`` between 0 and 1.
 
-    ``point``: the least k for all inputs, which loses ``point_loss`` at most; ``target``: the accuracy target at which
-    k is chosen per input, which loses ``target_loss`` at most. ``saves`` and ``target_saves``: whether either is
-    less than all nodes. ``examples_needed``: about how many held-out examples would promise the loss for fewer than all
-    nodes, None where they do or where no number would; ``examples``: 0 for tables built before any were counted.
+    ``examples``: number of held-out examples; 0 for tables of an older version, without evidence. ``point``: key of the
+    least fixed k; it loses at most ``point_loss``. ``target``: accuracy target for k chosen per input; it loses at
+    most ``target_loss``. ``saves``, ``target_saves``: whether they compute fewer than all nodes. ``examples_needed``:
+    about how many held-out examples would guarantee the loss below all nodes; None if these do, or no number would.
     """
 
     allowed_loss: float
@@ -30,6 +30,8 @@ class Promise:
 
     @classmethod
     def of(cls, model: SloNN, loss: float, confidence: float | None = None) -> Promise:
+        """Of ``model`` at an allowed ``loss``; ``confidence`` None: as stated when its tables were built. Raises
+        ``InputError`` for values out of range."""
         calibration, point = model.calibration, model.fixed_for(loss, confidence)
         stated = calibration.stated if confidence is None else confidence
         levels = calibration.bounds(confidence) <= loss
@@ -54,7 +56,7 @@ class Promise:
 
     @property
     def sentences(self) -> list[str]:
-        """For a person: what to use, and what it may lose."""
+        """Sentences for a user: what to use, and what it may lose."""
         if not self.examples:
             return [
                 "use all nodes: these tables hold no evidence for a promise; build them again (slotool build-tables)"

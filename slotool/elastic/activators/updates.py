@@ -1,4 +1,4 @@
-"""Tables that follow their inputs: lists and confidences learnt anew from what is served, old evidence forgotten."""
+"""Update the tables of an SLO-NN from served inputs, so that they follow a shift of the inputs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from slotool.elastic.activators.importance import MIN_IN_BUCKET, NodeLists, Node
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 
-# What a list that was built counts as at first: so many examples of its bucket.
+# A list of the given model counts as this many examples of its bucket.
 REMEMBERED_EXAMPLES = 2 * MIN_IN_BUCKET
 HALF_LIFE = 4_096
-# Half of what is observed is counted, and that must be enough for a calibration.
+# ``observe`` counts every other input, and those of a half-life must be enough for a calibration.
 MIN_HALF_LIFE = 2 * MIN_VALIDATION_EXAMPLES
 
 
 class TableUpdates:
-    """Takes in served inputs, in idle time, and makes tables of no more bytes that fit them.
+    """Collects served inputs and builds tables for them that take no more bytes. Weights and rankers stay.
 
-    What moves the ranked lists has no part in confidences, calibration and promises, and the other way round:
-    ``observe`` gives every other input to either, ``rank`` and ``count`` take inputs for one of them alone. After
-    ``half_life`` further inputs an input counts half as much in the lists; all else is of the last ``half_life``. A
-    bucket that became thin gives its list to one that filled. Rankers stay. Not thread-safe. Raises ``InputError`` for
-    a half-life below what a calibration needs.
+    An input updates either the ranked lists, or confidence, calibration and promises, never both: ``observe``
+    alternates, ``rank`` and ``count`` take inputs for one of the two. In the lists an input's weight halves after
+    ``half_life`` further inputs. Confidence, calibration and promises use the last ``half_life`` inputs only. A bucket
+    that no longer has enough inputs loses its list to one that has. Not thread-safe.
+    Raises ``InputError`` for a half-life below ``MIN_HALF_LIFE``.
     """
 
     def __init__(self, model: SloNN, half_life: int = HALF_LIFE):
@@ -53,10 +53,10 @@ class TableUpdates:
         self._observed = 0
 
     def observe(self, x: Any, y: Any = None) -> None:
-        """Take in a batch: float32 [n, *input_shape] or CSR; ``y``: its classes or label sets, if they are known.
+        """Add a batch: ``x`` float32 [n, *input_shape] or CSR; ``y``: classes int [n] or ``LabelSets``, if known.
 
-        The full activations are computed here. Every other input moves the lists, the others are counted: show none
-        twice. Raises ``InputError`` for NaN or infinite values, and when labels come with some batches only.
+        Every other input updates the lists, the others are counted; do not pass an input twice. The full network is
+        evaluated here. Raises ``InputError`` for NaN or infinite values, and when only some batches have labels.
         """
         inputs = self._checked(x, y)
         counted = (self._observed + np.arange(inputs.shape[0])) % 2 == 1
@@ -65,14 +65,16 @@ class TableUpdates:
         self._count(inputs[counted], _taken(y, counted), inputs.shape[0])
 
     def rank(self, x: Any) -> None:
-        """As ``observe``, for the lists alone."""
+        """Add a batch that updates the lists only; see ``observe``."""
         inputs = flat(x)
         _require_finite(inputs)
         self._rank(inputs, inputs.shape[0])
 
     def count(self, x: Any, y: Any = None) -> None:
-        """As ``observe``, for confidences, calibration and promises alone: inputs that moved no list, nor trained the
-        network."""
+        """Add a batch that updates confidence, calibration and promises only; see ``observe``.
+
+        Its inputs must not have updated the lists, nor trained the network.
+        """
         inputs = self._checked(x, y)
         self._count(inputs, y, inputs.shape[0])
 
@@ -84,7 +86,7 @@ class TableUpdates:
         return inputs
 
     def _rank(self, inputs: Any, of: int) -> None:
-        """``of``: how many inputs they stand for."""
+        """``of``: number of served inputs that these represent."""
         faded = 0.5 ** (of / self.half_life)
         for at, scores in self._scores.items():
             scores.fade(faded)
@@ -105,12 +107,12 @@ class TableUpdates:
             self._recent.pop(0)
 
     def updated(self) -> SloNN:
-        """The model with tables of what was observed. Raises ``InputError`` when that is too little to calibrate by.
+        """The model with updated tables. Raises ``InputError`` when too few inputs were counted for a calibration.
 
-        Without labels an input counts as answered rightly where it is answered as in full, and every answer that
-        differs counts as a right one lost, against the accuracy that the full network had: a promise too low, never
-        too high. What is promised was counted on inputs that had no part in the lists, as by ``build``; it holds for
-        inputs that keep coming as those of the last half-life did.
+        Without labels an answer counts as right where it equals the full network's, so every difference counts as a
+        loss, and accuracy is relative to the accuracy that the full network had: promises are too low, never too high.
+        As by ``build``, promises are counted on inputs that did not update the lists. They hold while inputs stay like
+        those of the last half-life.
         """
         model, counted = self.model, sum(part.shape[0] for part, _, _ in self._recent)
         if counted < MIN_VALIDATION_EXAMPLES:
@@ -127,7 +129,7 @@ class TableUpdates:
         return model.with_tables(activators, *self._confidence(activators))
 
     def _activations(self, at: int, inputs: Any) -> Any:
-        """What the nodes of layer ``at`` are ranked by, as in building."""
+        """Scores that rank the nodes of layer ``at``, as ``TableSubject.activations`` has them."""
         mlp = self.model.mlp
         if at < len(mlp.layers) - 1:
             return activity(mlp, inputs, at)
@@ -139,7 +141,7 @@ class TableUpdates:
         results = (np.concatenate([getattr(part.results, of.name) for part in parts]) for of in fields(GridResults))
         buckets, correct = (np.concatenate([getattr(part, of) for part in parts]) for of in ("buckets", "correct"))
         examples = CalibrationExamples(buckets, GridResults(*results), correct)
-        # Inputs that back their own buckets would have a part in their own estimates.
+        # Backing means of the same inputs would leak into their own estimates.
         measure = replace(next(m for m in MEASURES if m.name == model.measure), held_out=True, backed=False)
         rows = activators[first].lists.rows
         confidence, estimates = measure.fit(examples, examples, rows, model.shares, np.random.default_rng(0))
@@ -154,9 +156,9 @@ class TableUpdates:
         return confidence, replace(found, accuracy=found.accuracy - unknown, by_point=found.by_point - unknown)
 
     def _as_served(self, found: ThresholdCalibration, plain: np.ndarray) -> ThresholdCalibration:
-        """Where all layers are int8 at 100 %, that is what answers, and no more may be promised than it keeps.
+        """``found`` with the accuracy of the int8 network, if that answers at 100 %.
 
-        ``plain``: bool [n], where the network is right in float32.
+        ``plain``: bool [n], where the float32 network is right.
         """
         model = self.model
         if not model.all_int8:
@@ -191,10 +193,10 @@ def _require_finite(inputs: Any) -> None:
 
 
 class _Fading:
-    """Sums of activations per bucket that fade; at first they are what the lists remember of theirs.
+    """Sums of activations per bucket, with exponential decay.
 
-    Of a list only the order is known: place p counts 1 / (p + 1), all places together ``REMEMBERED_EXAMPLES`` average
-    examples.
+    They start from the model's lists. A list keeps only an order, so place p counts 1 / (p + 1), scaled so that all
+    places together count as ``REMEMBERED_EXAMPLES`` average examples.
     """
 
     def __init__(self, activator: Activator):
@@ -219,7 +221,7 @@ class _Fading:
     def add(self, keys: np.ndarray, activations: Any) -> None:
         """``keys``: int [n, tables]; ``activations``: float [n, units], an array or CSR."""
         if not self._scaled:
-            # An average example's activations, all together, are what the remembered ones are measured in.
+            # The sums of the given lists are in units of an average example's total activation.
             average = float(activations.sum()) / max(1, len(keys))
             self._sums, self._scaled = [sums * average for sums in self._sums], True
             self._order = self._order * (average * 1e-6)
@@ -229,7 +231,7 @@ class _Fading:
             self._counts[table] += np.bincount(column, minlength=self._counts.shape[1])
 
     def lists(self, before: NodeLists) -> NodeLists:
-        """As many lists as ``before`` at most, as long as those, for the fullest buckets."""
+        """Lists for the fullest buckets: at most as many as in ``before``, and as long."""
         tables, buckets = self._counts.shape
         scores = NodeScores(tables, buckets, self._units)
         fullest = np.argsort(-self._counts.ravel(), kind="stable")[: before.rows - 1]
@@ -237,6 +239,6 @@ class _Fading:
         kept[fullest] = True
         scores.counts = np.where(kept.reshape(self._counts.shape), self._counts, 0.0)
         scores.sums = self._sums
-        # Nodes that nothing has woken since stay in the order they had.
+        # Nodes without any activation since keep their order.
         scores.elsewhere = self._order
         return NodeLists.rank(scores, before.lists.shape[1])
