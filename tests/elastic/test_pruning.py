@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from activator_subjects import digits, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from slotool.artifacts import open_artifact
-from slotool.data import Dataset, load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.pruning import measure, prune, remove, steps
 from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.family import Family, Version
-from slotool.elastic.training import mlp as mlp_graph
-from slotool.elastic.training import train_version
+from slotool.elastic.family import Family
 from slotool.errors import InputError
-
-
-@lru_cache(maxsize=1)
-def digits() -> Dataset:
-    return load_dataset("digits")
-
-
-@lru_cache(maxsize=1)
-def trained() -> Version:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small a network that a second thread only waits
-    try:
-        return train_version("mlp", mlp_graph(digits(), (48, 32)), digits(), epochs=12)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def with_dead(mlp: MLP, counts: tuple[int, int], seed: int) -> MLP:
@@ -59,7 +40,7 @@ def with_dead(mlp: MLP, counts: tuple[int, int], seed: int) -> MLP:
 @given(counts=st.tuples(st.integers(0, 5), st.integers(0, 5)), seed=st.integers(0, 1_000))
 @settings(max_examples=10, deadline=None)
 def test_units_that_never_fire_go_and_no_answer_changes(counts: tuple[int, int], seed: int) -> None:
-    own = trained().mlp
+    own = trained(48, 32).mlp
     padded = with_dead(own, counts, seed)
     x = digits().train.x.reshape(len(digits().train), -1)
     usages = measure(padded, x)
@@ -71,15 +52,15 @@ def test_units_that_never_fire_go_and_no_answer_changes(counts: tuple[int, int],
 
 def test_usage_is_of_the_outputs_and_the_same_of_sparse_inputs() -> None:
     x = digits().train.x.reshape(len(digits().train), -1)
-    hidden = np.maximum(trained().mlp.layers[0].pre_activations(x), 0)
-    for usage in (measure(trained().mlp, x)[0], measure(trained().mlp, csr_matrix(x))[0]):
+    hidden = np.maximum(trained(48, 32).mlp.layers[0].pre_activations(x), 0)
+    for usage in (measure(trained(48, 32).mlp, x)[0], measure(trained(48, 32).mlp, csr_matrix(x))[0]):
         np.testing.assert_allclose(usage.mean, hidden.mean(axis=0), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(usage.std, hidden.std(axis=0), rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(usage.largest, hidden.max(axis=0), rtol=1e-5)
 
 
 def test_a_unit_that_is_always_the_same_becomes_a_bias() -> None:
-    own = trained().mlp
+    own = trained(48, 32).mlp
     first, second = own.layers[:2]
     bias = np.append(first.bias, np.float32(3.0))
     constant = DenseLayer("first", np.vstack([first.weights, 0 * first.weights[:1]]), bias)
@@ -92,7 +73,7 @@ def test_a_unit_that_is_always_the_same_becomes_a_bias() -> None:
 
 
 def test_more_may_go_when_more_may_be_lost_and_the_promise_holds() -> None:
-    padded = with_dead(trained().mlp, (4, 3), 0)
+    padded = with_dead(trained(48, 32).mlp, (4, 3), 0)
     kept = []
     for loss in (0.0, 0.05, 0.2):
         calls: list[None] = []
@@ -111,13 +92,13 @@ def test_more_may_go_when_more_may_be_lost_and_the_promise_holds() -> None:
 
 
 def test_each_layer_keeps_a_unit_even_when_all_may_be_lost() -> None:
-    assert prune(trained().mlp, digits(), 1.0).kept == (1, 1)
+    assert prune(trained(48, 32).mlp, digits(), 1.0).kept == (1, 1)
     with pytest.raises(InputError, match=r"between 0 and 1, not -0\.1"):
-        prune(trained().mlp, digits(), -0.1)
+        prune(trained(48, 32).mlp, digits(), -0.1)
 
 
 def test_build_tables_prunes_first_and_says_what_it_cost(slotool: Callable[..., Any], tmp_path: Path) -> None:
-    Family("mlp", [trained()]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
+    Family("mlp", [trained(48, 32)]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)
     command = ["build-tables", tmp_path / "mlp", "-o", tmp_path / "slo-nn", "--ranker", "clusters", "--k", "0.5"]
     done = slotool(*command, "--prune", "--prune-loss", "0.05")
     assert done.exit_code == 0, done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from activator_subjects import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
@@ -33,8 +33,6 @@ from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from slotool.elastic.family import Family, Version
-from slotool.elastic.training import mlp as mlp_graph
-from slotool.elastic.training import train_version
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance
 
@@ -104,13 +102,7 @@ def test_what_cannot_be_rounded_is_refused(bad: float) -> None:
 def built() -> SloNN:
     """A network of digits, its tables, all layers in int8 at 100 %."""
     data = load_dataset("digits")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small a network that a second thread only waits
-    try:
-        version = train_version("mlp", mlp_graph(data, (48, 32)), data, epochs=12)
-    finally:
-        torch.set_num_threads(threads)
-    model = build("slo-nn", TableSubject(version.mlp, data), "clusters", TableSettings((0.25, 0.5, 0.75)))
+    model = build("slo-nn", TableSubject(trained(48, 32).mlp, data), "clusters", TableSettings((0.25, 0.5, 0.75)))
     assert with_weight_dtype(model, data) is model  # too small to be worth it by itself
     quantized = with_weight_dtype(model, data, "int8")
     assert quantized.all_int8

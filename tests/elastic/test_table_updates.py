@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from activator_subjects import trained
 
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
@@ -18,23 +18,11 @@ from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
-from slotool.elastic.family import Version
-from slotool.elastic.training import mlp, train_version
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
 
 Slotool = Callable[..., Any]
 SHARES = (0.2, 0.4)
-
-
-@lru_cache(maxsize=1)
-def trained() -> Version:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return train_version("mlp", mlp(load_dataset("digits")), load_dataset("digits"), epochs=15)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def only(data: Dataset, digits: range) -> Dataset:
