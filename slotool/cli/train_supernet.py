@@ -67,8 +67,9 @@ def train_supernet(
     from slotool.data import load_dataset
     from slotool.elastic.supernets.choosing import chosen_by_flops
     from slotool.elastic.supernets.networks import resnet_for, transformer_for
-    from slotool.elastic.supernets.training import Training, default_epochs, train
+    from slotool.elastic.supernets.training import MIN_EPOCHS, Training, train
     from slotool.elastic.supernets.wrapping import wrap
+    from slotool.elastic.training import default_epochs
 
     if network not in NETWORKS:
         raise typer.BadParameter(f"{network!r} is neither resnet nor transformer", param_hint="--network")
@@ -78,7 +79,7 @@ def train_supernet(
     graph = resnet_for(dataset) if network == "resnet" else transformer_for(dataset)
     shares = {"expand": expand, "heads": heads, "width": width or ("0.5,0.75,1" if network == "resnet" else "1")}
     space = wrap(graph, drop=drop, **{name: parse_numbers(text, f"--{name}") for name, text in shares.items()})
-    training = Training(epochs=epochs or default_epochs(dataset), rule=rule, drawn=drawn, seed=seed)
+    training = Training(epochs=epochs or default_epochs(dataset, MIN_EPOCHS), rule=rule, drawn=drawn, seed=seed)
     where = _device(device)
     checkpoint = out.with_name(f".{out.name}.training")
     with output.progress(f"training on {dataset.name}", total=training.epochs) as progress:

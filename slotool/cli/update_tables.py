@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slotool.cli.options import Force, Json, Out
+
+if TYPE_CHECKING:
+    from slotool.cli.output import Output
+    from slotool.elastic.activators.slo_nn import SloNN
 
 BATCH = 256
 
@@ -36,8 +40,7 @@ def update_tables(
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli.output import Output, table
-    from slotool.elastic.activators import assessment
+    from slotool.cli.output import Output
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.updates import TableUpdates
     from slotool.elastic.queries import dataset_of
@@ -52,36 +55,46 @@ def update_tables(
             f"{model.name} takes inputs {model.input_shape} and knows {model.classes} classes, but {dataset.name} has "
             f"{dataset.input_shape} and {dataset.classes}"
         )
-    output, train = Output(as_json=json), dataset.train
-    updates = TableUpdates(model, half_life)
-    ranked, counted = (range(0, len(split), BATCH) for split in (train, dataset.validation))
+    output, updates = Output(as_json=json), TableUpdates(model, half_life)
+    ranked, counted = (range(0, len(split), BATCH) for split in (dataset.train, dataset.validation))
     with output.progress(f"following {dataset.name}", total=len(ranked) + len(counted)) as progress:
         for start in ranked:
-            updates.rank(_batch(train, start)[0])
+            updates.rank(_batch(dataset.train, start)[0])
             progress.advance()
         for start in counted:
             updates.count(*_batch(dataset.validation, start))
             progress.advance()
     now = updates.updated()
-    evidence = now.calibration.evidence_by_point
-    examples = evidence.examples if evidence else 0
     config = {**opened.manifest["config"], "data": getattr(dataset, "source", dataset.name), "half_life": half_life}
     now.save(out, config=config, seed=opened.manifest.get("seed") or 0, parents=(opened,), force=force)
-    before, after = (
-        assessment.PointPredictions.of(m, dataset.test).correct.mean(axis=0).tolist() for m in (model, now)
-    )
+    _report(output, model, now, dataset, out)
+
+
+def _report(output: Output, model: SloNN, now: SloNN, dataset: Any, out: Path) -> None:
+    from slotool.cli.output import table
+    from slotool.elastic.activators.assessment import PointPredictions
+
+    evidence, test = now.calibration.evidence_by_point, dataset.test
+    examples = evidence.examples if evidence else 0
+    before, after = (PointPredictions.of(m, test).correct.mean(axis=0).tolist() for m in (model, now))
     rows = [
         {"point": point.key, "before": was, "after": is_now}
         for point, was, is_now in zip(model.points, before, after, strict=True)
     ]
-    document = {"artifact": str(out), "data": dataset.name, "examples": len(dataset.test), "observed": len(train)}
+    document = {
+        "artifact": str(out),
+        "data": dataset.name,
+        "examples": len(test),
+        "observed": len(dataset.train),
+        "promised_by": examples,
+        "points": rows,
+    }
     promised = f"promises are counted on {examples:,} validation examples, none of which moved a list"
     shown = table(
-        f"{model.name} after {len(train):,} inputs: accuracy on {len(dataset.test):,} test examples of {dataset.name}",
+        f"{model.name} after {len(dataset.train):,} inputs: accuracy on {len(test):,} test examples of {dataset.name}",
         ["point", "before", "after"],
         [[row["point"], f"{row['before']:.4f}", f"{row['after']:.4f}"] for row in rows],
     )
-    document |= {"promised_by": examples, "points": rows}
     output.result("update-tables", document, shown, promised, f"wrote {out}")
 
 

@@ -40,7 +40,8 @@ class Queries:
         if self._csr and not model.sparse:
             raise InputError(f"{model.name} takes arrays, the data set holds sparse examples")
         self.model, self.y, self._x = model, split.y, x
-        self._rows = self._split_up(x)
+        prepare = model.session(model.full).prepare
+        self._rows = [prepare(x, i) for i in range(x.shape[0])]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -56,13 +57,13 @@ class Queries:
         model, rows = self.model, self._rows
         if isinstance(model, SloNN):
             session = model.compiled_session(1, point=point, accuracy=accuracy)
-            label = (lambda i: session.sparse(*rows[i])[0]) if self._csr else (lambda i: session.dense(rows[i])[0])
-            return ExampleInference(label, lambda: session.taken)
+            call = session.sparse if model.sparse else session.dense
+            return ExampleInference(lambda i: call(*rows[i])[0], lambda: session.taken)
         if accuracy is not None:
             raise InputError(f"{model.name} cannot estimate accuracy per input, so it takes no accuracy target")
         chosen = point or model.full
         model.require(chosen)
-        return ExampleInference(lambda i: int(model.top(rows[i], point=chosen)[0][0, 0]), lambda: chosen)
+        return ExampleInference(lambda i: int(model.top(*rows[i], point=chosen)[0][0, 0]), lambda: chosen)
 
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
         """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out.
@@ -88,20 +89,6 @@ class Queries:
             return same
         contained: np.ndarray = self.y.take(examples).contain(labels[:, None])[:, 0]
         return contained
-
-    def _split_up(self, x: Any) -> list[Any]:
-        """What a call takes, made beforehand: a row of CSR as indices and values, or a contiguous array."""
-        from slotool.elastic.activators.slo_nn import SloNN
-
-        if self._csr:
-            if not isinstance(self.model, SloNN):
-                return [x[i] for i in range(x.shape[0])]
-            x = self.model.flat(x)
-            spans = zip(x.indptr[:-1], x.indptr[1:], strict=True)
-            return [(x.indices[begin:end], x.data[begin:end]) for begin, end in spans]
-        flat = isinstance(self.model, SloNN)
-        rows = np.ascontiguousarray(x, dtype=np.float32)
-        return list(rows.reshape(len(rows), -1)) if flat else [rows[i : i + 1] for i in range(len(rows))]
 
 
 def _first_labels(session: CompiledSession, x: Any) -> np.ndarray:

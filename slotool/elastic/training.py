@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from slotool.data import Dataset
@@ -58,9 +59,9 @@ def family_graphs(data: Dataset) -> dict[str, OperatorGraph]:
     return {"small": mlp(data, (8,)), "medium": mlp(data), "large": small_cnn(data)}
 
 
-def default_epochs(data: Dataset) -> int:
-    """Passes over the training split that see about ``IMAGES_TO_SEE`` images."""
-    return max(MIN_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
+def default_epochs(data: Dataset, least: int = MIN_EPOCHS) -> int:
+    """Passes over the training split that see about ``IMAGES_TO_SEE`` images, but no fewer than ``least``."""
+    return max(least, round(IMAGES_TO_SEE / len(data.train)))
 
 
 def train_version(
@@ -89,8 +90,8 @@ def train_version(
     return Version(name, module, scores)
 
 
-def accuracy(module: GraphModule, split: Split) -> float:
-    """Share of examples whose highest-scored class is the labelled one."""
+def accuracy(module: Callable[[Tensor], Tensor], split: Split) -> float:
+    """Share of examples whose highest-scored class is the labelled one; ``module``: logits of a batch."""
     with torch.inference_mode():
         batches = torch.from_numpy(split.x).split(1024)
         answers = torch.cat([module(batch).argmax(dim=1) for batch in batches]).numpy()

@@ -14,7 +14,7 @@ from slotool.elastic.supernets.search import SubnetRegression, evenly, search
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm
 from slotool.elastic.supernets.supernet import Supernet, measure
-from slotool.elastic.supernets.training import accuracy
+from slotool.elastic.training import accuracy
 from slotool.graphs.torch_module import GraphModule
 
 # Subnets whose accuracy is measured for the regression to learn from.

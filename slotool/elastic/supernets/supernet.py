@@ -18,7 +18,7 @@ from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.plan import ExecutionPlan, Planner, calibrate
 from slotool.elastic.supernets.space import Space, Subnet
-from slotool.elastic.supernets.statistics import SubnetNorm
+from slotool.elastic.supernets.statistics import SubnetNorm, signatures
 from slotool.errors import ArtifactError, GraphError, InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import OperatingPoint
@@ -85,8 +85,21 @@ class Supernet(ElasticModel):
             raise InputError(f"{self.name} has no operating point {point}; it has {len(self.points)}: {known}")
 
     def extract(self, subnet: Subnet) -> GraphModule:
-        """The subnet as an ordinary network with weights of its own."""
-        return extract(self.space, self.module, self.norm, subnet)
+        """The subnet as an ordinary network: the first part of each weight copied, its own batch statistics."""
+        graph = self.space.narrowed(subnet)
+        signature_of = signatures(graph)
+        alone = GraphModule(graph, layers=LAYERS)
+        for operator in graph.operators[1:]:
+            layer, whole = alone.of[operator.name], dict(self.module.of[operator.name].named_parameters())
+            with torch.no_grad():
+                for name, parameter in layer.named_parameters():
+                    parameter.copy_(_prefix(whole[name], parameter.shape))
+            if operator.op == "BatchNormalization":
+                inner: Any = getattr(layer, "layer", layer)
+                mean, variance = self.norm.of(operator.name, signature_of[operator.name])
+                inner.running_mean.copy_(mean)
+                inner.running_var.copy_(variance)
+        return alone.eval()
 
     def version(self, point: OperatingPoint) -> Version:
         """The subnet at ``point`` as a version that a family can hold. Raises ``InputError`` for an unknown point."""
@@ -174,26 +187,6 @@ def measure(space: Space, module: GraphModule, norm: SubnetNorm, subnets: Iterab
     batch = torch.from_numpy(x[:CALIBRATION_EXAMPLES]).to(device)
     for subnet in subnets:
         calibrate(space.narrowed(subnet), module, norm, batch)
-
-
-def extract(space: Space, module: GraphModule, norm: SubnetNorm, subnet: Subnet) -> GraphModule:
-    """``subnet`` as an ordinary module: the first part of each weight copied, its own statistics as running ones."""
-    from slotool.elastic.supernets.statistics import signatures
-
-    graph = space.narrowed(subnet)
-    signature_of = signatures(graph)
-    alone = GraphModule(graph, layers=LAYERS)
-    for operator in graph.operators[1:]:
-        layer, whole = alone.of[operator.name], dict(module.of[operator.name].named_parameters())
-        with torch.no_grad():
-            for name, parameter in layer.named_parameters():
-                parameter.copy_(_prefix(whole[name], parameter.shape))
-        if operator.op == "BatchNormalization":
-            inner: Any = getattr(layer, "layer", layer)
-            mean, variance = norm.of(operator.name, signature_of[operator.name])
-            inner.running_mean.copy_(mean)
-            inner.running_var.copy_(variance)
-    return alone.eval()
 
 
 def _prefix(whole: Tensor, shape: torch.Size) -> Tensor:

@@ -27,8 +27,7 @@ SANDWICH, PROGRESSIVE = "sandwich", "progressive"
 # Which dimensions open one after another as a network shrinks; until then they stand at the largest.
 SHRINKING = (("depth",), ("expand", "heads"), ("width",))
 WARM_UP = 0.2
-# Small sets need many passes, large ones few.
-IMAGES_TO_SEE = 60_000
+# Fewest epochs by default, on any data.
 MIN_EPOCHS = 5
 
 
@@ -92,18 +91,6 @@ def train(
         progress()
     module.to("cpu", memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return module.eval()
-
-
-def default_epochs(data: Dataset) -> int:
-    """Passes over the training split that see about ``IMAGES_TO_SEE`` images."""
-    return max(MIN_EPOCHS, round(IMAGES_TO_SEE / len(data.train)))
-
-
-def accuracy(answers: Callable[[Tensor], Tensor], split: Split) -> float:
-    """Share of examples whose highest-scored class is the labelled one."""
-    with torch.inference_mode():
-        best = torch.cat([answers(batch).argmax(dim=1) for batch in torch.from_numpy(split.x).split(500)])
-    return float(np.mean(best.numpy() == split.y))
 
 
 def opened(space: Space, training: Training, epoch: int) -> set[str]:
