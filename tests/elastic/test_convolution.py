@@ -145,7 +145,8 @@ def replaced(layer: Any, weights: np.ndarray, bias: np.ndarray) -> Any:
 def test_tables_are_updated_with_what_comes_in() -> None:
     built = model()
     updates = TableUpdates(built)
-    updates.observe(data().test.x, data().test.y)
+    updates.rank(data().test.x[::2])
+    updates.count(data().test.x[1::2], data().test.y[1::2])
     x = data().test.x[:5]
     updated = updates.updated()
     np.testing.assert_allclose(updated.forward(x, updated.full), built.forward(x, built.full), rtol=1e-4, atol=1e-4)

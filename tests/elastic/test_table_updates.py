@@ -45,10 +45,11 @@ def accuracy(model: SloNN, data: Dataset, share: float) -> float:
 
 
 def followed(model: SloNN, data: Dataset, *, labels: bool = True) -> SloNN:
-    updates = TableUpdates(model, half_life=200)
-    for start in range(0, len(data.train), 64):
-        part = slice(start, start + 64)
-        updates.observe(data.train.x[part], data.train.y[part] if labels else None)
+    updates, train = TableUpdates(model, half_life=100), data.train
+    for start in range(0, len(train), 64):
+        ranked, counted = (slice(start + first, start + 64, 2) for first in (0, 1))
+        updates.rank(train.x[ranked])
+        updates.count(train.x[counted], train.y[counted] if labels else None)
     return updates.updated()
 
 
@@ -89,9 +90,9 @@ def test_where_all_layers_are_int8_the_promise_is_what_int8_keeps() -> None:
     coarse = MLP(network.input_shape, (*network.layers[:-2], mute, DenseLayer(last.name, weights, last.bias)))
     model = build("digits", TableSubject(coarse, data), "clusters", TableSettings(SHARES)).at_int8()
     assert model.all_int8
-    updates = TableUpdates(model, half_life=len(data.validation))
-    updates.observe(data.validation.x, data.validation.y)
-    counted = data.validation.take(np.arange(1, len(data.validation), 2))
+    counted = data.validation
+    updates = TableUpdates(model, half_life=len(counted))
+    updates.count(counted.x, counted.y)
     hits = model.forward(counted.x, model.full).argmax(axis=1) == counted.y
     exact = coarse.logits(counted.x.reshape(-1, 64)).argmax(axis=1) == counted.y
     served = hits.mean()
@@ -103,36 +104,25 @@ def test_where_all_layers_are_int8_the_promise_is_what_int8_keeps() -> None:
     assert updates.updated().calibration.accuracy.max() <= served + 1e-12
 
 
-def shown(model: SloNN, x: np.ndarray, y: np.ndarray) -> TableUpdates:
-    updates = TableUpdates(model, half_life=10_000)
-    for start in range(0, len(x), 33):  # odd, so that halves go on from batch to batch
-        updates.observe(x[start : start + 33], y[start : start + 33])
-    return updates
+def test_what_updates_the_lists_has_no_part_in_the_evidence_and_the_other_way_round() -> None:
+    data, model = load_dataset("digits"), stale()
 
+    def updated(ranked: np.ndarray, y: np.ndarray) -> SloNN:
+        updates = TableUpdates(model, half_life=10_000)
+        updates.rank(ranked)
+        updates.count(data.validation.x, y)
+        return updates.updated()
 
-def test_what_moves_the_lists_has_no_part_in_the_evidence_and_the_other_way_round() -> None:
-    data, model = load_dataset("digits").train, stale()
-    both, apart = shown(model, data.x, data.y), TableUpdates(model, half_life=10_000)
-    for start in range(0, len(data), 33):
-        at = np.arange(start, min(start + 33, len(data)))
-        apart.rank(data.x[at[at % 2 == 0]])
-        apart.count(data.x[at[at % 2 == 1]], data.y[at[at % 2 == 1]])
-    found, wanted = both.updated(), apart.updated()
-    evidence, own = found.calibration.evidence_by_point, wanted.calibration.evidence_by_point
+    found = updated(data.train.x, data.validation.y)
+    other = updated(data.train.x, np.zeros_like(data.validation.y))
+    for at, activator in other.activators.items():
+        np.testing.assert_array_equal(activator.lists.lists, found.activators[at].lists.lists)
+    # The full network's answers do not depend on the lists, so neither does how many of them are counted as right.
+    again = updated(16 - data.train.x, data.validation.y)
+    assert again.calibration.by_point[-1] == found.calibration.by_point[-1]
+    evidence = found.calibration.evidence_by_point
     assert evidence is not None
-    assert own is not None
-    assert evidence.examples == own.examples == len(data) // 2
-    # Other labels and inputs to count by leave the lists as they are; other inputs to rank by, the evidence's inputs.
-    other_y, other_x = data.y.copy(), data.x.copy()
-    other_y[1::2], other_x[1::2] = 0, 16 - other_x[1::2]
-    for changed in (found, shown(model, other_x, other_y).updated()):
-        for at, activator in changed.activators.items():
-            np.testing.assert_array_equal(activator.lists.lists, found.activators[at].lists.lists)
-    other_y = data.y.copy()
-    other_y[::2] = 0
-    again = shown(model, data.x, other_y).updated().calibration.evidence_by_point
-    assert again is not None
-    np.testing.assert_array_equal([again.lost, again.gained], [evidence.lost, evidence.gained])
+    assert evidence.examples == len(data.validation)
 
 
 def test_bad_streams_are_refused() -> None:
@@ -140,12 +130,13 @@ def test_bad_streams_are_refused() -> None:
     with pytest.raises(InputError, match="0 inputs are too few to calibrate by"):
         updates.updated()
     x = load_dataset("digits").train.x[:4].copy()
-    updates.observe(x)
+    updates.count(x)
     with pytest.raises(InputError, match="labels must come with all batches or with none"):
-        updates.observe(x, np.zeros(4, dtype=np.int64))
+        updates.count(x, np.zeros(4, dtype=np.int64))
     x[0, 0, 0, 0] = np.nan
-    with pytest.raises(InputError, match="hold NaN"):
-        updates.observe(x)
+    for way in (updates.rank, updates.count):
+        with pytest.raises(InputError, match="hold NaN"):
+            way(x)
     with pytest.raises(InputError, match="a half-life of 3 inputs is too short"):
         TableUpdates(stale(), half_life=3)
 

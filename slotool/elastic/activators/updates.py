@@ -27,71 +27,38 @@ from slotool.errors import InputError
 # A list of the given model counts as this many examples of its bucket.
 REMEMBERED_EXAMPLES = 2 * MIN_IN_BUCKET
 HALF_LIFE = 4_096
-# ``observe`` counts every other input, and those of a half-life must be enough for a calibration.
-MIN_HALF_LIFE = 2 * MIN_VALIDATION_EXAMPLES
 
 
 class TableUpdates:
     """Collects served inputs and builds tables for them that take no more bytes. Weights and rankers stay.
 
-    An input updates either the ranked lists, or confidence, calibration and promises, never both: ``observe``
-    alternates, ``rank`` and ``count`` take inputs for one of the two. In the lists an input's weight halves after
-    ``half_life`` further inputs. Confidence, calibration and promises use the last ``half_life`` inputs only. A bucket
-    that no longer has enough inputs loses its list to one that has. Not thread-safe.
-    Raises ``InputError`` for a half-life below ``MIN_HALF_LIFE``.
+    ``rank`` takes inputs that update the ranked lists, ``count`` takes those that confidence, calibration and promises
+    are learnt from. No input may be passed to both: a promise must not rest on inputs that chose the lists. In the
+    lists an input's weight halves after ``half_life`` further ones; of the counted inputs only the last ``half_life``
+    are kept. A bucket that no longer has enough inputs loses its list to one that has. Not thread-safe.
+    Raises ``InputError`` for a half-life of fewer inputs than a calibration needs.
     """
 
     def __init__(self, model: SloNN, half_life: int = HALF_LIFE):
-        if half_life < MIN_HALF_LIFE:
-            raise InputError(f"a half-life of {half_life} inputs is too short; {MIN_HALF_LIFE} are needed")
+        if half_life < MIN_VALIDATION_EXAMPLES:
+            raise InputError(f"a half-life of {half_life} inputs is too short; {MIN_VALIDATION_EXAMPLES} are needed")
         self.model, self.half_life = model, half_life
         informed = {at: activator for at, activator in model.activators.items() if activator.ranker.informed}
         self._scores = {at: _Fading(activator) for at, activator in informed.items()}
         self._rng = np.random.default_rng(0)
-        # Inputs, their labels, and how many inputs they stand for.
-        self._recent: list[tuple[Any, Any, int]] = []
-        self._observed = 0
-
-    def observe(self, x: Any, y: Any = None) -> None:
-        """Add a batch: ``x`` float32 [n, *input_shape] or CSR; ``y``: classes int [n] or ``LabelSets``, if known.
-
-        Every other input updates the lists, the others are counted; do not pass an input twice. The full network is
-        evaluated here. Raises ``InputError`` for NaN or infinite values, and when only some batches have labels.
-        """
-        inputs = self._checked(x, y)
-        counted = (self._observed + np.arange(inputs.shape[0])) % 2 == 1
-        self._observed += inputs.shape[0]
-        self._rank(inputs[~counted], inputs.shape[0])
-        self._count(inputs[counted], _taken(y, counted), inputs.shape[0])
+        # Counted inputs and their labels.
+        self._recent: list[tuple[Any, Any]] = []
 
     def rank(self, x: Any) -> None:
-        """Add a batch that updates the lists only; see ``observe``."""
-        inputs = flat(x)
-        _require_finite(inputs)
-        self._rank(inputs, inputs.shape[0])
+        """Update the lists with a batch, float32 [n, *input_shape] or CSR; the full network is evaluated for it.
 
-    def count(self, x: Any, y: Any = None) -> None:
-        """Add a batch that updates confidence, calibration and promises only; see ``observe``.
-
-        Its inputs must not have updated the lists, nor trained the network.
+        Raises ``InputError`` for NaN or infinite values.
         """
-        inputs = self._checked(x, y)
-        self._count(inputs, y, inputs.shape[0])
-
-    def _checked(self, x: Any, y: Any) -> Any:
         inputs = flat(x)
         _require_finite(inputs)
-        if self._recent and (self._recent[0][1] is None) != (y is None):
-            raise InputError("labels must come with all batches or with none")
-        return inputs
-
-    def _rank(self, inputs: Any, of: int) -> None:
-        """``of``: number of served inputs that these represent."""
-        faded = 0.5 ** (of / self.half_life)
+        faded = 0.5 ** (inputs.shape[0] / self.half_life)
         for at, scores in self._scores.items():
             scores.fade(faded)
-            if not inputs.shape[0]:
-                continue
             layer, activations = self.model.mlp.layers[at], self._activations(at, inputs)
             before = {index: activator for index, activator in self.model.activators.items() if index < at}
             ranker = self.model.activators[at].ranker
@@ -99,11 +66,18 @@ class TableUpdates:
                 keys = ranker.keys(layer.view, layer.seen(layer_input(self.model.mlp, before, inputs, share, at)))
                 scores.add(keys, ranker.considered(layer.view, keys, activations, self._rng))
 
-    def _count(self, inputs: Any, y: Any, of: int) -> None:
-        if not inputs.shape[0]:
-            return
-        self._recent.append((inputs, y, of))
-        while len(self._recent) > 1 and sum(stands_for for _, _, stands_for in self._recent[1:]) >= self.half_life:
+    def count(self, x: Any, y: Any = None) -> None:
+        """Add a batch that is calibrated by: ``x`` as for ``rank``; ``y``: classes int [n] or ``LabelSets``, if known.
+
+        Its inputs must not have trained the network either. Raises ``InputError`` for NaN or infinite values, and when
+        only some batches have labels.
+        """
+        inputs = flat(x)
+        _require_finite(inputs)
+        if self._recent and (self._recent[0][1] is None) != (y is None):
+            raise InputError("labels must come with all batches or with none")
+        self._recent.append((inputs, y))
+        while len(self._recent) > 1 and sum(part.shape[0] for part, _ in self._recent[1:]) >= self.half_life:
             self._recent.pop(0)
 
     def updated(self) -> SloNN:
@@ -114,11 +88,11 @@ class TableUpdates:
         As by ``build``, promises are counted on inputs that did not update the lists. They hold while inputs stay like
         those of the last half-life.
         """
-        model, counted = self.model, sum(part.shape[0] for part, _, _ in self._recent)
+        model, counted = self.model, sum(part.shape[0] for part, _ in self._recent)
         if counted < MIN_VALIDATION_EXAMPLES:
             raise InputError(
                 f"{counted} inputs are too few to calibrate by; {MIN_VALIDATION_EXAMPLES} are needed besides those "
-                "that move the lists"
+                "that update the lists"
             )
         activators = {
             at: Activator(activator.ranker, self._scores[at].lists(activator.lists))
@@ -137,7 +111,7 @@ class TableUpdates:
 
     def _confidence(self, activators: dict[int, Activator]) -> tuple[ConfidenceTables, ThresholdCalibration]:
         model, first = self.model, min(activators)
-        parts = [self._calibration_examples(activators, first, x, y) for x, y, _ in self._recent]
+        parts = [self._calibration_examples(activators, first, x, y) for x, y in self._recent]
         results = (np.concatenate([getattr(part.results, of.name) for part in parts]) for of in fields(GridResults))
         buckets, correct = (np.concatenate([getattr(part, of) for part in parts]) for of in ("buckets", "correct"))
         examples = CalibrationExamples(buckets, GridResults(*results), correct)
@@ -163,9 +137,9 @@ class TableUpdates:
         model = self.model
         if not model.all_int8:
             return found
-        shaped = (x.reshape(-1, *model.input_shape) for x, _, _ in self._recent)
+        shaped = (x.reshape(-1, *model.input_shape) for x, _ in self._recent)
         served = (model.forward(x, model.full).argmax(axis=1) for x in shaped)
-        parts = [right(labels[:, None], y)[:, 0] for labels, (_, y, _) in zip(served, self._recent, strict=True)]
+        parts = [right(labels[:, None], y)[:, 0] for labels, (_, y) in zip(served, self._recent, strict=True)]
         hits = np.concatenate(parts)
         lost, gained = (int(np.count_nonzero(differ)) for differ in (plain & ~hits, hits & ~plain))
         return found.with_full(float(hits.mean()), lost, gained)
@@ -179,12 +153,6 @@ class TableUpdates:
         layer, activator = mlp.layers[first], activators[first]
         buckets = in_chunks(x, lambda part: activator.buckets(layer, layer_input(mlp, {}, part, 1.0, first)))
         return CalibrationExamples(buckets, results, correct)
-
-
-def _taken(y: Any, which: np.ndarray) -> Any:
-    if y is None:
-        return None
-    return y[which] if isinstance(y, np.ndarray) else y.take(np.flatnonzero(which))
 
 
 def _require_finite(inputs: Any) -> None:
