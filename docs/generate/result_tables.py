@@ -101,8 +101,10 @@ def served_request(figures: Figures) -> list[Table]:
     rows = [["model call in Python", duration(call), "–", "–"]]
     for name, seconds in medians.items():
         if name != "model call":
+            extra = seconds - call
             floor = medians["bare gRPC" if "gRPC" in name else "bare server"]
-            rows.append([name, duration(seconds), duration(seconds - call), times((seconds - call) / floor)])
+            beyond = ["–", "–"] if name.startswith("bare") else [duration(extra), times(extra / floor)]
+            rows.append([name, duration(seconds), *beyond])
     return [Table("", ["request", "median", "beyond the model call", "× bare server"], rows)]
 
 
@@ -211,6 +213,10 @@ def scheduling(figures: Figures) -> list[Table]:
                  for name, (p50, p99) in figures["decision_us"].items()]  # fmt: skip
     tables = [Table("A decision: 500 points × 16 batch sizes, 10,000 requests waiting",
                     ["policy", "median", "p99"], decisions)]  # fmt: skip
+    rates = [["8", "1,000,000", f"{figures['queries_per_s_8_workers']:,.0f}"],
+             ["1,000", "10,000,000", f"{figures['queries_per_s_1000_workers']:,.0f}"]]  # fmt: skip
+    tables.append(Table(f"The simulator; peak memory {figures['peak_gb']:.2f} GB",
+                        ["workers", "requests", "requests simulated per second"], rates))  # fmt: skip
     for profile, found in figures.items():
         if isinstance(found, dict) and "sweep" in found:
             tables += _profile(profile, found)

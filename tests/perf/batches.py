@@ -23,7 +23,7 @@ from slotool.elastic.activators.activator import layer_input
 from slotool.elastic.activators.assessment import TorchDense
 from slotool.elastic.activators.build import TableSettings, TableSubject, build, flat
 from slotool.elastic.activators.weight_dtype import with_weight_dtype
-from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, load_set
+from tests.perf.slo_nn import ALLOWED_LOSS, FASHION, FASHION_SHARES, cached_tables, load_set
 
 SETS = (FASHION, "tate-16k", "tibkat-35k")
 BATCHES = (1, 16, 64, 256)
@@ -45,7 +45,8 @@ def main() -> None:
 
 def _one_set(name: str, source: Any, data: Any, rate: float) -> list[dict[str, Any]]:
     settings = TableSettings(FASHION_SHARES if name == FASHION else None)
-    plain = build(name, TableSubject(source.mlp, data), "clusters", settings)
+    subject = TableSubject(source.mlp, data)
+    plain = cached_tables(name, "clusters", lambda: build("clusters", subject, "clusters", settings))
     model = with_weight_dtype(plain, data, "int8")
     target = model.target(ALLOWED_LOSS)
     x = flat(data.test.x)

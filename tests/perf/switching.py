@@ -4,7 +4,7 @@
 (the shipped family's models take microseconds: there the front end decides, and the largest is never too slow). What
 each attains at which rate is measured once; from that follow the plans for all deadlines, by effective accuracy. Then
 every model alone, and switching, meet the same arrivals: load that twice rises from what the largest serves easily to
-more than it can at all, and falls again. The plot is left in ``$SLOTOOL_BENCH_PLOTS``, by default here.
+more than it can at all, and falls again. ``$SLOTOOL_BENCH_PLOTS`` names a folder for the plot.
 ``SLOTOOL_BENCH_SECONDS``: how long these arrivals last (10).
 """
 
@@ -58,17 +58,15 @@ def main() -> None:
         plans = [_plan(setting, models, measured, deadline_s) for deadline_s in DEADLINES_S]
         found = {"switching": _switched(setting, data, arrivals, lasts_s, plans, folder)}
         found |= {model: _alone(setting, data, arrivals, lasts_s, model) for model in models}
-    out = Path(os.environ.get("SLOTOOL_BENCH_PLOTS", ".")) / "switching-deadlines.png"
-    short = dict(zip(found, ("switching", "small alone", "medium alone", "large alone"), strict=True))
-    drawn = {short[name]: shares for name, shares in found.items()}
-    save_png(_by_deadline(setting.profile.subject, DEADLINES_S, drawn, "tests.perf"), out)
+    if folder_of_plots := os.environ.get("SLOTOOL_BENCH_PLOTS"):
+        _plot(setting, found, Path(folder_of_plots))
     for at, deadline_s in enumerate(DEADLINES_S):
         best = max(models, key=lambda model: found[model][at])
         ahead = 100 * (found["switching"][at] - found[best][at])
         shown = ", ".join(f"{name} {found[name][at]:.4f}" for name in found)
         print(f"{deadline_s * 1e3:.0f} ms: {shown}: {ahead:+.2f} points beside the best single model (target: 0)")
     print(json.dumps({"benchmark": "switching", "deadlines_s": DEADLINES_S, "effective_accuracy": found,
-                      "breakpoints": [plan.breakpoints for plan in plans], "plot": str(out)}))  # fmt: skip
+                      "breakpoints": [plan.breakpoints for plan in plans]}))  # fmt: skip
 
 
 @contextmanager
@@ -127,6 +125,13 @@ def _rates_by_effective_accuracy(loads: Sequence[LoadTest], accuracy: Mapping[st
                 break
             greatest[point] = rate
     return greatest
+
+
+def _plot(setting: Setting, found: Mapping[str, Sequence[float]], folder: Path) -> None:
+    short = dict(zip(found, ("switching", "small alone", "medium alone", "large alone"), strict=True))
+    drawn = {short[name]: shares for name, shares in found.items()}
+    figure = _by_deadline(setting.profile.subject, DEADLINES_S, drawn, "tests.perf")
+    save_png(figure, folder / "switching-deadlines.png")
 
 
 def _by_deadline(name: str, deadlines_s: Sequence[float], found: Mapping[str, Sequence[float]], source: str) -> Figure:
