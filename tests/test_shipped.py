@@ -55,7 +55,7 @@ def test_intervals_of_real_networks_hold_though_only_random_ones_calibrated_them
     datasets = ROOT / "datasets"
     table = LatencyTable.load(datasets / "keras-applications-torch-latency.parquet")
     labelled = join_labels(table, read_graphs(datasets / "keras-applications-graphs.parquet"))
-    predictions = trained.predict(labelled.graphs)
+    predictions = trained.predict(labelled.items)
     scores = trained.held_out(labelled, np.arange(len(labelled))).scores()
     assert scores["n"] == 40
     assert scores["interval_coverage"] >= 0.85

@@ -88,5 +88,5 @@ def _why(run: AdaptationRun) -> str:
 
 
 def _name(run: AdaptationRun, row: int) -> str:
-    graph = run.labelled.graphs[row]
+    graph = run.labelled.items[row]
     return graph.name or graph.id

@@ -14,11 +14,11 @@ from slotool.cli.predictor_options import (
     Depths,
     Graphs,
     Latency,
+    Source,
     chosen_names,
     parse_depths,
     picks_rows,
     predictor_makers,
-    warn_unmatched,
     whole_numbers,
 )
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
-    from slotool.predictors.labels import LabelledGraphs
+    from slotool.predictors.labels import Labelled
     from slotool.predictors.study import Study, Task
     from slotool.profiling.journal import Journal
 
@@ -77,12 +77,9 @@ def compare_predictors(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.graphs.store import read_graphs
-    from slotool.predictors.labels import join_labels
     from slotool.predictors.registry import SOLO, names_of
     from slotool.predictors.splits import PROTOCOLS
     from slotool.predictors.study import plan_tasks
-    from slotool.tables import LatencyTable
 
     asked = chosen_names(protocols, list(PROTOCOLS), "--protocols")
     known = names_of(SOLO)
@@ -91,11 +88,11 @@ def compare_predictors(
     points = _points(curve)
     refuse_existing(out, force)
     output = Output(as_json=json)
-    labelled = join_labels(LatencyTable.load_all(latency), (g for path in graphs for g in read_graphs(path)), picked)
-    warn_unmatched(output, labelled)
+    source = Source(latency, graphs, picked)
+    labelled = source.labelled(output)
     tasks = plan_tasks(labelled, asked, range(seed, seed + seeds), points)
-    inputs = {"latency": [str(path) for path in latency], "graphs": [str(path) for path in graphs], **picked}
-    config = {**inputs, "protocols": asked, "models": names, "curve": curve, "seeds": seeds, "depths": depths}
+    options = {"protocols": asked, "models": names, "curve": curve, "seeds": seeds, "depths": depths}
+    config = {**source.config(), **picked, **options}
     with _journal(out, labelled, depths, force) as journal:
         study = _run(output, labelled, tasks, makers, journal, out)
         document = study.save(out, config=config, seed=seed, force=force)
@@ -112,7 +109,7 @@ def _points(curve: str) -> list[int | None]:
     return [*points, None] if "all" in parts else points
 
 
-def _journal(out: Path, labelled: LabelledGraphs, depths: str, force: bool) -> Journal:
+def _journal(out: Path, labelled: Labelled[OperatorGraph], depths: str, force: bool) -> Journal:
     """Where finished trials are kept until the study is written."""
     from slotool.predictors.study import data_digest
     from slotool.profiling.journal import Journal
@@ -123,7 +120,7 @@ def _journal(out: Path, labelled: LabelledGraphs, depths: str, force: bool) -> J
 
 def _run(
     output: Output,
-    labelled: LabelledGraphs,
+    labelled: Labelled[OperatorGraph],
     tasks: list[Task],
     makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,

@@ -19,9 +19,11 @@ from slotool.cli.profile_engine import ENGINES
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
-    from slotool.predictors.base import Predictor
-    from slotool.predictors.labels import LabelledGraphs
+    from slotool.predictors.base import Asked, Predictor
+    from slotool.predictors.labels import Labelled
     from slotool.predictors.search import Search
+    from slotool.predictors.splits import RowSplit
+    from slotool.predictors.training import TrainingRun
     from slotool.tables import LatencyTable
 
 ROWS, SEARCH = "Rows of the latency table", "Search of the DNN"
@@ -156,7 +158,7 @@ class Source:
 
         return (graph for path in self.graphs for graph in read_graphs(path))
 
-    def labelled(self, output: Output) -> LabelledGraphs:
+    def labelled(self, output: Output) -> Labelled[OperatorGraph]:
         """The measured graphs with their solo latencies."""
         from slotool.predictors.colocated_labels import is_colocated
         from slotool.predictors.labels import join_labels
@@ -169,13 +171,38 @@ class Source:
         return labelled
 
 
+def trained_and_scored(
+    output: Output,
+    candidates: Sequence[Predictor[Asked]],
+    labelled: Labelled[Asked],
+    split: RowSplit,
+    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
+    *,
+    model: str | Sequence[str],
+    seed: int,
+) -> TrainingRun[Asked]:
+    """``train_and_score`` with a progress line."""
+    from slotool.predictors.training import train_and_score
+
+    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
+    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
+    extra = 1 if protocols is None else len(protocols) * len(candidates)
+    with output.progress(text, total=extra + sum(candidate.fit_steps for candidate in candidates)) as progress:
+
+        def finished(what: str) -> None:
+            progress.say(f"{text}; {what}")
+            progress.advance()
+
+        return train_and_score(candidates, labelled, split, protocols, model=model, seed=seed, progress=finished)
+
+
 def refuse_search(model: str) -> None:
     """A usage error for options of the DNN's search where no DNN is trained."""
     if not {"auto", "dnn"} & {name.strip() for name in model.split(",")}:
         refuse_without_effect(("depths", "engine", "address"), f"on --model {model}, which trains no DNN")
 
 
-def warn_unmatched(output: Output, labelled: LabelledGraphs) -> None:
+def warn_unmatched(output: Output, labelled: Labelled[OperatorGraph]) -> None:
     if labelled.graphs_without_label:
         output.warn(f"{labelled.graphs_without_label} graphs have no label and are left out")
     if labelled.labels_without_graph:

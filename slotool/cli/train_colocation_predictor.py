@@ -20,13 +20,15 @@ from slotool.cli.predictor_options import (
     Source,
     chosen_search,
     picks_rows,
+    trained_and_scored,
 )
 
 if TYPE_CHECKING:
     from slotool.artifacts import Artifact
     from slotool.cli.output import Output
-    from slotool.predictors.colocated_labels import LabelledColocations
-    from slotool.predictors.colocation import Makers
+    from slotool.predictors.base import Predictor
+    from slotool.predictors.colocations import Colocation
+    from slotool.predictors.labels import Labelled
 
 RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
 PROTOCOLS = {
@@ -85,32 +87,23 @@ def _train(source: Source, out: Path, solo: Path | None, choice: Choice, *, seed
     from slotool.cli.output import Output
     from slotool.predictors.colocated_labels import join_colocated
     from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
-    from slotool.predictors.colocation import train_colocated
     from slotool.predictors.trained import KIND
 
-    makers = _makers(choice)
+    candidates = _candidates(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
     labelled = join_colocated(source.table(), source.read_graphs(), source.picked)
     opened = None if solo is None else open_artifact(solo, KIND)
     _check(output, labelled, opened)
-    split = random_colocated_split(labelled.colocations, seed)
-    protocols = colocated_splits(labelled.colocations, seed)
-    text = f"training on {len(split.train)} co-locations, then under {len(protocols)} protocols"
-    steps = sum(make().fit_steps for make in makers.values()) + len(protocols) * len(makers)
-    with output.progress(text, total=steps) as progress:
-
-        def finished(what: str) -> None:
-            progress.say(f"{text}; {what}")
-            progress.advance()
-
-        run = train_colocated(makers, labelled, split, protocols, model=choice.model, seed=seed, progress=finished)
+    split = random_colocated_split(labelled.items, seed)
+    protocols = colocated_splits(labelled.items, seed)
+    run = trained_and_scored(output, candidates, labelled, split, protocols, model=choice.model, seed=seed)
     config = {**source.config(), "solo": solo and str(solo), "model": choice.model, "depths": choice.depths}
     run.save(out, opened, config={**config, **source.picked}, seed=seed, force=force)
     _report(output, run.scores(), choice.model, out, opened)
 
 
-def _makers(choice: Choice) -> Makers:
+def _candidates(choice: Choice) -> list[Predictor[Any]]:
     from slotool.cli.predictor_options import parse_depths, predictor_makers
     from slotool.predictors.registry import COLOCATED, names_of
     from slotool.predictors.training import AUTO
@@ -118,17 +111,18 @@ def _makers(choice: Choice) -> Makers:
     known = names_of(COLOCATED)
     if choice.model not in (AUTO, *known):
         raise typer.BadParameter(f"{choice.model!r} is none of {', '.join((AUTO, *known))}", param_hint="--model")
-    return predictor_makers(known, parse_depths(choice.depths), choice.search, colocated=True)
+    makers = predictor_makers(known, parse_depths(choice.depths), choice.search, colocated=True)
+    return [make() for make in makers.values()]
 
 
-def _check(output: Output, labelled: LabelledColocations, solo: Artifact | None) -> None:
+def _check(output: Output, labelled: Labelled[Colocation], solo: Artifact | None) -> None:
     from slotool.predictors.colocation import require_same_setting
     from slotool.predictors.trained import TrainedPredictor
 
     if solo is not None:
         require_same_setting(TrainedPredictor.load(solo), labelled)
-    if labelled.rows_without_graph:
-        output.warn(f"{labelled.rows_without_graph} rows with a network that is none of the graphs are left out")
+    if labelled.labels_without_graph:
+        output.warn(f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out")
 
 
 def _report(output: Output, scores: dict[str, Any], model: str, out: Path, solo: Artifact | None) -> None:

@@ -23,6 +23,7 @@ from slotool.cli.predictor_options import (
     picks_rows,
     predictor_makers,
     refuse_search,
+    trained_and_scored,
 )
 
 if TYPE_CHECKING:
@@ -75,22 +76,13 @@ def _train(source: Source, out: Path, choice: Choice, *, seed: int, force: bool,
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.predictors.splits import paper_split
-    from slotool.predictors.training import train_and_score
 
     candidates, model = _candidates(choice)
     refuse_existing(out, force)
     output = Output(as_json=json)
     labelled = source.labelled(output)
     split = paper_split(labelled.kinds, seed)
-    text = f"training on {len(split.train)} networks"
-    # The last step holds out kinds of networks for the interval of the one that is kept.
-    with output.progress(text, total=1 + sum(candidate.fit_steps for candidate in candidates)) as progress:
-
-        def finished(what: str) -> None:
-            progress.say(f"{text}; {what}")
-            progress.advance()
-
-        run = train_and_score(candidates, labelled, split, model=model, seed=seed, progress=finished)
+    run = trained_and_scored(output, candidates, labelled, split, model=model, seed=seed)
     config = {**source.config(), "model": choice.model, "depths": choice.depths, **source.picked}
     run.save(out, config=config, seed=seed, force=force)
     _report(output, run.scores(), choice.model, out)

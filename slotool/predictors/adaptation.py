@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
-from slotool.predictors.labels import LabelledGraphs, facts_of
+from slotool.predictors.labels import Labelled, facts_of
 from slotool.predictors.sampling import propose
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 
@@ -26,7 +26,7 @@ LABELS_ALONE = (THREE_TERM, SCRATCH)
 
 
 def adapt(
-    base: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs, seed: int = 0
+    base: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph], seed: int = 0
 ) -> tuple[TrainedPredictor[OperatorGraph], HeldOut, str]:
     """The best of all contenders (``HeldOut.best``) fitted to these labels and their setting, how all did on labels
     held out, and which it is.
@@ -34,7 +34,7 @@ def adapt(
     Its interval is from the errors on labels held out, each a kind of its own: wide where labels are few, wider for
     networks further from them. Raises ``InputError`` for fewer than 3 labels.
     """
-    graphs, latency_s = labelled.graphs, labelled.latency_s
+    graphs, latency_s = labelled.items, labelled.latency_s
     if len(graphs) < MIN_LABELS:
         found = len(graphs)
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
@@ -65,7 +65,7 @@ class AdaptationRun:
 
     base: TrainedPredictor[OperatorGraph]
     adapted: TrainedPredictor[OperatorGraph]
-    labelled: LabelledGraphs
+    labelled: Labelled[OperatorGraph]
     chosen: np.ndarray
     held_out: HeldOut
     best: str
@@ -78,7 +78,7 @@ class AdaptationRun:
         return {
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
-            "adapted_to": [self.labelled.graphs[i].id for i in self.chosen],
+            "adapted_to": [self.labelled.items[i].id for i in self.chosen],
             "chosen": self.best,
             "scored": len(self.others),
             "interval_coverage": self.coverage,
@@ -96,7 +96,7 @@ class AdaptationRun:
 
 
 def adapt_and_score(
-    base: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs, samples: int | None = None, seed: int = 0
+    base: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph], samples: int | None = None, seed: int = 0
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
     held out among these; the rest only scores.
@@ -109,15 +109,15 @@ def adapt_and_score(
     elif samples >= n:
         raise InputError(f"{samples} samples of {n} labelled networks leave none to score by; leave --samples out")
     else:
-        chosen = np.array(propose(base.predictor, labelled.graphs, samples, seed))
-    own, others = _only(labelled, chosen), np.setdiff1d(np.arange(n), chosen)
+        chosen = np.array(propose(base.predictor, labelled.items, samples, seed))
+    own, others = labelled.only(chosen), np.setdiff1d(np.arange(n), chosen)
     adapted, held_out, best = adapt(base, own, seed)
     mape: dict[str, float] = {}
     coverage = None
     if len(others):
         graphs, measured_s = labelled.take(others)
         for name in held_out.log_errors:
-            labels = Examples(own.graphs, own.latency_s)
+            labels = Examples(own.items, own.latency_s)
             predictor = base.predictor if name == AS_IS else fitted(name, base.predictor, labels, held_out)
             mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
@@ -144,8 +144,3 @@ def _calibration(
 
 def _widened(start: Domain | None, graphs: Sequence[OperatorGraph]) -> Domain:
     return Domain.of(graphs) if start is None else start.wider(graphs)
-
-
-def _only(labelled: LabelledGraphs, rows: np.ndarray) -> LabelledGraphs:
-    graphs, latency_s = labelled.take(rows)
-    return replace(labelled, graphs=tuple(graphs), latency_s=latency_s, noise_s=labelled.noise_s[rows])

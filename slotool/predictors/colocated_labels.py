@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,36 +11,20 @@ import pandas as pd
 
 from slotool.errors import InputError, TableError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import Examples
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.labels import SETTING_COLUMNS, Setting, facts_in, only_setting
+from slotool.predictors.labels import (
+    SETTING_COLUMNS,
+    Labelled,
+    Setting,
+    facts_in,
+    graphs_by_name,
+    measured_rows,
+    only_setting,
+)
 from slotool.predictors.noise import label_noise_s
-from slotool.tables import FULL, LatencyTable
+from slotool.tables import LatencyTable
 
 JOINT = "+"
-
-
-@dataclass(frozen=True)
-class LabelledColocations:
-    """Co-locations with their labels, float64 seconds > 0 [n]: the median of the co-located samples of the subject. Its
-    solo latency is that just before and after, so drift cancels.
-
-    ``noise_s`` as in ``LabelledGraphs``; ``solo_s``: the median of all solo samples, by graph id.
-    """
-
-    colocations: tuple[Colocation, ...]
-    latency_s: np.ndarray
-    noise_s: np.ndarray
-    setting: Setting
-    solo_s: Mapping[str, float]
-    rows_without_graph: int
-
-    def __len__(self) -> int:
-        return len(self.colocations)
-
-    def take(self, rows: np.ndarray) -> Examples[Colocation]:
-        """The co-locations and labels of these rows."""
-        return Examples([self.colocations[i] for i in rows], self.latency_s[rows])
 
 
 def is_colocated(table: LatencyTable) -> bool:
@@ -51,23 +35,30 @@ def is_colocated(table: LatencyTable) -> bool:
 
 def join_colocated(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
-) -> LabelledColocations:
+) -> Labelled[Colocation]:
     """Each co-location of the table whose members all are among ``graphs``, by id or name, with the subject's latency.
 
-    Rows of one subject with the same co-runners are one label. ``picked``: values of setting columns, or of
+    Rows of one subject with the same co-runners are one label: the median of the co-located samples of the subject,
+    whose solo latency is that just before and after, so drift cancels. ``picked``: values of setting columns, or of
     ``placement``, to keep. Raises ``InputError`` when nothing joins, when rows of several settings or placements
     remain, or when there are no solo samples to compare with; ``TableError`` for solo samples that are no latency.
     """
-    rows = _measured_colocated(table, picked or {})
-    by_name = _by_name(graphs)
+    if "solo_s" not in table.rows:
+        raise InputError(
+            "the latency table has no column solo_s: co-located rows need their solo samples, "
+            "as profile colocated writes them"
+        )
+    rows = measured_rows(table, picked or {}, colocated=True)
     names = [
         [subject, *others.split(JOINT)] for subject, others in zip(rows["subject"], rows["co_runners"], strict=True)
     ]
-    members = pd.Series([[by_name.get(name) for name in each] for each in names], index=rows.index, dtype=object)
+    measured = {name for each in names for name in each}
+    known = graphs_by_name(graphs, measured)
+    members = pd.Series([[known.get(name) for name in each] for each in names], index=rows.index, dtype=object)
     rows = rows.assign(members=members, solo_median_s=_solo_medians(rows))
     complete = rows[[None not in each for each in members]]
     if complete.empty:
-        absent = sorted({name for each in names for name in each} - set(by_name))
+        absent = sorted(measured - set(known))
         raise InputError(
             f"none of the {len(rows)} co-located rows can be learnt from: no graph has the id or name {absent[0]}"
             + (f" or {len(absent) - 1} others" if len(absent) > 1 else "")
@@ -78,42 +69,14 @@ def join_colocated(
     if not labels:
         raise InputError("no co-located row can be learnt from: a co-runner's own solo latency is nowhere in the table")
     colocations, latency_s, noise_s = zip(*labels, strict=True)
-    return LabelledColocations(
-        colocations=colocations,
+    return Labelled(
+        items=colocations,
         latency_s=np.array(latency_s),
         noise_s=np.array(noise_s),
         setting=setting,
+        labels_without_graph=len(rows) - len(complete),
         solo_s=solo_s,
-        rows_without_graph=len(rows) - len(complete),
     )
-
-
-def _measured_colocated(table: LatencyTable, picked: Mapping[str, Any]) -> pd.DataFrame:
-    conditions = {column: value for column, value in picked.items() if value is not None}
-    rows = table.rows
-    if "solo_s" not in rows:
-        raise InputError(
-            "the latency table has no column solo_s: co-located rows need their solo samples, "
-            "as profile colocated writes them"
-        )
-    for column in ("placement", "affinity"):
-        rows = rows if column in rows else rows.assign(**{column: ""})
-    keep = (rows["co_runners"] != "").to_numpy()
-    for column, value in {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}.items():
-        keep = keep & (rows[column] == value).to_numpy()
-    if not keep.any():
-        asked = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured co-located row (status ok, point full{asked})")
-    return rows[keep]
-
-
-def _by_name(graphs: Iterable[OperatorGraph]) -> dict[str, OperatorGraph]:
-    found: dict[str, OperatorGraph] = {}
-    for graph in graphs:
-        for name in filter(None, (graph.id, graph.name)):
-            if found.setdefault(name, graph).id != graph.id:
-                raise InputError(f"different graphs are named {name}")
-    return found
 
 
 def _solo_medians(rows: pd.DataFrame) -> list[float]:
@@ -128,6 +91,8 @@ def _solo_medians(rows: pd.DataFrame) -> list[float]:
 
 
 def _setting(rows: pd.DataFrame, table: LatencyTable) -> Setting:
+    for column in ("placement", "affinity"):
+        rows = rows if column in rows else rows.assign(**{column: ""})
     setting = only_setting(rows, (*SETTING_COLUMNS, "placement"), facts_in(table))
     cores = {len(str(text).split(",")) for text in rows["affinity"] if text}
     if len(cores) > 1:

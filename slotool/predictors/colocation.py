@@ -1,137 +1,21 @@
-"""Training of predictors of co-located networks, and the artifact that predicts solo and co-located latencies."""
+"""The artifact that predicts solo and co-located latencies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import pandas as pd
 
-from slotool.artifacts import Artifact, create_artifact, open_artifact
-from slotool.errors import GraphError, InputError
+from slotool.artifacts import open_artifact
+from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.machine import machine_facts, machine_id
-from slotool.predictors.base import Predictor
-from slotool.predictors.colocated_labels import LabelledColocations
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.earlier_format import holds
-from slotool.predictors.labels import SETTING_COLUMNS, Setting, machines_in_words
-from slotool.predictors.scoring import PredictionsTable, Score
-from slotool.predictors.splits import RowSplit
-from slotool.predictors.trained import COLOCATED, KIND, PREDICTIONS, SCORES, SOLO, Predictions, TrainedPredictor
-from slotool.predictors.training import AUTO
-
-SOLO_LATENCIES = "solo-latencies.json"
-COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}-{PREDICTIONS}"
-Makers = Mapping[str, Callable[[], Predictor[Colocation]]]
-
-
-@dataclass(frozen=True)
-class ColocatedRun:
-    """As ``TrainingRun``, of co-locations; ``protocols``: scores by protocol (``colocated_splits``) and predictor,
-    None where it cannot take such co-locations."""
-
-    labelled: LabelledColocations
-    split: RowSplit
-    trained: Mapping[str, TrainedPredictor[Colocation]]
-    held_out: Mapping[str, PredictionsTable]
-    protocols: Mapping[str, Mapping[str, Score | None]]
-    chosen: str
-
-    def scores(self) -> dict[str, Any]:
-        """JSON document."""
-        return {
-            "chosen": self.chosen,
-            "setting": self.labelled.setting.document(),
-            "rows": {part: len(getattr(self.split, part)) for part in ("train", "dev", "test")},
-            "networks": len(self.labelled.solo_s),
-            "rows_without_graph": self.labelled.rows_without_graph,
-            "predictors": {
-                name: {
-                    "dev_mae_s": self.trained[name].dev_mae_s,
-                    **table.scores(),
-                    "by_kind": table.scores_by_kind(),
-                }
-                for name, table in self.held_out.items()
-            },
-            "protocols": {name: dict(scores) for name, scores in self.protocols.items()},
-        }
-
-    def save(
-        self, path: Path, solo: Artifact | None = None, *, config: Mapping[str, Any], seed: int, force: bool = False
-    ) -> None:
-        """Write the chosen predictor, scores, held-out predictions and the solo latencies of all networks as one
-        artifact, with the solo predictor of the artifact ``solo``."""
-        provenance = {"predictor": self.chosen, "setting": self.labelled.setting.document()}
-        alone = None if solo is None else _alone(solo)
-        with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
-            self.trained[self.chosen].write(writer, COLOCATED)
-            writer.write_json(SOLO_LATENCIES, dict(self.labelled.solo_s))
-            writer.write_json(COLOCATED_SCORES, self.scores())
-            writer.write_table(COLOCATED_PREDICTIONS, PredictionsTable(self.held_out[self.chosen].rows, provenance))
-            if alone is not None and solo is not None:
-                alone.write(writer)
-                if SCORES in solo.manifest["files"]:
-                    writer.write_json(SCORES, solo.json(SCORES))
-
-
-def train_colocated(
-    makers: Makers,
-    labelled: LabelledColocations,
-    split: RowSplit,
-    protocols: Mapping[str, Sequence[RowSplit]],
-    *,
-    model: str = AUTO,
-    seed: int = 0,
-    progress: Callable[[str], None] | None = None,
-) -> ColocatedRun:
-    """Train a predictor of each of ``makers`` on the split, and one for each split of each protocol, and score them.
-
-    ``auto`` keeps the one of lowest MAE on the dev rows that none has seen, over co-locations of all sizes.
-    """
-    trained = {
-        name: TrainedPredictor.train(make(), labelled, split, seed=seed, progress=progress)
-        for name, make in makers.items()
-    }
-    held_out = {name: each.held_out(labelled, split.test) for name, each in trained.items()}
-    found: dict[str, dict[str, Score | None]] = {}
-    for protocol, splits in protocols.items():
-        for name, each in trained.items():
-            again = _maker_of(each.predictor, makers[name])
-            found.setdefault(protocol, {})[name] = _scores(again, labelled, splits, seed)
-            if progress:
-                progress(f"{protocol}: {name}")
-    best = min(trained, key=lambda name: trained[name].dev_mae_s)
-    return ColocatedRun(labelled, split, trained, held_out, found, best if model == AUTO else model)
-
-
-def _maker_of(
-    trained: Predictor[Colocation], make: Callable[[], Predictor[Colocation]]
-) -> Callable[[], Predictor[Colocation]]:
-    """What makes the predictor again for a protocol: a search is not repeated, its finding is."""
-    from slotool.predictors.dnn import DnnPredictor
-
-    return (lambda: DnnPredictor([trained.depth])) if isinstance(trained, DnnPredictor) else make
-
-
-def _scores(
-    make: Callable[[], Predictor[Colocation]], labelled: LabelledColocations, splits: Sequence[RowSplit], seed: int
-) -> Score | None:
-    """Of all test rows together, but those that the predictor cannot take: ``refused`` counts them. None when it can
-    take none."""
-    tables, refused = [], 0
-    for split in splits:
-        trained = TrainedPredictor.train(make(), labelled, split, seed=seed)
-        try:
-            tables.append(trained.held_out(labelled, split.test).rows)
-        except GraphError:
-            refused += len(split.test)
-    if not tables:
-        return None
-    return {**PredictionsTable(pd.concat(tables, ignore_index=True)).scores(), "refused": refused}
+from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, machines_in_words
+from slotool.predictors.trained import COLOCATED, KIND, SOLO, SOLO_LATENCIES, Predictions, TrainedPredictor
 
 
 @dataclass(frozen=True)
@@ -225,12 +109,7 @@ class PredictorArtifact:
         return answers, colocations, trained.predict(colocations, unsure)
 
 
-def _alone(solo: Artifact) -> TrainedPredictor[OperatorGraph]:
-    trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(solo)
-    return trained
-
-
-def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: LabelledColocations) -> None:
+def require_same_setting(alone: TrainedPredictor[OperatorGraph], labelled: Labelled[Colocation]) -> None:
     """Raises ``InputError`` when a solo predictor is of another machine, device … than co-located labels."""
     for column in SETTING_COLUMNS:
         own, theirs = getattr(alone.setting, column), getattr(labelled.setting, column)

@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.labels import SETTING_COLUMNS, LabelledGraphs, Setting, facts_in, machines_in_words
+from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
@@ -53,12 +53,12 @@ class Evaluation:
         ]
 
 
-def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: LabelledGraphs) -> Evaluation:
+def evaluate_on(trained: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph]) -> Evaluation:
     """Predict every labelled network. Raises ``GraphError`` for one that the predictor cannot take."""
     table = trained.held_out(labelled, np.arange(len(labelled)))
-    outside = trained.predict(labelled.graphs).outside
+    outside = trained.predict(labelled.items).outside
     provenance = {"predictor": trained.predictor.name, "setting": labelled.setting.document()}
-    names = [graph.name or graph.id for graph in labelled.graphs]
+    names = [graph.name or graph.id for graph in labelled.items]
     return Evaluation(PredictionsTable(table.rows, provenance), outside, names)
 
 

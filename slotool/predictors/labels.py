@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol, Self
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Generic, Self
 
 import numpy as np
 import pandas as pd
@@ -67,65 +67,60 @@ class Setting:
         return max(1.0, threads / (self.cores or self.threads))
 
 
-SETTING_COLUMNS = tuple(field.name for field in fields(Setting) if field.name not in ("cpu", "placement", "cores"))
-
-
-class Labelled(Protocol[Asked]):
-    """What predictors are trained on and scored by: networks, or co-locations, with their labels."""
-
-    @property
-    def latency_s(self) -> np.ndarray: ...
-
-    @property
-    def noise_s(self) -> np.ndarray: ...
-
-    @property
-    def setting(self) -> Setting: ...
-
-    def take(self, rows: np.ndarray) -> Examples[Asked]: ...
+SETTING_COLUMNS = tuple(each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores"))
 
 
 @dataclass(frozen=True)
-class LabelledGraphs:
-    """Graphs with their labels, float64 seconds > 0 [n]: the median of all samples of that graph.
+class Labelled(Generic[Asked]):
+    """What predictors are trained on and scored by: networks, or co-locations, with labels, float64 seconds > 0 [n].
 
-    ``noise_s``: how far that median may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
+    ``noise_s``: how far each label may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
+    ``labels_without_graph``: measured subjects, or co-located rows, of which some network is none of the graphs.
+    ``solo_s``: of co-locations, the median of all solo samples of each network, by graph id.
     """
 
-    graphs: tuple[OperatorGraph, ...]
+    items: tuple[Asked, ...]
     latency_s: np.ndarray
     noise_s: np.ndarray
     setting: Setting
-    graphs_without_label: int
-    labels_without_graph: int
+    graphs_without_label: int = 0
+    labels_without_graph: int = 0
+    solo_s: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.graphs)
+        return len(self.items)
 
     @property
     def kinds(self) -> list[str]:
-        return [graph.kind for graph in self.graphs]
+        return [item.kind for item in self.items]
 
-    def take(self, rows: np.ndarray) -> Examples[OperatorGraph]:
-        """The graphs and labels of these rows."""
-        return Examples([self.graphs[i] for i in rows], self.latency_s[rows])
+    def take(self, rows: np.ndarray) -> Examples[Asked]:
+        """The items and labels of these rows."""
+        return Examples([self.items[i] for i in rows], self.latency_s[rows])
+
+    def only(self, rows: np.ndarray) -> Self:
+        """These rows alone, with all that is known of them."""
+        items, latency_s = self.take(rows)
+        return replace(self, items=tuple(items), latency_s=latency_s, noise_s=self.noise_s[rows])
 
 
 def join_labels(
     table: LatencyTable, graphs: Iterable[OperatorGraph], picked: Mapping[str, Any] | None = None
-) -> LabelledGraphs:
+) -> Labelled[OperatorGraph]:
     """Each graph with the median latency of its measured solo rows: subject = graph id or name, point full, status ok.
 
     ``picked``: values of setting columns (``SETTING_COLUMNS``) to keep. Predicted and co-located rows, and rows of
-    several replicas, never count. A graph given twice counts once, with the labels of all its names.
+    several replicas, never count. A graph given twice counts once, with the labels of all its names; its label is the
+    median of all their samples.
 
     Raises ``InputError`` when nothing joins, rows of several settings remain, or different graphs share a name that
     was measured, ``TableError`` for a label that is not a finite number.
     """
-    conditions = {column: value for column, value in (picked or {}).items() if value is not None}
     given = list(graphs)
     by_id = {graph.id: graph for graph in given}
-    measured = _by_graph_id(_measured_solo(table, conditions), given)
+    measured = measured_rows(table, picked or {}, colocated=False)
+    known = graphs_by_name(given, measured["subject"])
+    measured = measured.assign(subject=[known[name].id if name in known else name for name in measured["subject"]])
     rows = measured[measured["subject"].isin(by_id)]
     subjects = measured["subject"].nunique()
     if rows.empty:
@@ -137,8 +132,8 @@ def join_labels(
     samples_s, counts = _pooled(rows, "samples_s"), _pooled(rows, "samples_per_round")
     medians = _medians(samples_s)
     found = [graph for id_, graph in by_id.items() if id_ in medians]
-    return LabelledGraphs(
-        graphs=tuple(found),
+    return Labelled(
+        items=tuple(found),
         latency_s=np.array([medians[graph.id] for graph in found]),
         noise_s=np.array([label_noise_s(samples_s[graph.id], counts[graph.id]) for graph in found]),
         setting=setting,
@@ -147,28 +142,33 @@ def join_labels(
     )
 
 
-def _measured_solo(table: LatencyTable, conditions: Mapping[str, Any]) -> pd.DataFrame:
-    wanted = {"status": "ok", "point": FULL.key, "predicted": False, "co_runners": "", "replicas": 1, **conditions}
+def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: bool) -> pd.DataFrame:
+    """The rows of networks alone, or of co-located ones, that may be learnt from. ``picked``: values of columns to
+    keep, None for any. Raises ``InputError`` when there are none."""
+    conditions = {column: value for column, value in picked.items() if value is not None}
+    wanted = {"status": "ok", "point": FULL.key, "predicted": False, "replicas": 1, **conditions}
     rows = table.rows
-    keep = np.ones(len(rows), dtype=bool)
+    keep: np.ndarray = (rows["co_runners"] != "").to_numpy() == colocated
     for column, value in wanted.items():
-        keep &= (rows[column] == value).to_numpy()
+        keep = keep & ((rows[column] == value).to_numpy() if column in rows else False)
     if not keep.any():
+        what, alone = ("co-located row", "") if colocated else ("row", ", alone")
         asked = "".join(f", {column} {value}" for column, value in conditions.items())
-        raise InputError(f"the latency table has no measured row (status ok, point full, alone{asked})")
-    return rows[keep]
+        raise InputError(f"the latency table has no measured {what} (status ok, point full{alone}{asked})")
+    chosen: pd.DataFrame = rows[keep]
+    return chosen
 
 
-def _by_graph_id(rows: pd.DataFrame, graphs: Iterable[OperatorGraph]) -> pd.DataFrame:
-    """The rows with the graph's id as subject where the subject was its name."""
-    ids: dict[str, set[str]] = {}
+def graphs_by_name(graphs: Iterable[OperatorGraph], measured: Iterable[str]) -> dict[str, OperatorGraph]:
+    """Graphs by their id, and by their name. Raises ``InputError`` for different graphs of a name that was measured."""
+    found: dict[str, dict[str, OperatorGraph]] = {}
     for graph in graphs:
-        if graph.name:
-            ids.setdefault(graph.name, set()).add(graph.id)
-    for subject in sorted(set(rows["subject"]) & set(ids)):
-        if len(ids[subject]) > 1:
-            raise InputError(f"{len(ids[subject])} different graphs are named {subject}, which was measured")
-    return rows.assign(subject=[min(ids.get(subject, {subject})) for subject in rows["subject"]])
+        for name in filter(None, (graph.id, graph.name)):
+            found.setdefault(name, {})[graph.id] = graph
+    for name in sorted(set(measured) & set(found)):
+        if len(found[name]) > 1:
+            raise InputError(f"{len(found[name])} different graphs are named {name}, which was measured")
+    return {name: next(iter(named.values())) for name, named in found.items()}
 
 
 def _pooled(rows: pd.DataFrame, column: str) -> dict[str, np.ndarray]:

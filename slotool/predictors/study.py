@@ -17,7 +17,7 @@ from slotool.artifacts import create_artifact
 from slotool.errors import GraphError, InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import Predictor
-from slotool.predictors.labels import LabelledGraphs
+from slotool.predictors.labels import Labelled
 from slotool.predictors.scoring import PREDICTIONS_SCHEMA, PredictionsTable, Score, mean_score
 from slotool.predictors.splits import PROTOCOLS, RowSplit, splits_of
 from slotool.predictors.trained import TrainedPredictor
@@ -101,7 +101,7 @@ class Study:
     training took, by predictor and number of labels.
     """
 
-    labelled: LabelledGraphs
+    labelled: Labelled[OperatorGraph]
     table: StudyTable
     refused: Sequence[Mapping[str, Any]]
     train_s: Mapping[str, Mapping[int, float]]
@@ -129,7 +129,7 @@ class Study:
 
 
 def plan_tasks(
-    labelled: LabelledGraphs, protocols: Sequence[str], seeds: Sequence[int], curve: Sequence[int | None] = ()
+    labelled: Labelled[OperatorGraph], protocols: Sequence[str], seeds: Sequence[int], curve: Sequence[int | None] = ()
 ) -> list[Task]:
     """Every split of every protocol for each seed; and ``curve``, numbers of networks (None: all there are) to learn
     from in the random split of all kinds, the test set staying the same.
@@ -139,10 +139,10 @@ def plan_tasks(
     tasks = []
     for seed in seeds:
         for protocol in protocols:
-            splits = splits_of(protocol, labelled.graphs, seed)
+            splits = splits_of(protocol, labelled.items, seed)
             tasks += [Task(protocol, name, seed, split) for name, split in splits.items()]
         if curve:
-            name, whole = list(splits_of(RANDOM, labelled.graphs, seed).items())[-1]
+            name, whole = list(splits_of(RANDOM, labelled.items, seed).items())[-1]
             points = [whole if labels is None else whole.fewer(labels, seed) for labels in curve]
             tasks += [Task(RANDOM, name, seed, split) for split in points]
     # The curve's last point may be the protocol's own split.
@@ -150,7 +150,7 @@ def plan_tasks(
 
 
 def run_study(
-    labelled: LabelledGraphs,
+    labelled: Labelled[OperatorGraph],
     tasks: Sequence[Task],
     makers: Mapping[str, Callable[[], Predictor[OperatorGraph]]],
     journal: Journal,
@@ -190,10 +190,10 @@ def steps_left(
     return sum(makers[name]().fit_steps for name in left)
 
 
-def data_digest(labelled: LabelledGraphs) -> str:
+def data_digest(labelled: Labelled[OperatorGraph]) -> str:
     """Hash of graphs and labels: trials of other data are other trials."""
     digest = hashlib.sha256(np.ascontiguousarray(labelled.latency_s).tobytes())
-    digest.update("".join(graph.id for graph in labelled.graphs).encode())
+    digest.update("".join(graph.id for graph in labelled.items).encode())
     return digest.hexdigest()[:16]
 
 
@@ -206,7 +206,10 @@ def _key(trial: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _outcome(
-    predictor: Predictor[OperatorGraph], labelled: LabelledGraphs, task: Task, progress: Callable[[str], None] | None
+    predictor: Predictor[OperatorGraph],
+    labelled: Labelled[OperatorGraph],
+    task: Task,
+    progress: Callable[[str], None] | None,
 ) -> dict[str, Any]:
     """What a trial found, as JSON."""
     where = f"{task.protocol}/{task.split}, {task.labels} networks, seed {task.seed}: "
@@ -227,7 +230,7 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _frame(labelled: LabelledGraphs, task: Task, row: Mapping[str, Any]) -> pd.DataFrame:
+def _frame(labelled: Labelled[OperatorGraph], task: Task, row: Mapping[str, Any]) -> pd.DataFrame:
     graphs, latency_s = labelled.take(task.rows.test)
     columns = {"graph_id": [graph.id for graph in graphs], "kind": [graph.kind for graph in graphs]}
     answers = {name: np.array(row[name], dtype=np.float64) for name in ("predicted_s", "low_s", "high_s")}

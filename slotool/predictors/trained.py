@@ -28,6 +28,8 @@ KIND = "predictor"
 SCORES, PREDICTIONS = "scores.json", "predictions.parquet"
 # An artifact may hold two predictors: of solo latencies, and of co-located latencies.
 SOLO, COLOCATED = "predictor", "colocated"
+COLOCATED_SCORES, COLOCATED_PREDICTIONS = f"{COLOCATED}-{SCORES}", f"{COLOCATED}-{PREDICTIONS}"
+SOLO_LATENCIES = "solo-latencies.json"
 DOCUMENT_VERSION = 4
 # Until version 3 files and tensors had other names (``earlier_format``). Version 2 had an interval from networks of the
 # same kinds alone, which did not hold for any other.

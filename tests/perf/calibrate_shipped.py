@@ -19,19 +19,28 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.graphs.store import read_graphs
 from slotool.predictors.adaptation import adapt_and_score
 from slotool.predictors.calibration import Calibration, hold_out_kinds
-from slotool.predictors.colocation import COLOCATED_PREDICTIONS, SOLO_LATENCIES, PredictorArtifact
+from slotool.predictors.colocation import PredictorArtifact
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.labels import LabelledGraphs, join_labels
+from slotool.predictors.labels import Labelled, join_labels
 from slotool.predictors.scoring import PredictionsTable
-from slotool.predictors.splits import Split, paper_split
-from slotool.predictors.trained import COLOCATED, KIND, PREDICTIONS, SCORES, TrainedPredictor, domain_of
+from slotool.predictors.splits import RowSplit, paper_split
+from slotool.predictors.trained import (
+    COLOCATED,
+    COLOCATED_PREDICTIONS,
+    KIND,
+    PREDICTIONS,
+    SCORES,
+    SOLO_LATENCIES,
+    TrainedPredictor,
+    domain_of,
+)
 from slotool.tables import LatencyTable
 
 ROOT = Path(__file__).parents[2]
 DATASETS, MODELS = ROOT / "datasets", ROOT / "models"
 
 
-def random_networks() -> LabelledGraphs:
+def random_networks() -> Labelled[Any]:
     """The 7,700 that predictor-torch learnt from."""
     names = ("mlps", "cnns", "blocks")
     graphs = [g for name in names for g in read_graphs(DATASETS / f"random-networks-{name}.parquet")]
@@ -39,14 +48,14 @@ def random_networks() -> LabelledGraphs:
     return join_labels(LatencyTable.load_all(tables), graphs)
 
 
-def applications(backend: str) -> LabelledGraphs:
+def applications(backend: str) -> Labelled[Any]:
     """The 40 Keras applications, run by torch or by Keras."""
     infix = "torch-" if backend == "torch" else ""
     table = LatencyTable.load(DATASETS / f"keras-applications-{infix}latency.parquet")
     return join_labels(table, read_graphs(DATASETS / "keras-applications-graphs.parquet"))
 
 
-def calibrated(trained: TrainedPredictor, labelled: LabelledGraphs, split: Split) -> TrainedPredictor:
+def calibrated(trained: TrainedPredictor, labelled: Labelled[Any], split: RowSplit) -> TrainedPredictor:
     """With what it was trained on, and the errors on kinds held out."""
     rows = np.concatenate([split.train, split.dev])
     graphs, latency_s = labelled.take(rows)
@@ -61,7 +70,7 @@ def calibrated(trained: TrainedPredictor, labelled: LabelledGraphs, split: Split
     return replace(trained, domain=domain, like=like, calibration=calibration, old=False)
 
 
-def tell(what: str, trained: TrainedPredictor, labelled: LabelledGraphs, rows: np.ndarray) -> None:
+def tell(what: str, trained: TrainedPredictor, labelled: Labelled[Any], rows: np.ndarray) -> None:
     """What its intervals cover of these rows, and how wide they are."""
     scores = trained.held_out(labelled, rows).scores()
     near = int(np.sum(~trained.predict(labelled.take(rows)[0]).far))

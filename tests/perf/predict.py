@@ -21,7 +21,7 @@ from slotool.graphs.store import read_graphs
 from slotool.predictors.base import Predictor
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
-from slotool.predictors.labels import LabelledGraphs, join_labels
+from slotool.predictors.labels import Labelled, join_labels
 from slotool.predictors.registry import SOLO, names_of, predictor_class
 from slotool.predictors.splits import RowSplit
 from slotool.predictors.study import data_digest, plan_tasks, run_study
@@ -54,7 +54,7 @@ def main() -> None:
     print(json.dumps({"benchmark": "predict", "scores": _figures(scores), "seconds": speeds, "train_s": study.train_s}))
 
 
-def _shipped() -> LabelledGraphs:
+def _shipped() -> Labelled[OperatorGraph]:
     graphs = [g for kind in ("mlps", "cnns") for g in read_graphs(DATASETS / f"random-networks-{kind}.parquet")]
     return join_labels(LatencyTable.load(DATASETS / "random-networks-latency.parquet"), graphs)
 
@@ -105,7 +105,7 @@ def _verdict(score: dict[str, Any], mae: float, mape: float) -> str:
     return f"misses {', '.join(missed)}" if missed else "as wanted"
 
 
-def _speed(name: str, labelled: LabelledGraphs) -> dict[str, float]:
+def _speed(name: str, labelled: Labelled[OperatorGraph]) -> dict[str, float]:
     """Seconds for one graph and for ``MANY``, of a predictor as large as a real one but hardly trained."""
     makers: dict[str, Any] = {
         DnnPredictor.name: lambda: DnnPredictor([13]),
@@ -113,10 +113,10 @@ def _speed(name: str, labelled: LabelledGraphs) -> dict[str, float]:
     }
     predictor: Predictor = makers.get(name, predictor_class(name))()
     # The largest networks are among them, so that no encoding lacks room.
-    rows = np.argsort([-len(graph.operators) for graph in labelled.graphs], kind="stable")
+    rows = np.argsort([-len(graph.operators) for graph in labelled.items], kind="stable")
     trained = TrainedPredictor.train(predictor, labelled, RowSplit(rows[:300], rows[300:340], rows[340:360]), seed=0)
-    singles = [_seconds(trained, [graph]) for graph in islice(cycle(labelled.graphs), 0, 97 * SINGLES, 97)]
-    one, many = statistics.median(singles), _seconds(trained, list(islice(cycle(labelled.graphs), MANY)))
+    singles = [_seconds(trained, [graph]) for graph in islice(cycle(labelled.items), 0, 97 * SINGLES, 97)]
+    one, many = statistics.median(singles), _seconds(trained, list(islice(cycle(labelled.items), MANY)))
     print(
         f"{name}: one graph {one * 1e3:.2f} ms (wanted ≤ {SINGLE_S * 1e3:.0f}), "
         f"{MANY:,} in {many:.2f} s (wanted ≤ {MANY_S:.0f})"

@@ -16,7 +16,7 @@ import argparse
 import gzip
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,8 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
 from slotool.predictors.adaptation import adapt
 from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.labels import LabelledGraphs, Setting
-from slotool.predictors.splits import Split
+from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.splits import RowSplit
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
 from tests.perf.calibrate_shipped import MODELS, applications
@@ -48,8 +48,8 @@ class Draw:
     three_term_mape: float
 
 
-def scored(base: TrainedPredictor, labelled: LabelledGraphs, given: np.ndarray, asked: np.ndarray) -> Draw:
-    adapted, _, _ = adapt(base, only(labelled, given))
+def scored(base: TrainedPredictor, labelled: Labelled[OperatorGraph], given: np.ndarray, asked: np.ndarray) -> Draw:
+    adapted, _, _ = adapt(base, labelled.only(given))
     scores = adapted.held_out(labelled, asked).scores()
     rival = ThreeTermPredictor()
     rival.fit(labelled.take(given))
@@ -63,19 +63,14 @@ def scored(base: TrainedPredictor, labelled: LabelledGraphs, given: np.ndarray, 
     )
 
 
-def only(labelled: LabelledGraphs, rows: np.ndarray) -> LabelledGraphs:
-    graphs, latency_s = labelled.take(rows)
-    return replace(labelled, graphs=tuple(graphs), latency_s=latency_s, noise_s=labelled.noise_s[rows])
-
-
-def few_of(base: TrainedPredictor, labelled: LabelledGraphs, draws: int) -> Iterator[Draw]:
+def few_of(base: TrainedPredictor, labelled: Labelled[OperatorGraph], draws: int) -> Iterator[Draw]:
     """Ten random labels each time; the others are asked."""
     for seed in range(draws):
         order = np.random.default_rng(seed).permutation(len(labelled))
         yield scored(base, labelled, order[:FEW], order[FEW:])
 
 
-def ten_left_out(base: TrainedPredictor, labelled: LabelledGraphs, seed: int = 0) -> Iterator[Draw]:
+def ten_left_out(base: TrainedPredictor, labelled: Labelled[OperatorGraph], seed: int = 0) -> Iterator[Draw]:
     """Each network left out once."""
     order = np.random.default_rng(seed).permutation(len(labelled))
     for asked in np.array_split(order, len(labelled) // FEW):
@@ -93,11 +88,11 @@ def cells(folder: Path, draws: int) -> Iterator[Draw]:
         there, here = (of_device(table, graphs, str(device)) for device in (source, target))
         order = rng.permutation(len(there))
         first, held_out = order[:BASE_CELLS], order[BASE_CELLS:]
-        split = Split(np.sort(first[30:]), np.sort(first[:30]), np.sort(held_out))
+        split = RowSplit(np.sort(first[30:]), np.sort(first[:30]), np.sort(held_out))
         base: TrainedPredictor[OperatorGraph] = TrainedPredictor.train(AdditivePredictor(), there, split, seed=seed)
         base = base.calibrated(AdditivePredictor, there, split, seed=seed)
-        names = {there.graphs[i].id for i in held_out}
-        fresh = rng.permutation([i for i, graph in enumerate(here.graphs) if graph.id in names])
+        names = {there.items[i].id for i in held_out}
+        fresh = rng.permutation([i for i, graph in enumerate(here.items) if graph.id in names])
         yield scored(base, here, fresh[:FEW], fresh[FEW : FEW + ASKED_CELLS])
 
 
@@ -110,13 +105,13 @@ def cell_graphs(folder: Path) -> list[OperatorGraph]:
         return list(read_graphs(path))
 
 
-def of_device(table: pd.DataFrame, graphs: dict[str, OperatorGraph], device: str) -> LabelledGraphs:
+def of_device(table: pd.DataFrame, graphs: dict[str, OperatorGraph], device: str) -> Labelled[OperatorGraph]:
     """One label each, so nobody can tell their noise."""
     rows = table[table["device"] == device]
     known = [(graphs[str(name)], float(s)) for name, s in zip(rows["subject"], rows["latency_s"], strict=True)]
     latency_s = np.array([seconds for _, seconds in known])
     setting = Setting(machine="unknown", device=device, backend="unknown", threads=1, batch_size=1)
-    return LabelledGraphs(tuple(graph for graph, _ in known), latency_s, np.full(len(known), np.nan), setting, 0, 0)
+    return Labelled(tuple(graph for graph, _ in known), latency_s, np.full(len(known), np.nan), setting)
 
 
 def tell(what: str, draws: Iterator[Draw]) -> None:

@@ -160,7 +160,7 @@ def test_kinds_are_named_clustered_by_type_and_by_size() -> None:
 
 
 def test_held_out_kinds_err_more_than_networks_of_kinds_that_were_seen(labelled) -> None:
-    held_out = hold_out_kinds(AdditivePredictor, labelled.graphs, labelled.latency_s)
+    held_out = hold_out_kinds(AdditivePredictor, labelled.items, labelled.latency_s)
     errors = {kind.name: float(np.sqrt(np.mean(kind.residuals**2))) for kind in held_out}
     assert errors["kind cnn"] > 0.3
     assert len(held_out) >= 5

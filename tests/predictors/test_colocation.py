@@ -17,7 +17,7 @@ from slotool.machine import machine_id
 from slotool.predictors.base import Examples
 from slotool.predictors.colocated_labels import is_colocated, join_colocated
 from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
-from slotool.predictors.colocation import PredictorArtifact, train_colocated
+from slotool.predictors.colocation import PredictorArtifact
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Setting
 from slotool.predictors.linear import LinearPredictor
@@ -26,6 +26,7 @@ from slotool.predictors.resource_features import fair_s
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.predictors.trained import TrainedPredictor
+from slotool.predictors.training import train_and_score
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import (
     random_networks,
@@ -88,10 +89,10 @@ def shipped():
 
 def test_labels_are_medians_in_company_against_solo_samples_beside_them(labelled) -> None:
     assert len(labelled) == len(COLOCATIONS)
-    found = {colocation.id: i for i, colocation in enumerate(labelled.colocations)}
+    found = {colocation.id: i for i, colocation in enumerate(labelled.items)}
     at = [found[colocation.id] for colocation in COLOCATIONS]
     np.testing.assert_allclose(labelled.latency_s[at], synthetic_colocated_latency_s(COLOCATIONS), rtol=0.05)
-    assert {colocation.oversubscription for colocation in labelled.colocations} == {2.0, 3.0}
+    assert {colocation.oversubscription for colocation in labelled.items} == {2.0, 3.0}
     assert labelled.setting.placement == "shared"
     assert "2 threads on 2 shared cores" in str(labelled.setting)
     assert np.all(labelled.noise_s > 0)
@@ -143,7 +144,7 @@ def test_tables_that_say_nothing_of_company_are_sentences(rows, error, sentence:
 
 
 def test_protocols_hold_out_what_they_say(labelled) -> None:
-    colocations = labelled.colocations
+    colocations = labelled.items
     splits = colocated_splits(colocations, 0)
     for split in splits["pairs unseen"]:
         learnt = {colocations[i].member_ids for i in [*split.train, *split.dev]}
@@ -189,9 +190,9 @@ def test_sharing_takes_more_members_than_it_was_shown() -> None:
 
 def test_on_shipped_pairs_ours_is_near_the_noise_and_beats_the_papers_baseline(shipped) -> None:
     """Qualitatively the paper's figure 9, and pairs of which no training row had both."""
-    makers = {"linear": LinearPredictor, "sharing": SharingPredictor}
-    protocols = {"unseen": colocated_splits(shipped.colocations, 0)["pairs unseen"]}
-    run = train_colocated(makers, shipped, random_colocated_split(shipped.colocations, 0), protocols)
+    protocols = {"unseen": colocated_splits(shipped.items, 0)["pairs unseen"]}
+    candidates = [LinearPredictor(), SharingPredictor()]
+    run = train_and_score(candidates, shipped, random_colocated_split(shipped.items, 0), protocols)
     pairs = {name: table.scores_by_kind()["pair"] for name, table in run.held_out.items()}
     for scores, most in ((pairs, 0.06), (run.protocols["unseen"], 0.10)):
         ours, linear = scores["sharing"], scores["linear"]
@@ -224,15 +225,13 @@ def both(measured: Path) -> Path:
     from slotool.predictors.additive import AdditivePredictor
     from slotool.predictors.labels import join_labels
     from slotool.predictors.splits import paper_split
-    from slotool.predictors.training import train_and_score
 
     alone = join_labels(LatencyTable.load(measured / "alone.parquet"), read_graphs(measured / "all.jsonl"))
     run = train_and_score([AdditivePredictor()], alone, paper_split(alone.kinds, 0))
     run.save(measured / "alone", config={}, seed=0)
     table = LatencyTable.load(measured / "colocated.parquet")
     labelled = join_colocated(table, read_graphs(measured / "graphs.jsonl"))
-    makers = {"sharing": SharingPredictor}
-    run = train_colocated(makers, labelled, random_colocated_split(labelled.colocations, 0), {})
+    run = train_and_score([SharingPredictor()], labelled, random_colocated_split(labelled.items, 0))
     run.save(measured / "both", open_artifact(measured / "alone"), config={}, seed=0)
     return measured / "both"
 

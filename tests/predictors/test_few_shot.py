@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -207,7 +206,7 @@ def test_the_command_keeps_the_best_by_held_out_labels_and_writes_what_predicts(
     # The scores are those of what was written, and the library's.
     trained, rest = TrainedPredictor.load(str(tmp_path / "a")), {*done.document["adapted_to"]}
     labelled = join_labels(LatencyTable.load(folder / "there.parquet"), read_graphs(folder / "graphs.parquet"))
-    rows = np.array([i for i, graph in enumerate(labelled.graphs) if graph.id not in rest])
+    rows = np.array([i for i, graph in enumerate(labelled.items) if graph.id not in rest])
     graphs, measured_s = labelled.take(rows)
     chosen = others[done.document["chosen"]]
     assert mape(trained.predict(graphs).latency_s, measured_s) == pytest.approx(chosen)
@@ -264,9 +263,7 @@ def test_few_labels_give_a_wide_interval_that_covers_and_more_a_narrower(folder:
     for labels, found in widths.items():
         for _ in range(2):
             rows = rng.permutation(len(labelled))
-            graphs, latency_s = labelled.take(rows[:labels])
-            own = replace(labelled, graphs=tuple(graphs), latency_s=latency_s, noise_s=labelled.noise_s[rows[:labels]])
-            trained, _, _ = adapt(base, own)
+            trained, _, _ = adapt(base, labelled.only(rows[:labels]))
             scores = trained.held_out(labelled, rows[labels:]).scores()
             covered.append(scores["interval_coverage"])
             found.append(scores["interval_width"])
@@ -285,7 +282,7 @@ def test_an_adapted_predictor_keeps_its_interval_and_bounds_in_the_artifact(fold
         assert np.array_equal(getattr(widths, name), getattr(others, name), equal_nan=True)
     assert widths.no_interval == others.no_interval
     assert np.ptp(widths.high_s / widths.low_s) > 0.001
-    assert trained.bounds.operators[0] <= min(len(graph.operators) for graph in labelled.graphs)
+    assert trained.bounds.operators[0] <= min(len(graph.operators) for graph in labelled.items)
 
 
 @pytest.mark.parametrize(
