@@ -30,20 +30,23 @@ def server_process(arguments: Sequence[str], folder: Path | None = None) -> Iter
 
     from slotool.errors import RunError
 
-    server = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--port", "0", "--json"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    assert server.stdout is not None
-    assert server.stderr is not None
-    line = server.stdout.readline()
-    if not line:
-        raise RunError(f"the server did not start: {server.stderr.read().strip()}")
-    try:
-        yield json.loads(line)["url"]
-    finally:
-        server.terminate()
-        server.wait(timeout=END_WITHIN_S)
+    ) as server:
+        assert server.stdout is not None
+        assert server.stderr is not None
+        line = server.stdout.readline()
+        if not line:
+            raise RunError(f"the server did not start: {server.stderr.read().strip()}")
+        try:
+            yield json.loads(line)["url"]
+        finally:
+            server.terminate()
+            try:
+                server.communicate(timeout=END_WITHIN_S)
+            finally:
+                server.kill()

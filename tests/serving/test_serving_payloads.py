@@ -64,6 +64,7 @@ def header(shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
 
+@pytest.mark.filterwarnings("ignore:Reading .* required additional header parsing:UserWarning")
 def test_an_axis_as_python_2_wrote_it_is_a_number() -> None:
     np.testing.assert_array_equal(parse_example(header("(8L, 8L)") + b"\0" * 256, SHAPE), np.zeros((1, *SHAPE)))
 
