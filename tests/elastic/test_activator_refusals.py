@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from activator_subjects import digits, digits_model, mlp_of, random_model, trained
 
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.data.dataset import Split
@@ -21,6 +20,7 @@ from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
 from slotool.tables import FULL
+from tests.elastic.activator_subjects import digits, digits_model, mlp_of, random_model, trained
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from activator_subjects import SHARES, digits, digits_model, mlp_of, random_model, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -23,6 +22,7 @@ from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables import FULL, OperatingPoint
 from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.activator_subjects import SHARES, digits, digits_model, mlp_of, random_model, trained
 
 
 class TestDigitsModel(ElasticModelConformance):

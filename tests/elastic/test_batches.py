@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, sparse_model
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
@@ -15,6 +14,7 @@ from slotool.elastic.queries import Queries
 from slotool.errors import InputError
 from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.tables import FULL
+from tests.elastic.tiny_slo_nns import FEATURES, INPUTS, dense_model, examples, sparse_model
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
 
 from slotool.elastic.activators.build import TableSettings, TableSubject, build, learn
 from slotool.elastic.activators.choosing import CLOSE, RankerCandidate, choose, plan, steps
 from slotool.elastic.activators.rankers.registry import CANDIDATES
+from tests.elastic.activator_subjects import SHARES, digits, mlp_of, random_data, random_mlp, trained
 
 
 def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:

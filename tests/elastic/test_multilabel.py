@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from animal_records import SPECIES, WORDS, write_animals
 from scipy.sparse import csr_matrix
 
 from slotool.artifacts import open_artifact
@@ -21,6 +20,7 @@ from slotool.elastic.multilabel_training import RowAdam, SampledLabels, label_gr
 from slotool.elastic.precision import precision_at, score, top_labels
 from slotool.errors import InputError
 from slotool.tables import FULL
+from tests.elastic.animal_records import SPECIES, WORDS, write_animals
 
 Slotool = Callable[..., Any]
 EPOCHS = 60

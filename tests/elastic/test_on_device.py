@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_slo_nns import FEATURES, dense_model, examples, network, sparse_model
 
 from slotool.elastic.activators.on_device import DeviceSloNN
 from slotool.elastic.activators.rankers.registry import RANKERS
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.tiny_slo_nns import FEATURES, dense_model, examples, network, sparse_model
 
 DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from activator_subjects import digits, digits_model, mlp_of, trained
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
@@ -19,6 +18,7 @@ from slotool.elastic.activators.evidence import CONFIDENCE, DiscordantPairs
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 from slotool.tables.paired import examples_needed, further_losses
+from tests.elastic.activator_subjects import digits, digits_model, mlp_of, trained
 
 RESPLITS = 60
 

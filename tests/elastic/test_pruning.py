@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from activator_subjects import digits, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -20,6 +19,7 @@ from slotool.elastic.activators.pruning import measure, prune, remove, steps
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.family import Family
 from slotool.errors import InputError
+from tests.elastic.activator_subjects import digits, trained
 
 
 def with_dead(mlp: MLP, counts: tuple[int, int], seed: int) -> MLP:

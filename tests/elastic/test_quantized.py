@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from activator_subjects import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
@@ -35,6 +34,7 @@ from slotool.elastic.activators.weight_dtype import with_weight_dtype
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError
 from slotool.testing.elastic import ElasticModelConformance
+from tests.elastic.activator_subjects import trained
 
 
 def network(widths: tuple[int, ...], seed: int = 0) -> MLP:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from activator_subjects import trained
 
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
@@ -20,6 +19,7 @@ from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.updates import TableUpdates
 from slotool.errors import InputError
 from slotool.tables import OperatingPoint
+from tests.elastic.activator_subjects import trained
 
 Slotool = Callable[..., Any]
 SHARES = (0.2, 0.4)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_strategies import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -24,6 +23,7 @@ from slotool.graphs.capture import capture_onnx, capture_torch
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.generators import RandomGraphs
 from slotool.graphs.store import read_graphs
+from tests.graphs.graph_strategies import graphs
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
 helper = onnx.helper

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_strategies import graphs
 from hypothesis import given, settings
 from torch import nn
 from torch.nn import functional
@@ -16,6 +15,7 @@ from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.capture import capture_torch, load_torch
 from slotool.graphs.generators import RandomGraphs
 from slotool.graphs.torch_module import GraphModule
+from tests.graphs.graph_strategies import graphs
 
 
 class Block(nn.Module):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from graph_strategies import graphs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.generators import RandomGraphs
 from slotool.graphs.store import SCHEMA_NAME, read_graphs, write_graphs
 from slotool.tables.schema import read_header, schema_name
+from tests.graphs.graph_strategies import graphs
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from graph_strategies import graphs
 from hypothesis import given, settings
 
 from slotool.errors import GraphError
 from slotool.graphs import OPERATORS, Effect, GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
+from tests.graphs.graph_strategies import graphs
 
 
 def weights_of(module: torch.nn.Module) -> int:

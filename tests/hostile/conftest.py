@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
 # Seconds per looping test where no budget is given.
 DEFAULT_SECONDS = 2.0
-# The small served models and the server in a thread that the serving tests have.
-sys.path.insert(0, str(Path(__file__).parent.parent / "serving"))
 
 _BUDGET = pytest.StashKey[float]()
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from live_server import ThreeLinear, served
 from uvicorn import Config
-from wire import Answer, Wire, answers
 
 from slotool.serving import Limits, Router, create_app, rejections
 from slotool.serving.admission import REJECTION
 from slotool.serving.guard import Token
 from slotool.serving.server import Server
+from tests.hostile.wire import Answer, Wire, answers
+from tests.serving.live_server import ThreeLinear, served
 
 TOKEN = "correct-horse-battery"
 RIGHT = f"Authorization: Bearer {TOKEN}"

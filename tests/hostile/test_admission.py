@@ -8,9 +8,9 @@ import time
 from contextlib import ExitStack, suppress
 
 import numpy as np
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import Limits
+from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 HEAD = f"POST /compute HTTP/1.1\r\nHost: x\r\nDeadline-Ms: 40\r\nContent-Length: {X.nbytes}\r\n\r\n".encode()

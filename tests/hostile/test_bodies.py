@@ -12,14 +12,14 @@ import grpc
 import httpx
 import numpy as np
 import pytest
-from hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
-from hostile_files import seed
-from live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool.serving import Limits, Router, create_app
 from slotool.serving.frontend import decompressed
 from slotool.serving.rejections import Rejection
+from tests.hostile.hostile_bodies import INFER, MAX_BODY_BYTES, Hostile, honest, hostile_bodies, jpeg, png
+from tests.hostile.hostile_files import seed
+from tests.serving.live_server import POINTS, LiveServer, ThreeLinear, live_server, served
 
 BODIES = hostile_bodies()
 # The promise is 20 ms. Here other processes share the cores, so that only what is far beyond it fails; the figures are

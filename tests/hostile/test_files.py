@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hostile_files import MODELS, RAW, REPLACEMENTS, copied, places, rewrite, seed, texts, with_value
 
 from slotool import strict_json
 from slotool.artifacts import open_artifact
@@ -26,6 +25,7 @@ from slotool.rules.switching import LoadTest, SwitchingPlan
 from slotool.tables import LatencyTable, OutcomeTable
 from slotool.tables.schema import MAX_COLUMNS
 from slotool.testing.rules import family_outcomes
+from tests.hostile.hostile_files import MODELS, RAW, REPLACEMENTS, copied, places, rewrite, seed, texts, with_value
 
 ARTIFACTS = ("mlp", "family", "slo-nn", "supernet", "predictor", "predictor-torch")
 PICKLE = b"cos\nsystem\n(S'touch /tmp/owned'\ntR."

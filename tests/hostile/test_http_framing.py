@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from framing_cases import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from slotool.serving.http import protocol
+from slotool.serving.http.exchange import scope_of
+from tests.hostile.framing_cases import (
     CASES,
     EXPECT,
     FULL,
@@ -24,14 +31,7 @@ from framing_cases import (
     split_at,
     talk,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from wire import Answer
-
-from slotool.serving.http import protocol
-from slotool.serving.http.exchange import scope_of
+from tests.hostile.wire import Answer
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 import httptools
 import pytest
-from framing_cases import CASES, FULL, GUARDED, MARKER, PLAIN, UPGRADES, Servers, split_at, talk, tell
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from wire import Answer, answers
+
+from tests.hostile.framing_cases import CASES, FULL, GUARDED, MARKER, PLAIN, UPGRADES, Servers, split_at, talk, tell
+from tests.hostile.wire import Answer, answers
 
 SEED = 0
 TOKENS = [

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from live_server import LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import Limits
 from slotool.serving.guard import Token
+from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
 BODY = struct.pack("<6f", *range(6))
 TOKEN = "correct-horse-battery"

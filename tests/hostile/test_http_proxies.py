@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from live_server import LiveServer, ThreeLinear, live_server, served
-from proxies import PROXIES, is_there, proxy
 
 from slotool.serving.guard import Token
+from tests.hostile.proxies import PROXIES, is_there, proxy
+from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
 TOKEN = "correct-horse-battery"
 # Of the requests of both, in CI and with `make hostile`; behind each proxy.

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from live_server import ThreeLinear, served
-from wire import Wire
 
 from slotool.serving import Router, create_app
 from slotool.serving.server import Server
+from tests.hostile.wire import Wire
+from tests.serving.live_server import ThreeLinear, served
 
 BODY = struct.pack("<6f", *range(6))
 SERVE = """
@@ -28,7 +28,7 @@ import resource, sys
 files = int(sys.argv[1])
 if files:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-from live_server import ThreeLinear, served
+from tests.serving.live_server import ThreeLinear, served
 from slotool.serving import Router, create_app
 from slotool.serving.server import bind, serve_until_signalled
 with bind("127.0.0.1", 0) as listener:

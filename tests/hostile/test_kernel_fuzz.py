@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import kernel_fuzz
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.hostile import kernel_fuzz
 
 FUZZ = Path(kernel_fuzz.__file__)
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import kernel_fuzz
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -17,6 +16,7 @@ from scipy.sparse import csr_matrix
 from slotool.elastic.activators.session import CompiledSession
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
+from tests.hostile import kernel_fuzz
 
 
 def model_of(kind: str) -> SloNN:

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import kernel_fuzz
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -19,6 +18,7 @@ from slotool.artifacts import open_artifact
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.errors import ArtifactError
+from tests.hostile import kernel_fuzz
 
 Tensors = dict[str, np.ndarray]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from numba import njit
 from slotool.elastic.activators.kernels import single
 from slotool.elastic.activators.session import DENSE, SPARSE, only
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "elastic"))
 ROUNDS, CALLS = 400, 200
 
 
@@ -48,7 +45,7 @@ def nanoseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    from tiny_slo_nns import dense_model, examples, sparse_model
+    from tests.elastic.tiny_slo_nns import dense_model, examples, sparse_model
 
     x, row = examples(False, 1, 1)[0], examples(True, 1, 1)
     dense, sparse = (model.compiled_session(1, point=model.points[0]) for model in (dense_model(), sparse_model()))

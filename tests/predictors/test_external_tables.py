@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from external_cells import write_cells
 
 from slotool.errors import TableError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
+from tests.predictors.external_cells import write_cells
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "external-tables.md"
 

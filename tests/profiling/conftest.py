@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import MakeSubject
 
 from slotool.profiling.subjects import Subject
+from tests.profiling.attempts import MakeSubject
 
 
 @pytest.fixture(autouse=True)

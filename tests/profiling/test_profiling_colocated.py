@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attempts import MakeSubject, shown_once
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from slotool.profiling.plan import Item, Settings, combinations_of, points_with_
 from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
+from tests.profiling.attempts import MakeSubject, shown_once
 
 SETTINGS = Settings(
     backend="hostile_backend:HostileBackend",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray_nodes import Nodes, cluster_of_nodes
 
 from slotool.errors import InputError, WorkerError
 from slotool.graphs import GraphBuilder
@@ -28,6 +27,7 @@ from slotool.profiling.subjects import Subject
 from slotool.profiling.timer import StoppingRule
 from slotool.tables import LatencyTable
 from slotool.testing.engines import EngineConformance, workers
+from tests.ray_nodes import Nodes, cluster_of_nodes
 
 MakeSubject = Callable[..., Subject]
 HOSTILE = "hostile_backend:HostileBackend"

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts import shown_once
 from test_profiling_timer import FakeClock, call_taking
 
 from slotool.machine import gpu_models
@@ -21,6 +20,7 @@ from slotool.process import cores_by_preference
 from slotool.profiling.caches import MAX_BYTES, USUAL_BYTES, eviction, largest_cache_bytes
 from slotool.profiling.interference import Interference
 from slotool.profiling.timer import MAX_REPEATS, MeasurementHooks, StoppingRule, measure
+from tests.profiling.attempts import shown_once
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not count run-queue delay"

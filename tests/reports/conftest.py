@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_tables import (
+
+from slotool.artifacts import create_artifact
+from slotool.workloads.arrival_table import ArrivalTable
+from tests.reports.made_tables import (
     family_outcomes,
     latency_table,
     predictions,
@@ -14,9 +17,6 @@ from made_tables import (
     slo_nn_outcomes,
     switching_plan,
 )
-
-from slotool.artifacts import create_artifact
-from slotool.workloads.arrival_table import ArrivalTable
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_tables import family_outcomes, request_log, slo_nn_outcomes
 from PIL import Image
 
 from slotool.errors import InputError
 from slotool.reports import collect
 from slotool.reports.figures import figures_of
+from tests.reports.made_tables import family_outcomes, request_log, slo_nn_outcomes
 
 PLOTS = {
     "predicted-predictor",

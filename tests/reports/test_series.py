@@ -8,17 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_tables import (
-    family_outcomes,
-    interference_table,
-    latency_table,
-    outcomes,
-    predictions,
-    request_log,
-    rule_set,
-    slo_nn_outcomes,
-    switching_plan,
-)
 
 from slotool.errors import InputError
 from slotool.reports.axes import Unit, linear_ticks, log_axis, spaced_labels
@@ -31,6 +20,17 @@ from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.switching import plan_figures
 from slotool.reports.series.tiers import tolerance_tiers
 from slotool.tables import LatencyTable
+from tests.reports.made_tables import (
+    family_outcomes,
+    interference_table,
+    latency_table,
+    outcomes,
+    predictions,
+    request_log,
+    rule_set,
+    slo_nn_outcomes,
+    switching_plan,
+)
 
 
 def curve(figure: Figure, name: str) -> Curve:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_nodes import Nodes, cluster_of_nodes
 
 from slotool.errors import InputError
 from slotool.serving import ServedModel
 from slotool.serving.engines.protocol import encode_point
 from slotool.serving.engines.ray import CANCELLED, DONE, FAILED, MISSING, RayInferenceEngine, Worker
 from slotool.testing.serving import LARGE, NAME, SMALL, Service, ServingEngineConformance, X, two_versions
+from tests.ray_nodes import Nodes, cluster_of_nodes
 
 
 @pytest.fixture(scope="module")

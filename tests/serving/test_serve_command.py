@@ -22,7 +22,6 @@ import pandas as pd
 import pytest
 import torch
 import tritonclient.grpc as triton
-from live_server import HTTP, tier_rules
 
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
@@ -30,6 +29,7 @@ from slotool.elastic.training import family_graphs
 from slotool.graphs.torch_module import GraphModule
 from slotool.machine import machine_id
 from slotool.tables import LatencyTable, OutcomeTable
+from tests.serving.live_server import HTTP, tier_rules
 
 Slotool = Callable[..., Any]
 WAIT_S = 60

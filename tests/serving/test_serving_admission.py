@@ -13,11 +13,11 @@ import pytest
 import tritonclient.grpc
 from hypothesis import given
 from hypothesis import strategies as st
-from live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
 from slotool.serving import rejections
 from slotool.serving.admission import INTERVAL_S, MIN_IDLE_SHARE, MIN_LIMIT, SHARE, Admission
+from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 HEAD = f"POST /v2/models/three/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {X.nbytes}\r\n"

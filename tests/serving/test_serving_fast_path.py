@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 from slotool.serving import server
+from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served
 
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 LARGE = POINTS[-1]

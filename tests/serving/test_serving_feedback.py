@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 from slotool.scheduling import by_demand
+from tests.serving.live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules
 
 CLASSES = 4
 X = np.random.default_rng(3).random((400, 6)).astype(np.float32)

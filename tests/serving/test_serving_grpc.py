@@ -13,7 +13,6 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 from tritonclient.grpc import service_pb2 as v2
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
@@ -23,6 +22,17 @@ from slotool.serving import Limits, rejections
 from slotool.serving.grpc_frontend import CODES
 from slotool.serving.live import CLIENTS_OWN
 from slotool.serving.rejections import Rejection
+from tests.serving.live_server import (
+    HTTP,
+    POINTS,
+    LiveServer,
+    ThreeLinear,
+    live_server,
+    served,
+    space,
+    tier_rules,
+    until,
+)
 
 LARGE = POINTS[2]
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)

@@ -13,7 +13,6 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 from PIL import Image
 from tritonclient.utils import InferenceServerException
 
@@ -21,6 +20,17 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import by_demand
 from slotool.serving import Limits, Router
+from tests.serving.live_server import (
+    HTTP,
+    POINTS,
+    LiveServer,
+    ThreeLinear,
+    live_server,
+    served,
+    space,
+    tier_rules,
+    until,
+)
 
 SMALL, MEDIUM, LARGE = POINTS
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)

@@ -10,8 +10,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from browser import Browser, browser_at
-from live_server import HTTP, POINTS, LiveServer, ThreeLinear, live_server, served, space, tier_rules, until
 
 from slotool.elastic import confidence
 from slotool.errors import InputError
@@ -23,6 +21,18 @@ from slotool.serving.live import KEPT_SECONDS, MAX_SAMPLES, Live
 from slotool.serving.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
+from tests.serving.browser import Browser, browser_at
+from tests.serving.live_server import (
+    HTTP,
+    POINTS,
+    LiveServer,
+    ThreeLinear,
+    live_server,
+    served,
+    space,
+    tier_rules,
+    until,
+)
 
 SMALL, MEDIUM, LARGE = POINTS
 X = np.random.default_rng(3).random((1, 1, 2, 3)).astype(np.float32)

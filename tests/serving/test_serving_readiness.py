@@ -15,7 +15,6 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 from tritonclient.utils import InferenceServerException
 
 from slotool.artifacts.shipped import shipped_artifact
@@ -28,6 +27,7 @@ from slotool.serving.ensemble import Scores
 from slotool.serving.events import log_to
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
+from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
 
 WAIT_S = 120.0
 X = np.zeros((1, 1, 8, 8), dtype=np.float32)

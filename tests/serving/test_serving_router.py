@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from live_server import POINTS, ThreeLinear, served, space, tier_rules
 
 from slotool.elastic import confidence
 from slotool.errors import InputError, RunError
@@ -29,6 +28,7 @@ from slotool.serving.events import Events
 from slotool.serving.headroom import EVERY
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint, OutcomeTable
+from tests.serving.live_server import POINTS, ThreeLinear, served, space, tier_rules
 
 SMALL, MEDIUM, LARGE = POINTS
 HERE: Callable[[], bool] = lambda: False  # noqa: E731

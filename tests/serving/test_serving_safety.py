@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
-from live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
 from slotool.serving import Limits
 from slotool.serving.guard import Token, others_can_read, read_token
+from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 
 SECRET = "correct-horse-battery"
 X = np.zeros((1, 1, 2, 3), dtype=np.float32)

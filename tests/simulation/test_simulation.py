@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_simulation import simulate_plainly
 
 from slotool.errors import InputError
 from slotool.scheduling.batching import POLICIES as REGISTRY
@@ -23,6 +22,7 @@ from slotool.scheduling.batching import (
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.simulation.result import EXPIRED, IN_TIME, REJECTED, SHED
 from slotool.testing.policies import three_versions
+from tests.simulation.plain_simulation import simulate_plainly
 
 GRID = ControlGrid(three_versions())
 POLICIES = (SlackFit, MaxBatch, ModelSwitching, FixedBatching)

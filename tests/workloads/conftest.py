@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +16,6 @@ import pytest
 from aiohttp import web
 
 from slotool.data import load_dataset
-
-# The server in a thread that the serving tests have.
-sys.path.insert(0, str(Path(__file__).parent.parent / "serving"))
 
 
 @cache

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import LiveServer, live_server
 
 from slotool.data import load_dataset
 from slotool.elastic.family import Family, Version
@@ -29,6 +28,7 @@ from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
 from slotool.workloads.many_processes import ManyProcesses
+from tests.serving.live_server import LiveServer, live_server
 
 WARM_UP = 5
 
