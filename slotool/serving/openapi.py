@@ -30,9 +30,8 @@ _REJECTIONS = {
 _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
 _LABELLING = (400, 401, 403, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
-_NUMBER = {"type": "number"}
-_WHOLE = {"type": "integer", "minimum": 0}
-_TEXT = {"type": "string"}
+_NUMBER, _TEXT, _OBJECT = {"type": "number"}, {"type": "string"}, {"type": "object"}
+_WHOLE: Document = {"type": "integer", "minimum": 0}
 
 
 def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bool) -> Document:
@@ -44,8 +43,8 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
             "version": __version__,
             "description": "Open Inference Protocol V2 and the Tolerance Tiers service, with deadlines and tolerances.",
         },
-        "paths": {**_pages(), **_protocol(models, limits), **_compute(models), **_feedback(models)},
-        "components": {"schemas": _schemas(models, limits)},
+        "paths": {**_pages(), **_server(), **_models(list(models), limits), **_compute(list(models))},
+        "components": {"schemas": {**_messages(list(models), limits), **_others(models)}},
     }
     if has_token:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -54,230 +53,189 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
 
 
 def _pages() -> Document:
-    text = {"text/plain": {"schema": _TEXT}}
-    live = _json(_ref("Live"))
-    since = {"name": "since", "in": "query", "description": "Number of the last second known", "schema": _WHOLE}
-    settings = {"required": True, "content": _json(_ref("RuntimeSettings"))}
-    page = {"text/html": {"schema": _TEXT}}
+    """What a person or Prometheus looks at."""
+    live, index = _ref("Live"), _answers("What this server serves; for browsers the live page", _object(["models"]))
+    index["responses"]["200"]["content"]["text/html"] = {"schema": _TEXT}
+    asked = (400, 401, 403, 408, 413, 415, 431)
     return {
-        "/": {
-            "get": _operation(
-                "What this server serves; for browsers the live page",
-                _json({"type": "object", "required": ["models"]}) | page,
-            )
-        },
+        "/": {"get": index},
         "/live": {
-            "get": _operation("Figures of the last seconds", live) | {"parameters": [since]},
-            "post": _operation("Set the policy or the default tolerance", live, (400, 401, 403, 408, 413, 415, 431))
-            | {"requestBody": settings},
+            "get": _answers("Figures of the last seconds", live)
+            | {"parameters": [_parameter("query", "since", _WHOLE, "Number of the last second known")]},
+            "post": _answers("Set the policy or the default tolerance", live, asked) | _body(_ref("RuntimeSettings")),
         },
-        "/metrics": {"get": _operation("Counts and latencies for Prometheus", text)},
-        "/openapi.json": {"get": _operation("This document", _json({"type": "object", "required": ["openapi"]}))},
+        "/metrics": {"get": _answers("Counts and latencies for Prometheus", _TEXT, kind="text/plain")},
+        "/openapi.json": {"get": _answers("This document", _object(["openapi"]))},
     }
 
 
-def _protocol(models: Mapping[str, ServedModel], limits: Limits) -> Document:
-    name = _path_parameter("model", list(models))
-    version = _path_parameter("version", [VERSION])
+def _server() -> Document:
+    """The Open Inference Protocol of the server; probes show no token."""
+    index = _answers("The models", {"type": "array"}, (400, 401, 408, 413, 415, 431, 499))
+    index["requestBody"] = {"content": _json(_OBJECT)}
+    flag = _object(["live"], live={"type": "boolean"})
+    return {
+        "/v2": {"get": _answers("Name, version and extensions", _ref("Server"))},
+        "/v2/health/live": {"get": _answers("Whether the server runs", flag, (431,)) | {"security": []}},
+        "/v2/health/ready": {"get": _ready("Whether a worker can take a request", (431,)) | {"security": []}},
+        "/v2/models/stats": {"get": _answers("Counts and durations of all models", _ref("Statistics"))},
+        "/v2/repository/index": {"post": index},
+    }
+
+
+def _models(names: list[str], limits: Limits) -> Document:
+    """The Open Inference Protocol of a model, and labels for its answers."""
+    model = _parameter("path", "model", {"type": "string", "enum": names})
+    version = _parameter("path", "version", {"type": "string", "enum": [VERSION]})
+    path = "/v2/models/{model}"
     paths: Document = {
-        "/v2": {"get": _operation("Name, version and extensions", _json(_ref("Server")))},
-        "/v2/health/live": {"get": _probe(_operation("Whether the server runs", _json(_flag("live")), (431,)))},
-        "/v2/health/ready": {"get": _probe(_ready("Whether a worker can take a request", (431,)))},
-        "/v2/models/stats": {"get": _operation("Counts and durations of all models", _json(_ref("Statistics")))},
-        "/v2/repository/index": {
-            "post": _operation("The models", _json({"type": "array"}), (400, 401, 408, 413, 415, 431, 499))
-            | {"requestBody": {"content": _json({"type": "object"})}}
-        },
-    }
-    for path, parameters in (
-        ("/v2/models/{model}", [name]),
-        ("/v2/models/{model}/versions/{version}", [name, version]),
-    ):
-        paths[path] = {
-            "parameters": parameters,
-            "get": _operation("Inputs and outputs of a model", _json(_ref("Metadata"))),
+        f"{path}/feedback": {
+            "parameters": [model],
+            "get": _answers("Accuracy and alarms from labels", _ref("Feedback")),
+            "post": _answers("Send the true classes of answered examples", _ref("Feedback"), _LABELLING)
+            | _body(_ref("Labels")),
         }
-        paths[f"{path}/ready"] = {"parameters": parameters, "get": _ready("Whether a model is ready")}
-        for page, summary, schema in (
-            ("config", "Triton's configuration of a model", {"type": "object", "required": ["name", "input"]}),
-            ("stats", "Counts and durations of a model", _ref("Statistics")),
+    }
+    config = _object(["name", "input"])
+    for at, parameters in ((path, [model]), (f"{path}/versions/{{version}}", [model, version])):
+        for page, operation in (
+            ("", {"get": _answers("Inputs and outputs of a model", _ref("Metadata"))}),
+            ("/ready", {"get": _ready("Whether a model is ready")}),
+            ("/config", {"get": _answers("Triton's configuration of a model", config)}),
+            ("/stats", {"get": _answers("Counts and durations of a model", _ref("Statistics"))}),
+            ("/infer", {"post": _infer(limits)}),
         ):
-            paths[f"{path}/{page}"] = {"parameters": parameters, "get": _operation(summary, _json(schema))}
-        paths[f"{path}/infer"] = {"parameters": parameters, "post": _infer(limits)}
+            paths[f"{at}{page}"] = {"parameters": parameters, **operation}
     return paths
 
 
 def _infer(limits: Limits) -> Document:
-    length = {
-        "name": "Inference-Header-Content-Length",
-        "in": "header",
-        "description": "Length of the JSON in bytes, when binary tensors follow it",
-        "schema": {"type": "integer", "minimum": 0, "maximum": limits.body_bytes},
-    }
-    binary: Document = {"application/octet-stream": {"schema": {}}}
-    operation = _operation("InferenceResult a batch of examples", _json(_ref("InferResponse")) | binary, _ASKING)
-    body = {"required": True, "content": _json(_ref("InferRequest")) | binary}
-    return operation | {"parameters": [length], "requestBody": body}
+    length = {"type": "integer", "minimum": 0, "maximum": limits.body_bytes}
+    said = "Length of the JSON in bytes, when binary tensors follow it"
+    operation = _answers("Answer a batch of examples", _ref("InferResponse"), _ASKING) | _body(_ref("InferRequest"))
+    operation["parameters"] = [_parameter("header", "Inference-Header-Content-Length", length, said)]
+    for content in (operation["responses"]["200"]["content"], operation["requestBody"]["content"]):
+        content["application/octet-stream"] = {"schema": {}}
+    return operation
 
 
-def _compute(models: Mapping[str, ServedModel]) -> Document:
-    def header(name: str, schema: Document, description: str) -> Document:
-        return {"name": name, "in": "header", "description": description, "schema": schema}
-
-    parameters = [
-        header("Model", {"type": "string", "enum": list(models)}, "Which model; needed when there are several"),
-        header("Deadline-Ms", _number_to(MAX_TIMEOUT_US / 1e3), "Milliseconds until the answer is worthless"),
-        header("Tolerance", {"type": "number", "minimum": 0}, "Error degradation accepted"),
-        header("Objective", {"type": "string", "enum": list(OBJECTIVES)}, "What the tolerance is to save"),
-        header("Min-Accuracy", _number_to(1), "Accuracy the answer should have"),
-        header("Priority", _whole_to(MAX_PRIORITY), "0 is none; 1 goes first"),
-    ]
+def _compute(names: list[str]) -> Document:
+    headers = (
+        ("Model", {"type": "string", "enum": names}, "Which model; needed when there are several"),
+        ("Deadline-Ms", _up_to(MAX_TIMEOUT_US / 1e3), "Milliseconds until the answer is worthless"),
+        ("Tolerance", {"type": "number", "minimum": 0}, "Error degradation accepted"),
+        ("Objective", {"type": "string", "enum": list(OBJECTIVES)}, "What the tolerance is to save"),
+        ("Min-Accuracy", _up_to(1), "Accuracy the answer should have"),
+        ("Priority", _up_to(MAX_PRIORITY, "integer"), "0 is none; 1 goes first"),
+    )
     kinds = ("application/octet-stream", "application/x-npy", "image/png", "image/jpeg")
-    body = {"required": True, "content": {kind: {"schema": {}} for kind in kinds}}
-    operation = _operation("InferenceResult one example", _json(_ref("ComputeResponse")), _ASKING)
-    return {"/compute": {"post": operation | {"parameters": parameters, "requestBody": body}}}
+    operation = _answers("Answer one example", _ref("ComputeResponse"), _ASKING)
+    operation["parameters"] = [_parameter("header", *header) for header in headers]
+    operation["requestBody"] = {"required": True, "content": {kind: {"schema": {}} for kind in kinds}}
+    return {"/compute": {"post": operation}}
 
 
-def _feedback(models: Mapping[str, ServedModel]) -> Document:
-    body = {"required": True, "content": _json(_ref("Labels"))}
-    summary = _json(_ref("Feedback"))
+def _messages(names: list[str], limits: Limits) -> Document:
+    """Requests for inferences, and their answers."""
+    shape, name = _list({"type": "integer"}), {"type": "string", "enum": names}
+    tensor = _object(
+        ["name", "datatype", "shape"],
+        name={"const": INPUT},
+        datatype={"const": "FP32"},
+        shape=shape | {"description": f"[batch, *input_shape], batch at most {limits.batch}"},
+        data={"type": "array", "description": "The values, flat or nested; absent in binary form"},
+        parameters=_OBJECT,
+    )
+    output = _object(
+        ["name", "datatype", "shape"],
+        name={"enum": list(OUTPUTS)},
+        datatype={"enum": ["FP32", "INT64"]},
+        shape=shape,
+        data=_list(_NUMBER),
+        parameters=_OBJECT,
+    )
+    asked = _object(
+        [],
+        timeout={**_up_to(MAX_TIMEOUT_US), "description": "µs from arrival to the deadline; 0 is none"},
+        tolerance={"type": "number", "minimum": 0},
+        objective={"enum": list(OBJECTIVES)},
+        min_accuracy=_up_to(1),
+        priority=_up_to(MAX_PRIORITY, "integer"),
+        binary_data_output={"type": "boolean"},
+    )
+    inputs = _list(tensor) | {"minItems": 1, "maxItems": 1}
+    wanted = _list(_object(["name"], name={"enum": list(OUTPUTS)}, parameters=_OBJECT))
+    version, why = {"const": VERSION}, _ref("Explanation")
+    computed: Document = {"label": {"type": "integer"}, "model": name, "latency_us": _NUMBER}
+    needed = ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"]
+    explained: Document = dict.fromkeys(("operating_point", "reason", "rule", "request"), _TEXT)
+    explained |= dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
+    explained["batch"] = {"type": "integer"}
     return {
-        "/v2/models/{model}/feedback": {
-            "parameters": [_path_parameter("model", list(models))],
-            "get": _operation("Accuracy and alarms from labels", summary),
-            "post": _operation("Send the true classes of answered examples", summary, _LABELLING)
-            | {"requestBody": body},
-        }
-    }
+        "InferRequest": _object(["inputs"], id=_TEXT, parameters=asked, inputs=inputs, outputs=wanted),
+        "InferResponse": _object(["model_name", "outputs"], model_name=name, model_version=version, id=_TEXT,
+                                 parameters=why, outputs=_list(output)),
+        "ComputeResponse": {"allOf": [_object(list(computed), **computed), why]},
+        "Explanation": _object(needed, **explained),
+    }  # fmt: skip
 
 
-def _schemas(models: Mapping[str, ServedModel], limits: Limits) -> Document:
-    shape = {"type": "array", "items": {"type": "integer"}}
-    names = {"type": "string", "enum": list(models)}
-    tensor = {
-        "name": {"const": INPUT},
-        "datatype": {"const": "FP32"},
-        "shape": shape | {"description": f"[batch, *input_shape], batch at most {limits.batch}"},
-        "data": {"type": "array", "description": "The values, flat or nested; absent in binary form"},
-        "parameters": {"type": "object"},
-    }
-    output = {
-        "name": {"enum": list(OUTPUTS)},
-        "datatype": {"enum": ["FP32", "INT64"]},
-        "shape": shape,
-        "data": {"type": "array", "items": _NUMBER},
-        "parameters": {"type": "object"},
-    }
-    wanted = _object({"name": {"enum": list(OUTPUTS)}, "parameters": {"type": "object"}}, ["name"])
-    infer = {
-        "id": _TEXT,
-        "parameters": _parameters(),
-        "inputs": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1,
-            "items": _object(tensor, ["name", "datatype", "shape"]),
-        },
-        "outputs": {"type": "array", "items": wanted},
-    }
-    answer = {
-        "model_name": names,
-        "model_version": {"const": VERSION},
-        "id": _TEXT,
-        "parameters": _ref("Explanation"),
-        "outputs": {"type": "array", "items": _object(output, ["name", "datatype", "shape"])},
-    }
-    metadata = {"name": names, "versions": {"type": "array", "items": _TEXT}, "platform": _TEXT}
-    policy, tolerance = {"type": ["string", "null"]}, {"type": ["number", "null"], "minimum": 0}
-    seconds = {"type": "array", "items": {"type": "object", "required": ["number", "answered", "waiting"]}}
-    classes = {"type": "integer", "minimum": 0, "maximum": max(served.model.classes for served in models.values()) - 1}
-    labelled = {"request": _TEXT, "labels": {"type": "array", "minItems": 1, "items": classes}}
-    share = {"type": ["number", "null"]}
-    feedback = {
-        "labelled": {"type": "integer"},
-        "accuracy": share,
-        "effective_accuracy": share,
-        "alarms": {"type": "array"},
-    }
-    computed = {"label": {"type": "integer"}, "model": names, "latency_us": _NUMBER}
+def _others(models: Mapping[str, ServedModel]) -> Document:
+    some: Document = {"type": "array"}
+    tolerance, share = {"type": ["number", "null"], "minimum": 0}, {"type": ["number", "null"]}
+    known = _object(["number", "answered", "waiting"])
+    metadata: Document = {"name": {"type": "string", "enum": list(models)}, "versions": _list(_TEXT), "platform": _TEXT}
+    labels = _list(_up_to(max(served.model.classes for served in models.values()) - 1, "integer")) | {"minItems": 1}
+    counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share, "alarms": some}
     return {
-        "Error": _object({"error": _TEXT}, ["error"]),
-        "Server": _object({"name": _TEXT, "version": _TEXT, "extensions": {"type": "array"}}, ["name", "version"]),
-        "Metadata": _object(metadata | {"inputs": {"type": "array"}, "outputs": {"type": "array"}}, list(metadata)),
-        "InferRequest": _object(infer, ["inputs"]),
-        "InferResponse": _object(answer, ["model_name", "outputs"]),
-        "ComputeResponse": {"allOf": [_object(computed, list(computed)), _ref("Explanation")]},
-        "Explanation": _explanation(),
-        "Statistics": _object({"model_stats": {"type": "array"}}, ["model_stats"]),
-        "RuntimeSettings": {**_object({"policy": _TEXT, "tolerance": tolerance}, []), "additionalProperties": False},
-        "Live": _object({"policy": policy, "tolerance": tolerance, "seconds": seconds}, ["seconds"]),
-        "Labels": _object(labelled, list(labelled)),
-        "Feedback": _object(feedback, list(feedback)),
+        "Error": _object(["error"], error=_TEXT),
+        "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),
+        "Metadata": _object(list(metadata), **metadata, inputs=some, outputs=some),
+        "Statistics": _object(["model_stats"], model_stats=some),
+        "RuntimeSettings": _object([], policy=_TEXT, tolerance=tolerance) | {"additionalProperties": False},
+        "Live": _object(["seconds"], policy={"type": ["string", "null"]}, tolerance=tolerance, seconds=_list(known)),
+        "Labels": _object(["request", "labels"], request=_TEXT, labels=labels),
+        "Feedback": _object(list(counts), **counts),
     }
 
 
-def _parameters() -> Document:
-    asked = {
-        "timeout": {**_number_to(MAX_TIMEOUT_US), "description": "µs from arrival to the deadline; 0 is none"},
-        "tolerance": {"type": "number", "minimum": 0},
-        "objective": {"enum": list(OBJECTIVES)},
-        "min_accuracy": _number_to(1),
-        "priority": _whole_to(MAX_PRIORITY),
-        "binary_data_output": {"type": "boolean"},
-    }
-    return _object(asked, [])
-
-
-def _explanation() -> Document:
-    """Why and how a request was answered as it was."""
-    times = dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
-    parameters = {
-        "operating_point": _TEXT,
-        "reason": _TEXT,
-        "rule": _TEXT,
-        "request": _TEXT,
-        "batch": {"type": "integer"},
-        **times,
-    }
-    return _object(parameters, ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"])
-
-
-def _operation(summary: str, content: Document | None, rejections: Sequence[int] = _LOOKING) -> Document:
-    answered: Document = {"description": "Answered"} | ({"content": content} if content is not None else {})
+def _answers(
+    summary: str, schema: Document, rejections: Sequence[int] = _LOOKING, kind: str = "application/json"
+) -> Document:
+    """An operation, what it is answered with, and the statuses with which it may be rejected."""
     rejected = {str(s): {"description": _REJECTIONS[s], "content": _json(_ref("Error"))} for s in rejections}
+    answered = {"description": "Answered", "content": {kind: {"schema": schema}}}
     return {"summary": summary, "responses": {"200": answered, **rejected}}
 
 
-def _probe(operation: Document) -> Document:
-    """Probes show no token."""
-    return operation | {"security": []}
-
-
-def _flag(name: str) -> Document:
-    return _object({name: {"type": "boolean"}}, [name])
-
-
 def _ready(summary: str, rejections: Sequence[int] = _LOOKING) -> Document:
-    operation = _operation(summary, _json(_flag("ready")), rejections)
-    unready = _object({"ready": {"const": False}, "error": _TEXT}, ["ready", "error"])
+    operation = _answers(summary, _object(["ready"], ready={"type": "boolean"}), rejections)
+    unready = _object(["ready", "error"], ready={"const": False}, error=_TEXT)
     operation["responses"]["503"] = {"description": "Not ready", "content": _json(unready)}
     return operation
 
 
-def _path_parameter(name: str, values: list[str]) -> Document:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "enum": values}}
+def _parameter(where: str, name: str, schema: Document, description: str | None = None) -> Document:
+    needed = {"required": True} if where == "path" else {"description": description}
+    return {"name": name, "in": where, **needed, "schema": schema}
 
 
-def _object(properties: Document, required: list[str]) -> Document:
+def _body(schema: Document) -> Document:
+    return {"requestBody": {"required": True, "content": _json(schema)}}
+
+
+def _object(required: list[str], **properties: Document) -> Document:
+    if not properties:
+        return {"type": "object", "required": required}
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _number_to(most: float) -> Document:
-    return {"type": "number", "minimum": 0, "maximum": most}
+def _list(of: Document) -> Document:
+    return {"type": "array", "items": of}
 
 
-def _whole_to(most: int) -> Document:
-    return {"type": "integer", "minimum": 0, "maximum": most}
+def _up_to(most: float, kind: str = "number") -> Document:
+    return {"type": kind, "minimum": 0, "maximum": most}
 
 
 def _ref(name: str) -> Document:
