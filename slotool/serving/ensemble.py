@@ -36,7 +36,8 @@ class EnsemblePlan:
 
 
 class PointRunner:
-    """Answers at ``points``: the model's own, and ensembles (``Rule.point``) of what outcome tables call its versions.
+    """Answers at the model's own points and at ``points``: ensembles (``Rule.point``) of what outcome tables call its
+    versions. Those of a policy that came later are found when they are first asked for.
 
     Raises ``InputError`` for a point that is neither, or an ensemble of versions the model does not have.
     """
@@ -45,26 +46,24 @@ class PointRunner:
         self.model = model
         self._own = _own(model)
         self._plans: dict[OperatingPoint, EnsemblePlan] = {}
-        self.add(points)
+        self.add([*model.points, *points])
 
     def add(self, points: Iterable[OperatingPoint]) -> None:
-        """InferenceResult at these points too. Raises ``InputError`` as the constructor does, and then adds none of
+        """Answer at these points too. Raises ``InputError`` as the constructor does, and then adds none of
         them."""
         self._plans |= {point: _plan(self.model, self._own, point) for point in points}
-
-    def knows(self, point: OperatingPoint) -> bool:
-        """Whether ``run`` may be called for it."""
-        return point in self._plans
 
     def is_concurrent(self, point: OperatingPoint) -> bool:
         """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
 
     def run(self, x: np.ndarray, point: OperatingPoint) -> Scores:
-        """InferenceResult ``x`` (float32 [n, *input_shape]), one version after the other.
+        """Scores of ``x`` (float32 [n, *input_shape]), one version after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C).
         """
+        if point not in self._plans:
+            self.add([point])
         plan = self._plans[point]
         first = self._score(x, plan.first)
         if plan.second is None:
@@ -73,7 +72,7 @@ class PointRunner:
         return combined(first, unsure, self._score(x[unsure], plan.second)) if unsure.any() else first
 
     async def run_concurrently(self, x: np.ndarray, point: OperatingPoint, pool: Executor) -> Scores:
-        """InferenceResult ``x``, both versions at once in ``pool``; the second is waited for only when the first is not
+        """Scores of ``x``, both versions at once in ``pool``; the second is waited for only when the first is not
         sure.
 
         If it is not needed, it is cancelled before it begins, or its answer is ignored.

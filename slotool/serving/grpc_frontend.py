@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 import grpc
-import numpy as np
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
@@ -218,12 +217,7 @@ class GrpcFrontEnd:
         asked = grpc_messages.parse_infer(request, tuple(served.model.input_shape), max_batch=front.limits.batch)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
-        outputs = {
-            "logits": answer.scored.logits,
-            "label": answer.labels,
-            "confidence": answer.scored.confidence.astype(np.float32),
-        }
-        return grpc_messages.format_infer(served.name, VERSION, asked, outputs, explanation(answer))
+        return grpc_messages.format_infer(served.name, VERSION, asked, answer.outputs, explanation(answer))
 
 
 def _authorization(context: Any) -> str | None:

@@ -16,10 +16,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from slotool.serving import bounds, tensors
 from slotool.serving.rejections import bad_request
-from slotool.serving.tensors import INPUT, InferRequest
-
-_DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
-
+from slotool.serving.tensors import DATATYPES, INPUT, InferRequest
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
 MAX_FIELDS = 1_024
@@ -130,7 +127,7 @@ def format_infer(
             response.parameters[name].double_param = value
     for name in request.outputs:
         array = outputs[name]
-        response.outputs.add(name=name, datatype=_DATATYPES[array.dtype], shape=array.shape)
+        response.outputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
         response.raw_output_contents.append(array.tobytes())
     return response
 

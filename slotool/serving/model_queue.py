@@ -39,6 +39,12 @@ class InferenceResult:
         labels: np.ndarray = self.scored.logits.argmax(axis=1).astype(np.int64)
         return labels
 
+    @property
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The tensors of the Open Inference Protocol, by name."""
+        confidence = self.scored.confidence.astype(np.float32)
+        return {"logits": self.scored.logits, "label": self.labels, "confidence": confidence}
+
 
 @dataclass(slots=True)
 class PendingRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -120,12 +119,7 @@ class OpenInference:
         asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=batch)
         options = request_options.from_parameters(asked.parameters)
         answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected)
-        outputs = {
-            "logits": answer.scored.logits,
-            "label": answer.labels,
-            "confidence": answer.scored.confidence.astype(np.float32),
-        }
-        content, json_length = tensors.format_response(served.name, VERSION, asked, outputs, explanation(answer))
+        content, json_length = tensors.format_response(served.name, VERSION, asked, answer.outputs, explanation(answer))
         if json_length is None:
             return Reply(content)
         return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)})

@@ -23,7 +23,7 @@ from slotool.serving.rejections import bad_request, shown
 HEADER_LENGTH = "inference-header-content-length"
 INPUT = "input"
 OUTPUTS = ("logits", "label", "confidence")
-_DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
+DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
 _REMEMBERED_BYTES = 1_024
 _LOWEST = np.finfo(np.float32).min
 
@@ -98,7 +98,7 @@ def format_response(
     outputs, raw = [], []
     for name, binary in request.outputs.items():
         array = tensors[name]
-        entry: dict[str, Any] = {"name": name, "datatype": _DATATYPES[array.dtype], "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": DATATYPES[array.dtype], "shape": list(array.shape)}
         if binary:
             raw.append(array.tobytes())
             entry["parameters"] = {"binary_data_size": len(raw[-1])}

@@ -30,8 +30,7 @@ class InlineInferenceEngine(InferenceEngine):
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         for name, served in models.items():
-            points = dict.fromkeys([*served.model.points, *served.policy.points])
-            self._runners[name] = PointRunner(served.model, points)
+            self._runners[name] = PointRunner(served.model, served.policy.points)
         for name, runner in self._runners.items():
             try:
                 runner.warm(self._pool)

@@ -62,10 +62,7 @@ class Worker:
         self._call = call
         try:
             self._check_cancelled()
-            runner, at = self._runners[name], decode_point(point)
-            if not runner.knows(at):
-                runner.add([at])  # of a policy that came later
-            scored = runner.run(x, at)
+            scored = self._runners[name].run(x, decode_point(point))
         except CallCancelled:
             return (CANCELLED,)
         except Exception as error:
@@ -94,7 +91,7 @@ class Worker:
         from slotool.elastic import load_model
 
         model = load_model(instead or entry["path"])
-        runner = PointRunner(model, dict.fromkeys([*model.points, *map(decode_point, entry["points"])]))
+        runner = PointRunner(model, map(decode_point, entry["points"]))
         runner.warm()
         model.set_cancellation_check(self._check_cancelled)
         self._runners[entry["name"]] = runner

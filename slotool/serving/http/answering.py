@@ -125,7 +125,7 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
         self._answered()
 
     def _reply(self, reply: Reply) -> None:
-        """InferenceResult the current request, as its last word if more of it is to come."""
+        """Answer the current request, as its last word if more of it is to come."""
         exchange = self._exchange
         if self._transport.is_closing() or self._lingers or exchange is None:
             return

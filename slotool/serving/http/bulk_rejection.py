@@ -13,7 +13,10 @@ from slotool.serving.frontend import FrontEnd
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 
-_INFERENCE = re.compile(rb"/(?:v2/models/([\w.~-]+)(?:/versions/[\w.~-]+)?/infer|compute)", re.ASCII)
+# The path of an inference; escaped names are left to the application's routes.
+INFERENCE = re.compile(
+    rb"/(?:v2/models/(?P<model>[\w.~-]+)(?:/versions/(?P<version>[\w.~-]+))?/infer|compute)", re.ASCII
+)
 
 
 class BulkRejector:
@@ -84,7 +87,7 @@ class _Framing:
         self._begun += 1
 
     def on_url(self, url: bytes) -> None:
-        asked = _INFERENCE.fullmatch(url)
+        asked = INFERENCE.fullmatch(url)
         if asked is not None:
             self._models.append((asked[1] or b"").decode())
 

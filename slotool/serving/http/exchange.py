@@ -64,7 +64,7 @@ class Exchange:
             self.body = None
 
     def reject(self, reply: Reply) -> None:
-        """InferenceResult so, and discard the body."""
+        """Answer so, and discard the body."""
         self.reply = reply
         self.received = b""
         self.finish_body()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +9,12 @@ from typing import Any
 from slotool.serving import bounds
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
-from slotool.serving.http.bulk_rejection import BulkRejector
+from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
 from slotool.serving.http.requests import Request
 from slotool.serving.oip import OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
-
-_NAME = rb"[\w.~-]+"
-_TARGET = re.compile(
-    rb"/(?:v2/models/(?P<model>%b)(?:/versions/(?P<version>%b))?/infer|compute)" % (_NAME, _NAME), re.ASCII
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +44,7 @@ class FastPath:
         """
         if request.method != "POST":
             return None
-        asked = _TARGET.fullmatch(request.target)
+        asked = INFERENCE.fullmatch(request.target)
         if asked is None:
             return None
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}

@@ -119,7 +119,7 @@ class HttpProtocol(AnsweringProtocol):
     # What uvicorn's server calls.
 
     def shutdown(self) -> None:
-        """InferenceResult what has come, then close."""
+        """Answer what has come, then close."""
         self._stops = True
         if self._exchange is not None and self._exchange.cycle is not None and not self._waiting:
             self._exchange.cycle.keep_alive = False
@@ -279,7 +279,7 @@ class HttpProtocol(AnsweringProtocol):
     # Ending.
 
     def _reject(self, rejection: Rejection) -> None:
-        """InferenceResult so when everything before it is answered, and read no further; the connection closes."""
+        """Answer so when everything before it is answered, and read no further; the connection closes."""
         self._front.dropped("", rejection.cause)
         self._reader.stop()
         incoming = self._drop_incoming()
