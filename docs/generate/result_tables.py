@@ -19,6 +19,10 @@ class Table:
     heads: list[str]
     rows: list[list[str]]
 
+    def __post_init__(self) -> None:
+        if not self.rows or any(len(row) != len(self.heads) for row in self.rows):
+            raise ValueError(f"table {self.title or self.heads}: expected rows of {len(self.heads)} cells")
+
 
 def percent(share: float | None, digits: int = 2) -> str:
     """``0.9933`` as ``99.33 %``."""
@@ -200,7 +204,7 @@ def lcao(figures: Figures) -> list[Table]:
         Table(name, heads, [
             [row["beta"], str(row["co_runners"]), microseconds(row["deadline_us"]),
              *(percent(row[what]) for what in ("met_share", "full_met_share", "least_met_share")),
-             number(row["mean_k"]), f"{row['lost']:.2f} ± {row['lost_standard_error']:.2f}"]
+             number(row["mean_k"]), _lost(row['lost'], row['lost_standard_error'])]
             for row in rows
         ])
         for name, rows in figures["sets"].items()
@@ -266,7 +270,7 @@ def supernets(figures: Figures) -> list[Table]:
     """Forward passes beside extracted subnets, switching, and memory."""
     memory = figures["memory"]
     held = memory["weight_bytes"] + memory["statistics_bytes"]
-    networks = {name: found for name, found in figures.items() if isinstance(found, dict) and "actuation_s" in found}
+    networks = figures["speed"]
     forward = [
         [name, batch, str(len(ratios)), f"{min(ratios):.2f} to {max(ratios):.2f}"]
         for name, found in networks.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -65,3 +66,32 @@ def test_every_results_page_shows_what_is_recorded(page: Path) -> None:
         assert (f"(benchmarks.md#{name})" in filled) == recorded
     for table in re.findall(r"(?:^\|.*\n)+", filled + "\n", re.M):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+
+
+def test_benchmarks_import_only_what_there_is() -> None:
+    """They run seldom, and a rename that misses one shows only then."""
+    missing = []
+    for path in sorted((ROOT / "tests" / "perf").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {"slotool", "tests"}:
+                place = ROOT.joinpath(*str(node.module).split("."))
+                missing += [f"{path.name}: {node.module}.{name.name}" for name in node.names
+                            if not exists(place, name.name)]  # fmt: skip
+    assert missing == []
+    assert not exists(ROOT / "slotool" / "machine", "no_such")
+
+
+def exists(module: Path, name: str) -> bool:
+    """Whether the file or folder of ``module`` has ``name``; nothing is imported."""
+    if (module / name).is_dir() or (module / f"{name}.py").is_file():
+        return True
+    file = module / "__init__.py" if module.is_dir() else module.with_suffix(".py")
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in node.names)
+        else:
+            found.update(of.id for of in ast.walk(node) if isinstance(of, ast.Name) and isinstance(of.ctx, ast.Store))
+    return name in found

@@ -88,7 +88,7 @@ class _Clients:
     def __init__(self, protocol: str, address: str):
         self._module, self._address = PROTOCOLS[protocol], address
         self._examples = load_dataset("digits").test.x
-        self._target: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(CLIENTS)]
         self.failures: list[str] = []
         for thread in self._threads:

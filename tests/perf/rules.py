@@ -1,6 +1,7 @@
 """Tolerance tiers: is the promise kept, how tight is it, what does it save, how fast are rules made.
 
-``python -m tests.perf rules`` draws less than the whole; ``SLOTOOL_BENCH=full`` draws 1,000 tables everywhere. The peer
+``python -m tests.perf rules`` draws 1,000 tables of the smallest size and fewer of the others; ``SLOTOOL_BENCH_TABLES``
+names another number, ``SLOTOOL_BENCH=full`` draws 1,000 tables everywhere. The peer
 of the first two is the paper's bootstrap, that of the last its loop written plainly; the floor of the bound is what
 the normal distribution gives.
 """
@@ -26,6 +27,7 @@ from slotool.tables import OutcomeTable
 from slotool.testing.rules import POPULATIONS, excesses_over_bound, population_outcomes
 
 FULL = os.environ.get("SLOTOOL_BENCH") == "full"
+DRAWS = int(os.environ.get("SLOTOOL_BENCH_TABLES", "1000"))
 DELTA = 0.05
 TIERS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.3)
 PAPER = {"response-time": (0.19, 0.45, 0.60), "cost": (0.21, 0.60, 0.70)}
@@ -42,7 +44,7 @@ def validity() -> list[dict[str, Any]]:
     """Per population, size and method the share of tables from which some tier came out that exceeds its tolerance."""
     print(f"share of tables with a tier beyond its tolerance; promised: at most {DELTA:.0%} (95 % interval)")
     rows = []
-    sizes = {500: 1000, 5_000: 1000 if FULL else 200, 50_000: 1000 if FULL else 20}
+    sizes = {500: DRAWS, 5_000: DRAWS if FULL else DRAWS // 5, 50_000: DRAWS if FULL else DRAWS // 50}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for name in POPULATIONS:
             for examples, draws in sizes.items():
