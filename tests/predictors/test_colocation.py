@@ -236,7 +236,8 @@ def both(measured: Path) -> Path:
     return measured / "both"
 
 
-def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Path, tmp_path) -> None:
+def test_train_colocation_predictor_prints_every_protocol(slotool, measured: Path, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("slotool.predictors.dnn.MAX_EPOCHS", 5)  # some thirty trainings, whose quality plays no part
     arguments = [measured / "colocated.parquet", "--graphs", measured / "graphs.jsonl", "--depths", "1"]
     finished = slotool("train-colocation-predictor", *arguments, "-o", tmp_path / "p")
     assert finished.exit_code == 0, finished.stderr

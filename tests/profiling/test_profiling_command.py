@@ -82,7 +82,8 @@ def alive(pid: str) -> bool:
 def test_interrupted_and_killed_it_resumes_and_measures_each_subject_once(
     slotool: Slotool, graphs: Path, out: Path
 ) -> None:
-    arguments = ["profile", "solo", str(graphs), "-o", str(out), "--threads", "1", "--rounds", "1", "--runs", "2000"]
+    arguments = ["profile", "solo", str(graphs), "-o", str(out), "--threads", "1", "--rounds", "1"]
+    arguments += ["--backend", HOSTILE, "--runs", "500"]
     interrupted = start_and_signal(arguments, out, 2, signal.SIGINT)
     assert interrupted.returncode == 130
     assert "the same command again resumes" in interrupted.stderr
@@ -115,7 +116,7 @@ def test_interrupted_and_killed_it_resumes_and_measures_each_subject_once(
     assert "nothing was left to measure" in slotool(*arguments).stdout
     other = slotool(*arguments[:-1], "30")
     assert other.exit_code == 2
-    assert "runs 2000 then, 30 now" in other.stderr
+    assert "runs 500 then, 30 now" in other.stderr
     assert "--force" in other.stderr
 
 
@@ -222,8 +223,8 @@ def test_models_side_by_side_and_points_with_copies(slotool: Slotool, out: Path,
     Family("pair", [Version(name, GraphModule(mlp(n, 3))) for name, n in (("small", 4), ("large", 64))]).save(
         tmp_path / "pair", config={}, seed=0
     )
-    quick = ["--threads", 1, "--runs", 3]
-    beside = ["profile", "colocated", tmp_path / "graphs.jsonl", "-o", out, *quick]
+    quick = ["--threads", 1, "--runs", 3, "--rounds", 1]
+    beside = ["profile", "colocated", tmp_path / "graphs.jsonl", "-o", out, *quick, "--backend", HOSTILE]
     plan = slotool(*beside, "--with-itself", "--dry-run", "--json").document
     assert (plan["to_measure"] // plan["rounds"], plan["placement"], plan["affinity"][0]) == (
         3,
