@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.options import Force, Json, Out, Seed, panel
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from slotool.elastic.activators.trained_source import TrainedSource
 
 PRUNE_LOSS = 0.003
-_TABLES, _LOSS = "Tables", "Accuracy"
+_tables, _loss = map(panel, ("Tables", "Accuracy"))
 
 
 def register(app: typer.Typer) -> None:
@@ -36,68 +36,47 @@ def build_tables(
     version: Annotated[str | None, typer.Option("--version", help="Version of a family.")] = None,
     ranker: Annotated[
         str,
-        typer.Option(
+        _tables(
             "--ranker",
             help="freehash, centred-freehash, clusters; baselines: mongoose, random; auto: of the first three the one "
             "that reads the fewest bytes on validation data.",
-            rich_help_panel=_TABLES,
         ),
     ] = "auto",
-    tables: Annotated[
-        int, typer.Option("--tables", min=1, help="Hash tables per layer (L).", rich_help_panel=_TABLES)
-    ] = 2,
+    tables: Annotated[int, _tables("--tables", min=1, help="Hash tables per layer (L).")] = 2,
     bits: Annotated[
-        int | None,
-        typer.Option(
-            "--bits", min=1, help="Bits per key (K).", show_default="by size and data", rich_help_panel=_TABLES
-        ),
+        int | None, _tables("--bits", min=1, help="Bits per key (K).", show_default="by size and data")
     ] = None,
     k: Annotated[
-        str | None,
-        typer.Option(
-            "--k",
-            help="Shares of a layer's nodes, list or start:stop:step.",
-            show_default="by size",
-            rich_help_panel=_TABLES,
-        ),
+        str | None, _tables("--k", help="Shares of a layer's nodes, list or start:stop:step.", show_default="by size")
     ] = None,
     weight_dtype: Annotated[
         str,
-        typer.Option(
+        _tables(
             "--weight-dtype",
             help="float32; int8: weights of a large output layer at every k, else of all layers at 100 %; auto: int8 "
             "where accuracy holds and fewer bytes are read.",
-            rich_help_panel=_TABLES,
         ),
     ] = "auto",
     allowed_loss: Annotated[
         float,
-        typer.Option(
+        _loss(
             "--allowed-loss",
             min=0,
             max=1,
             help="Accuracy that may be lost against the full network (0.002: 0.2 points). Ranker and confidence "
             "measure are chosen for it, and the k to use is printed.",
-            rich_help_panel=_LOSS,
         ),
     ] = 0.002,
-    confidence: Annotated[
-        float,
-        typer.Option("--confidence", help="Confidence of that promise: 0.9 is nine in ten.", rich_help_panel=_LOSS),
-    ] = 0.9,
-    prune: Annotated[
-        bool,
-        typer.Option("--prune", help="First remove hidden units that are never or hardly used.", rich_help_panel=_LOSS),
-    ] = False,
+    confidence: Annotated[float, _loss("--confidence", help="Confidence of that promise: 0.9 is nine in ten.")] = 0.9,
+    prune: Annotated[bool, _loss("--prune", help="First remove hidden units that are never or hardly used.")] = False,
     prune_loss: Annotated[
         float | None,
-        typer.Option(
+        _loss(
             "--prune-loss",
             min=0,
             max=1,
             help="With --prune: held-out accuracy that it may cost, ± SE included.",
             show_default="0.003",
-            rich_help_panel=_LOSS,
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,

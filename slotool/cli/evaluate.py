@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slotool.cli.evaluate_sweeps import SweepOptions, SweepReport, sweeps
-from slotool.cli.options import Force, Json, Out, cores_given, drawable, parse_numbers
+from slotool.cli.options import Force, Json, Out, cores_given, drawable, panel, parse_numbers
 
 if TYPE_CHECKING:
     from slotool.elastic import ElasticModel
 
 TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
 ALLOWED_LOSS = 0.002
-_PER_INPUT = "For a model that chooses per input"
-_SLO_NN = "For an SLO-NN"
+_per_input = panel("For a model that chooses per input")
+_slo_nn = panel("For an SLO-NN")
 
 
 def register(app: typer.Typer) -> None:
@@ -37,43 +37,28 @@ def evaluate(
     device: Annotated[str, typer.Option("--device", help="cpu; or for an SLO-NN cuda:0, by PyTorch.")] = "cpu",
     targets: Annotated[
         str | None,
-        typer.Option(
-            "--targets",
-            help="Accuracy targets to sweep, with --metric p@1.",
-            show_default=",".join(map(str, TARGETS)),
-            rich_help_panel=_PER_INPUT,
+        _per_input(
+            "--targets", help="Accuracy targets to sweep, with --metric p@1.", show_default=",".join(map(str, TARGETS))
         ),
     ] = None,
     compare: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--compare",
-            help="Other SLO-NNs of the same data, such as of another ranker; repeatable.",
-            rich_help_panel=_SLO_NN,
-        ),
+        _slo_nn("--compare", help="Other SLO-NNs of the same data, such as of another ranker; repeatable."),
     ] = None,
-    plots: Annotated[
-        Path | None, typer.Option("--plots", callback=drawable, help="Folder for plots (PNG).", rich_help_panel=_SLO_NN)
-    ] = None,
+    plots: Annotated[Path | None, _slo_nn("--plots", callback=drawable, help="Folder for plots (PNG).")] = None,
     allowed_loss: Annotated[
         float | None,
-        typer.Option(
+        _slo_nn(
             "--allowed-loss",
             min=0,
             max=1,
             help="Print the k that loses no more accuracy (0.002: 0.2 points).",
             show_default=str(ALLOWED_LOSS),
-            rich_help_panel=_SLO_NN,
         ),
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(
-            "--confidence",
-            help="Confidence of that promise.",
-            show_default="as given to build-tables",
-            rich_help_panel=_SLO_NN,
-        ),
+        _slo_nn("--confidence", help="Confidence of that promise.", show_default="as given to build-tables"),
     ] = None,
     force: Force = False,
     json: Json = False,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import Force, Json, Out, Seed
+from slotool.cli.options import Force, Json, Out, Seed, panel
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.tables import OutcomeTable
 
-_METHOD, _ENSEMBLES, _OUTPUT = "Guarantee", "Ensembles to choose from", "Output"
+_method, _ensembles, _output = map(panel, ("Guarantee", "Ensembles to choose from", "Output"))
 
 
 def register(app: typer.Typer) -> None:
@@ -27,67 +27,34 @@ def gen_rules(
     ],
     out: Out,
     tolerances: Annotated[
-        str,
-        typer.Option("--tolerances", help="Tiers to offer: start:stop:step or a list.", rich_help_panel=_METHOD),
+        str, _method("--tolerances", help="Tiers to offer: start:stop:step or a list.")
     ] = "0:0.1:0.01",
     tolerance_kind: Annotated[
         str,
-        typer.Option(
+        _method(
             "--tolerance-kind",
             help="relative: share of the best version's error; absolute: points of error (0.01 = 1 %).",
-            rich_help_panel=_METHOD,
         ),
     ] = "relative",
     method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="certified (proven), bootstrap (the paper's) or naive (best single version).",
-            rich_help_panel=_METHOD,
-        ),
+        str, _method("--method", help="certified (proven), bootstrap (the paper's) or naive (best single version).")
     ] = "certified",
     confidence: Annotated[
-        float,
-        typer.Option("--confidence", help="Probability that no tier exceeds its tolerance.", rich_help_panel=_METHOD),
+        float, _method("--confidence", help="Probability that no tier exceeds its tolerance.")
     ] = 0.999,
-    max_error: Annotated[
-        float, typer.Option("--max-error", help="Upper limit of an error in the table.", rich_help_panel=_METHOD)
-    ] = 1.0,
-    objective: Annotated[
-        str, typer.Option("--objective", help="response-time, cost or both.", rich_help_panel=_ENSEMBLES)
-    ] = "both",
-    policies: Annotated[
-        str, typer.Option("--policies", help="Some of osfa,seq,conc.", rich_help_panel=_ENSEMBLES)
-    ] = "osfa,seq,conc",
-    thresholds: Annotated[
-        int, typer.Option("--thresholds", min=1, help="Thresholds to try per pair.", rich_help_panel=_ENSEMBLES)
-    ] = 50,
+    max_error: Annotated[float, _method("--max-error", help="Upper limit of an error in the table.")] = 1.0,
+    objective: Annotated[str, _ensembles("--objective", help="response-time, cost or both.")] = "both",
+    policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc.")] = "osfa,seq,conc",
+    thresholds: Annotated[int, _ensembles("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
     price: Annotated[
-        str,
-        typer.Option(
-            "--price",
-            help="Price per second: a number, or VERSION=PRICE,…",
-            show_default="machine time",
-            rich_help_panel=_ENSEMBLES,
-        ),
+        str, _ensembles("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time")
     ] = "",
     explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain", help="Print for each tier why no cheaper ensemble serves it.", rich_help_panel=_OUTPUT
-        ),
+        bool, _output("--explain", help="Print for each tier why no cheaper ensemble serves it.")
     ] = False,
-    plots: Annotated[
-        Path | None,
-        typer.Option("--plots", help="Folder for plots (PNG) of versions and tiers.", rich_help_panel=_OUTPUT),
-    ] = None,
+    plots: Annotated[Path | None, _output("--plots", help="Folder for plots (PNG) of versions and tiers.")] = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Print the number of ensembles and the expected time; write nothing.",
-            rich_help_panel=_OUTPUT,
-        ),
+        bool, _output("--dry-run", help="Print the number of ensembles and the expected time; write nothing.")
     ] = False,
     seed: Seed = 0,
     force: Force = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slotool.cli.generate_arrivals import generate_arrivals
-from slotool.cli.options import Force, Json, Out, Seed, parse_numbers
+from slotool.cli.options import Force, Json, Out, Seed, panel, parse_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from slotool.graphs.generators import SearchSpace
 
 BYTES_PER_GB = 10**9
-_SPACE = "Search space"
+_space = panel("Search space")
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of unique networks.")]
-Depth = Annotated[str, typer.Option("--depth", help="Minimum:maximum of hidden layers.", rich_help_panel=_SPACE)]
+Depth = Annotated[str, _space("--depth", help="Minimum:maximum of hidden layers.")]
 Memory = Annotated[
     float | None,
     typer.Option(
@@ -49,9 +49,7 @@ def generate_mlp(
     units: Annotated[
         str, typer.Option("--units", help="Minimum:maximum of units per layer, as exponents of 2.")
     ] = "0:14",
-    input_shape: Annotated[
-        str, typer.Option("--input-shape", help="Features of one example.", rich_help_panel=_SPACE)
-    ] = "784",
+    input_shape: Annotated[str, _space("--input-shape", help="Features of one example.")] = "784",
     batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,
     seed: Seed = 0,
@@ -74,39 +72,17 @@ def generate_cnn(
     count: Count = 1000,
     depth: Depth = "3:10",
     channels: Annotated[
-        str,
-        typer.Option(
-            "--channels",
-            help="Minimum:maximum of channels per layer, as exponents of 2.",
-            rich_help_panel=_SPACE,
-        ),
+        str, _space("--channels", help="Minimum:maximum of channels per layer, as exponents of 2.")
     ] = "0:10",
-    input_shape: Annotated[
-        str, typer.Option("--input-shape", help="channels,height,width.", rich_help_panel=_SPACE)
-    ] = "3,32,32",
+    input_shape: Annotated[str, _space("--input-shape", help="channels,height,width.")] = "3,32,32",
     resolutions: Annotated[
-        str | None,
-        typer.Option(
-            "--resolutions",
-            help="Square images of one of these sizes instead, e.g. 32,64,224.",
-            rich_help_panel=_SPACE,
-        ),
+        str | None, _space("--resolutions", help="Square images of one of these sizes instead, e.g. 32,64,224.")
     ] = None,
     blocks: Annotated[
-        str,
-        typer.Option(
-            "--blocks",
-            help=f"What a layer may be, several with commas, or all: {BLOCKS}.",
-            rich_help_panel=_SPACE,
-        ),
+        str, _space("--blocks", help=f"What a layer may be, several with commas, or all: {BLOCKS}.")
     ] = "plain",
     downsample: Annotated[
-        str,
-        typer.Option(
-            "--downsample",
-            help="How a layer may halve the image: none, pool, stride.",
-            rich_help_panel=_SPACE,
-        ),
+        str, _space("--downsample", help="How a layer may halve the image: none, pool, stride.")
     ] = "none",
     batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli import interrupts
-from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given, parse_duration, parse_numbers
+from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given, panel, parse_duration, parse_numbers
 from slotool.cli.profile_engine import Address, EngineName, chosen_engine
 from slotool.cli.profile_for import For, Proposal, Samples, Until, note_outcome, proposal, report_proposal
 
@@ -21,72 +21,37 @@ if TYPE_CHECKING:
     from slotool.profiling.subjects import Subject
     from slotool.tables import LatencyTable
 
-_SAMPLING, _CAMPAIGN = "Sampling", "Campaign"
+_sampling, _campaign = map(panel, ("Sampling", "Campaign"))
 Inputs = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[SUBJECT]...", help="Graph files, and folders of trained models.", show_default=False),
 ]
-Keras = Annotated[
-    str | None,
-    typer.Option("--keras", help="Members of keras.applications: all, or names with commas."),
-]
+Keras = Annotated[str | None, typer.Option("--keras", help="Members of keras.applications: all, or names with commas.")]
 Backend = Annotated[
-    str,
-    typer.Option("--backend", help="What runs graphs: torch, keras or onnx. A trained model runs as it is served."),
+    str, typer.Option("--backend", help="What runs graphs: torch, keras or onnx. A trained model runs as it is served.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
 Batch = Annotated[str, typer.Option("--batch-size", help="Batch sizes: 1,8 or 1:8:1.")]
-Runs = Annotated[int, typer.Option("--runs", min=1, help="Minimum samples per row.", rich_help_panel=_SAMPLING)]
+Runs = Annotated[int, _sampling("--runs", min=1, help="Minimum samples per row.")]
 Precision = Annotated[
     float,
-    typer.Option(
-        "--precision",
-        min=1e-4,
-        max=1.0,
-        help="A row is stable when its rounds agree on the median to this share.",
-        rich_help_panel=_SAMPLING,
+    _sampling(
+        "--precision", min=1e-4, max=1.0, help="A row is stable when its rounds agree on the median to this share."
     ),
 ]
-Rounds = Annotated[
-    int,
-    typer.Option(
-        "--rounds",
-        min=1,
-        help="Rounds that the samples of a row are spread over.",
-        rich_help_panel=_SAMPLING,
-    ),
-]
-Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, help="Seconds after which an item has hung.", rich_help_panel=_CAMPAIGN)
-]
-MaxSeconds = Annotated[
-    float,
-    typer.Option(
-        "--max-seconds-per-item", min=0.0, metavar="S", help="Maximum sampling time.", rich_help_panel=_SAMPLING
-    ),
-]
-Cache = Annotated[
-    str, typer.Option("--cache", help="warm, or cold: emptied before each sample.", rich_help_panel=_SAMPLING)
-]
+Rounds = Annotated[int, _sampling("--rounds", min=1, help="Rounds that the samples of a row are spread over.")]
+Timeout = Annotated[float, _campaign("--timeout", min=0.1, help="Seconds after which an item has hung.")]
+MaxSeconds = Annotated[float, _sampling("--max-seconds-per-item", min=0.0, metavar="S", help="Maximum sampling time.")]
+Cache = Annotated[str, _sampling("--cache", help="warm, or cold: emptied before each sample.")]
 Placement = Annotated[
-    str,
-    typer.Option("--placement", help="shared: all on the same --threads cores; split: --threads cores each."),
+    str, typer.Option("--placement", help="shared: all on the same --threads cores; split: --threads cores each.")
 ]
 Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        help="Stop after this long (90s, 30m, 2h); cheap items tend to come first.",
-        rich_help_panel=_CAMPAIGN,
-    ),
+    str | None, _campaign("--budget", help="Stop after this long (90s, 30m, 2h); cheap items tend to come first.")
 ]
-Limit = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Only the first subjects.", rich_help_panel=_CAMPAIGN)
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the plan and a predicted time.", rich_help_panel=_CAMPAIGN)
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when a row is not stable.", rich_help_panel=_CAMPAIGN)]
+Limit = Annotated[int | None, _campaign("--limit", min=1, help="Only the first subjects.")]
+DryRun = Annotated[bool, _campaign("--dry-run", help="Print the plan and a predicted time.")]
+Strict = Annotated[bool, _campaign("--strict", help="Exit 1 when a row is not stable.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -109,12 +74,8 @@ def profile_solo(
     precision: Precision = 0.01,
     rounds: Annotated[
         int | None,
-        typer.Option(
-            "--rounds",
-            min=1,
-            help="Rounds that the samples of a row are spread over.",
-            rich_help_panel=_SAMPLING,
-            show_default="2, with --for 1",
+        _sampling(
+            "--rounds", min=1, help="Rounds that the samples of a row are spread over.", show_default="2, with --for 1"
         ),
     ] = None,
     cache: Cache = "warm",

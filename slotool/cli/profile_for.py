@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.cli.options import panel
+
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
@@ -16,28 +18,13 @@ if TYPE_CHECKING:
     from slotool.profiling.plan import Settings
     from slotool.profiling.subjects import Subject
 
-_ADAPT = "Adapting a predictor"
-For = Annotated[
-    Path | None,
-    typer.Option(
-        "--for",
-        help="A predictor to adapt: measure the networks whose labels tell most.",
-        rich_help_panel=_ADAPT,
-    ),
-]
+_adapt = panel("Adapting a predictor")
+For = Annotated[Path | None, _adapt("--for", help="A predictor to adapt: measure the networks whose labels tell most.")]
 Samples = Annotated[
-    int | None,
-    typer.Option(
-        "--samples", min=3, help="Networks to measure.", show_default="10, or with --until all", rich_help_panel=_ADAPT
-    ),
+    int | None, _adapt("--samples", min=3, help="Networks to measure.", show_default="10, or with --until all")
 ]
 Until = Annotated[
-    str | None,
-    typer.Option(
-        "--until",
-        help="Stop when its own estimate of the error (90 %) is within this: 10%.",
-        rich_help_panel=_ADAPT,
-    ),
+    str | None, _adapt("--until", help="Stop when its own estimate of the error (90 %) is within this: 10%.")
 ]
 DEFAULT_SAMPLES = 10
 # With --until alone: more labels than this are no adaptation any more.
