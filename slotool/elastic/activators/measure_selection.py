@@ -1,4 +1,4 @@
-"""Selects the measure of confidence that saves most at the allowed loss, and what its tables may promise."""
+"""Select the measure of confidence that needs the fewest nodes at the allowed loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slotool.elastic.activators.expectation import Expectation
 
 @dataclass(frozen=True)
 class SelectedMeasure:
-    """The measure kept with its tables and calibration; ``mean_k``: by measure, where the allowed loss is estimated."""
+    """The selected measure with its tables and calibration; ``mean_k``: by measure, mean k at the estimated loss."""
 
     measure: str
     mean_k: dict[str, float]
@@ -38,11 +38,11 @@ def select_measure(
     allowed_loss: float,
     seed: int,
 ) -> SelectedMeasure:
-    """Learn confidence by each measure and keep the one that promises the allowed loss at the least mean k.
+    """Learn confidence by each of ``MEASURES`` and keep the one that promises the allowed loss at the least mean k.
 
-    Where several promise it at all nodes only, of them the one whose mean k is least as losses are estimated.
-    ``rows``: of the tables; ``levels``: thresholds to calibrate. Everything is counted with estimates by tables that
-    the same example had no part in.
+    Ties, such as where only the full network promises it, are broken by the mean k at which the loss is estimated.
+    ``rows``: of the tables. ``levels``: number of thresholds. ``seed`` assigns the folds. Calibration uses estimates by
+    tables that the same example had no part in.
     """
     expected = Expectation.learn(held_out.results, held_out.correct).of(held_out.results)
     measured: dict[str, tuple[tuple[float, float], ConfidenceTables, ThresholdCalibration]] = {}
@@ -61,7 +61,7 @@ def select_measure(
 def _mean_k(
     estimates: np.ndarray, calibration: ThresholdCalibration, shares: Sequence[float], allowed_loss: float
 ) -> tuple[float, float]:
-    """Mean k of choosing per input where the allowed loss is promised, and where it is estimated to be kept."""
+    """Mean k chosen per input at which the allowed loss is promised, and at which it is estimated."""
     promised = calibration.thresholds[int((calibration.bounds() <= allowed_loss).argmax())]
     estimated = calibration.threshold(float(calibration.by_point[-1]) - allowed_loss)
     assert estimated is not None  # the full network reaches it

@@ -36,15 +36,16 @@ MAX_SESSIONS = 16
 
 
 class SloNN(ElasticModel):
-    """A ReLU network that computes, per query, only the share k of each activated layer's nodes.
+    """A ReLU network that computes, per query, only the share k of the nodes of each layer with an activator.
 
-    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which is exactly the plain network unless
-    it is quantized (``all_int8``).
-    k counts computed nodes, those that the hash reads among them; a layer whose hash alone reads more computes those.
-    ``activators``: by layer index. ``entropy``: by layer index, bits of its bucket occupancy. ``measure``: how
-    confidence was measured; ``mean_k``: by measure, mean k on validation data at the loss allowed there.
-    ``int8``: an activated output layer's rows are read as int8 at every k but 100 %; where the output layer has no
-    activator, all layers are at 100 %. ``sparse``: inputs come as CSR matrices.
+    Points: ``k=<share>`` for each of ``shares`` (ascending), then ``full``, which equals the given network unless that
+    is quantized (``all_int8``). k counts all computed nodes, also those that a hash needs; where a hash needs more than
+    k, those are computed.
+    ``activators``: by layer index. ``entropy``: by layer index, of the bucket occupancy, in bits. ``measure``: name of
+    the measure of confidence. ``mean_k``: by measure, mean k on validation data at the allowed loss. ``int8``: if the
+    output layer has an activator, its weights are read as int8 at every k below 100 %; if not, those of all layers are
+    at 100 %. ``sparse``: inputs come as CSR matrices.
+    Raises ``InputError`` for int8 weights that the network cannot have.
     """
 
     def __init__(
@@ -147,18 +148,21 @@ class SloNN(ElasticModel):
 
     @cached_property
     def _sessions(self) -> dict[tuple[int, OperatingPoint | None, float | None], CompiledSession]:
-        """What ``top`` asks, by how. Any thread may: ``many`` gives every caller arrays of its own."""
+        """Sessions of ``top`` by its arguments. Any thread may use them: ``many`` returns new arrays."""
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies make their own of what holds addresses or workspaces."""
+        """Copies leave out what holds addresses or workspaces, and make their own."""
         own = ("compiled", "quantized_mlp", "_sessions")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def compiled_session(
         self, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> CompiledSession:
-        """What answers one query after another at ``point`` or ``accuracy``, as ``top`` does, with the least to do."""
+        """A session that answers one query after another at ``point`` or ``accuracy``, with the least overhead.
+
+        ``p``: number of best labels. Raises ``InputError`` as ``top`` does.
+        """
         from slotool.elastic.activators.session import CompiledSession
 
         return CompiledSession(self, p, point=point, accuracy=accuracy)
@@ -169,9 +173,10 @@ class SloNN(ElasticModel):
         return OneQuerySession(self.compiled_session(p, point=point))
 
     def at_int8(self, int8: bool = True, calibration: ThresholdCalibration | None = None) -> SloNN:
-        """The same tables, with rows read as int8, or not; ``calibration`` if that changes what is expected.
+        """A copy whose weights are read as int8, or as float32.
 
-        Rows that become int8 without one promise nothing: what was counted were answers of float32 rows.
+        ``calibration``: one measured with these weights. Without it, a copy that changes to int8 promises only the full
+        network, because the evidence is of float32 weights.
         """
         if int8 and not self.int8 and calibration is None:
             calibration = self.calibration.unproven
@@ -191,20 +196,21 @@ class SloNN(ElasticModel):
         return SloNN(self.name, self.mlp, self.shares, activators, confidence, calibration, self.entropy, **known)
 
     def stating(self, confidence: float) -> SloNN:
-        """The same, promising with ``confidence`` unless a call states another."""
+        """A copy that promises with ``confidence`` unless a call states another. Raises ``InputError`` unless it lies
+        between 0 and 1."""
         stated = replace(self.calibration, stated=confidence)
         stated.bounds()
         return self.at_int8(self.int8, stated)
 
     @property
     def reference_model(self) -> SloNN:
-        """Itself, or where all layers are int8 in full, the same with float32 rows."""
+        """The model with float32 weights where all layers are int8 at 100 %, else itself."""
         return self.at_int8(False) if self.all_int8 else self
 
     def on(self, device: str) -> ElasticModel:
-        """On the CPU the model itself, by compiled calls; else the same by PyTorch on ``device``, such as cuda:0.
+        """The model on ``device``: itself on cpu, where calls are compiled; by PyTorch on others, such as cuda:0.
 
-        ``DeviceSloNN(model, "cpu")`` is PyTorch on the CPU. Raises ``InputError`` for a device that is not there.
+        Raises ``InputError`` for a device that PyTorch does not find.
         """
         if device == "cpu":
             return self
@@ -213,7 +219,7 @@ class SloNN(ElasticModel):
         return DeviceSloNN(self, device)
 
     def forward_numpy(self, x: Any, point: OperatingPoint) -> np.ndarray:
-        """The same answers in plain NumPy, layer by layer: what the compiled call is held against."""
+        """``forward`` in plain NumPy, layer by layer: the reference for the compiled calls."""
         self.require(point)
         flat = self._checked(x)
         if point == FULL:
@@ -233,7 +239,7 @@ class SloNN(ElasticModel):
     def top_numpy(
         self, x: Any, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same as ``top`` in plain NumPy, from all logits."""
+        """``top`` in plain NumPy, from all logits: the reference for the compiled calls."""
         flat = self._checked(x)
         threshold = self.threshold(accuracy)
         labels = np.full((flat.shape[0], p), -1, dtype=np.int32)
@@ -281,27 +287,25 @@ class SloNN(ElasticModel):
         return self.confidence.estimate(self.activators[self.first].buckets(self.mlp.layers[self.first], inputs))
 
     def target(self, loss: float, confidence: float | None = None) -> float:
-        """The accuracy target that gives up no more than ``loss`` (0.003: 0.3 points) with k chosen per input.
+        """The accuracy target at which k chosen per input loses at most ``loss`` with ``confidence``.
 
-        Against the full network on as many further examples as the tables were calibrated with, with ``confidence``
-        (default: that of ``build-tables``, 0.9). The full network's own accuracy where nothing less can be promised.
-        Raises ``InputError`` for a loss below 0 or above 1, and a confidence that is not between 0 and 1.
+        0.003 is 0.3 points. The loss is against the full network, on as many further examples as the tables were
+        calibrated with. ``confidence`` None: as stated when the tables were built, 0.9 by default. Where nothing less
+        can be promised, the target is the full network's accuracy. Raises ``InputError`` for values out of range.
         """
         enough = self.calibration.bounds(confidence) <= self._loss(loss)
         return float(self._promised[int(enough.argmax()) if enough.any() else -1])
 
     def fixed_for(self, loss: float, confidence: float | None = None) -> OperatingPoint:
-        """The least k that gives up no more than ``loss`` when every input is answered at it, promised as by
-        ``target``; the full network where nothing less can be promised. Raises ``InputError`` as ``target`` does.
-        """
+        """The least fixed k that loses at most ``loss`` with ``confidence``, or the full network; see ``target``."""
         enough = self.calibration.bounds_by_point(confidence) <= self._loss(loss)
         return self.points[int(enough.argmax()) if enough.any() else -1]
 
     def threshold(self, accuracy: float | None) -> float | None:
-        """The least confidence at which ``accuracy`` is promised; None for None.
+        """The least threshold of ĉ(k, x) at which ``accuracy`` is promised; None for None.
 
-        Infinite where all layers are int8 in full: that is quicker than any k of float32 rows. Raises ``InputError``
-        when it cannot be met, not even by the full network.
+        Infinite where all layers are int8 at 100 %, which is faster than any k with float32 weights. Raises
+        ``InputError`` when not even the full network reaches ``accuracy``.
         """
         if accuracy is None:
             return None
@@ -327,8 +331,8 @@ class SloNN(ElasticModel):
         return loss
 
     def cheapest(self, x: Any, accuracy: float) -> np.ndarray:
-        """Accuracy-constrained, latency-optimised (ACLO, Eq. 2): per input the least k that promises ``accuracy``, as
-        its index in ``points``; −1 where not even the full network is that accurate."""
+        """Accuracy-constrained, latency-optimised (ACLO, Eq. 2): int [n], index in ``points`` of each input's least k
+        that promises ``accuracy``; −1 where not even the full network reaches it."""
         threshold = self._threshold(accuracy)
         if threshold is None:
             return np.full(x.shape[0], -1)
