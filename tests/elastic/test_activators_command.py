@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from slotool.artifacts import open_artifact
-from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.elastic.family import Family, Version
-from slotool.elastic.training import mlp, small_cnn, train_version
+from slotool.elastic.training import small_cnn
 from slotool.graphs.torch_module import GraphModule
+from tests.elastic.activator_subjects import digits, trained
 
 Slotool = Callable[..., Any]
 
@@ -23,15 +23,8 @@ Slotool = Callable[..., Any]
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small ReLU network trained on digits, and a CNN, untrained."""
-    data = load_dataset("digits")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # so small a network that a second thread only waits
     path = tmp_path_factory.mktemp("models") / "family"
-    versions = [
-        train_version("dense", mlp(data, (48, 32)), data, epochs=12),
-        Version("conv", GraphModule(small_cnn(data))),
-    ]
-    torch.set_num_threads(threads)
+    versions = [replace(trained(48, 32), name="dense"), Version("conv", GraphModule(small_cnn(digits())))]
     Family("family", versions).save(path, config={"data": "digits"}, seed=0)
     return path
 

@@ -6,6 +6,7 @@ Importing this module imports Numba.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,26 +28,30 @@ def best_labels(compiled: Compiled, x: Any, labels: np.ndarray, scores: np.ndarr
 
     False, with nothing worth reading in them, for values that are not finite and features that the network lacks.
     """
-    if not _answerable(compiled, x):
-        return False
-    for part in _chunks(compiled, len(labels)):
-        values = _logits(compiled, x[part])
-        if values is None:
-            return False
+
+    def keep(part: slice, values: np.ndarray) -> None:
         batched.best_of_rows(values, labels[part], scores[part])
-    return bool(np.isfinite(scores).all())
+
+    return _in_chunks(compiled, x, keep) and bool(np.isfinite(scores).all())
 
 
 def logits(compiled: Compiled, x: Any, out: np.ndarray) -> bool:
     """Fill ``out`` float32 [n, classes]; as ``best_labels``."""
+    return _in_chunks(compiled, x, out.__setitem__) and bool(np.isfinite(out).all())
+
+
+def _in_chunks(compiled: Compiled, x: Any, keep: Callable[[slice, np.ndarray], None]) -> bool:
+    """Pass the logits of ``x`` to ``keep``, so many rows at a time; False where one cannot be answered."""
     if not _answerable(compiled, x):
         return False
-    for part in _chunks(compiled, len(out)):
+    size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
+    for start in range(0, x.shape[0], size):
+        part = slice(start, start + size)
         values = _logits(compiled, x[part])
         if values is None:
             return False
-        out[part] = values
-    return bool(np.isfinite(out).all())
+        keep(part, values)
+    return True
 
 
 def _answerable(compiled: Compiled, x: Any) -> bool:
@@ -57,11 +62,6 @@ def _answerable(compiled: Compiled, x: Any) -> bool:
         return False
     known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < compiled.mlp.layers[0].inputs)
     return bool(known and np.isfinite(x.data).all())
-
-
-def _chunks(compiled: Compiled, n: int) -> list[slice]:
-    size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
-    return [slice(start, min(n, start + size)) for start in range(0, n, size)]
 
 
 def _logits(compiled: Compiled, x: Any) -> np.ndarray | None:

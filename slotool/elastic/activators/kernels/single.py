@@ -1,5 +1,8 @@
 """The whole answer to one query in one compiled call: input, key, look-up, gathered rows, best labels. One thread.
 
+Functions that hold most of a call are inlined before they are compiled. Compiled by themselves, each would be optimised
+with all that it calls, for seconds, and again in each of its callers.
+
 Nothing is allocated per query: everything is in four flat arrays, see ``layout``. The plain NumPy path with the same
 answers is ``activator.logits``. Importing this module imports Numba.
 """
@@ -60,7 +63,7 @@ def top_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, thre
     return answer_sparse(indices, values, handle, threshold) if owned(handle, OWNER) else OTHER_THREAD
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, inline="always")
 def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """``top_dense`` in any thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
@@ -70,7 +73,7 @@ def answer_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     return _top(active, handle, threshold, numbers, ints, ids, bytes_)
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, inline="always")
 def answer_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     """``top_sparse`` in any thread, for callers that copy the answer before they return."""
     numbers, ints, ids, bytes_ = _arrays(handle)
@@ -203,7 +206,7 @@ def unload_sparse(indices: np.ndarray, numbers: np.ndarray, ints: np.ndarray) ->
             inputs[indices[i]] = 0.0
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, inline="always")
 def _top(
     active: int,
     handle: np.ndarray,
@@ -260,7 +263,7 @@ def _score_again(
         best[place], nodes[place] = value, node
 
 
-@njit(cache=True, fastmath=FAST)
+@njit(cache=True, fastmath=FAST, inline="always")
 def _propagate(
     active: int,
     point: int,
