@@ -33,7 +33,7 @@ def test_auto_takes_the_ranker_that_reads_least_at_the_allowed_loss() -> None:
 
 
 def test_every_candidate_learns_from_all_examples_and_the_best_is_what_build_makes() -> None:
-    """A sample would select_measure rankers of many buckets by a part of their buckets."""
+    """A sample would judge rankers of many buckets by a part of their buckets."""
     data, chosen = random_data((32,), 300), TableSettings(SHARES, bits=4)
     subject = TableSubject(random_mlp((32,), 300), data)
     model, candidates = choose("m", subject, ("freehash", "clusters"), chosen)

@@ -20,7 +20,7 @@ from slotool.elastic.precision import top_labels
 from slotool.errors import InputError
 
 # Accuracy that pruning may cost, one standard error included: the most units whose loss just keeps a promise on one
-# sample are too many on the next. For the same reason the examples that choose are not those that select_measure.
+# sample are too many on the next. For the same reason the examples that choose are not those that confirm.
 PRUNING_LOSS = 0.003
 # So many training examples must keep it too: there a network has more to lose, and more examples tell it surer.
 TRAINING_EXAMPLES = 20_000
