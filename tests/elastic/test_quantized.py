@@ -172,15 +172,6 @@ def test_negative_inputs_are_answered_in_float32_and_bad_ones_refused() -> None:
             way()
 
 
-def test_saved_and_loaded_it_answers_the_same(tmp_path: Path) -> None:
-    model, x = built(), load_dataset("digits").test.x[:30]
-    model.save(tmp_path / "slo-nn", config={}, seed=0)
-    again = SloNN.load(open_artifact(tmp_path / "slo-nn"))
-    assert again.all_int8
-    for point in model.points:
-        np.testing.assert_array_equal(again.forward(x, point), model.forward(x, point))
-
-
 def test_build_tables_makes_it_and_evaluate_scores_it(slotool: Callable[..., Any], tmp_path: Path) -> None:
     model = built()
     Family("mlp", [Version.of_mlp("mlp", model.mlp)]).save(tmp_path / "mlp", config={"data": "digits"}, seed=0)

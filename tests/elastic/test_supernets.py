@@ -82,7 +82,7 @@ def supernet(name: str, drawn: int = 5) -> Supernet:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_every_actuated_subnet_is_the_one_extracted(name: str, data: st.DataObject) -> None:
     space, module, norm, x = made(name)
@@ -128,7 +128,7 @@ def test_all_points_answer_by_the_same_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_training_sees_the_network_that_answers(name: str, data: st.DataObject) -> None:
     """With the statistics of its own batch, which learning uses, and gradients into shared weights."""
