@@ -15,6 +15,7 @@ from tests.docs.pages import ROOT, blocks_of, commands_in, difference, masked, p
 from tests.docs.replay import Replay
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
+OTHERS = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("explanation/*.md"), *(ROOT / "docs").glob("results/*.md")]
 MAX_WIDTH = 100
 
 
@@ -29,7 +30,7 @@ def test_the_examples_print_what_the_page_shows(page: Path, tmp_path: Path, repl
     assert not wrong, "\n".join([*wrong, "make docs-outputs writes the true output into the pages"])
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*pages(), *sorted(OTHERS)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_that_are_not_run_have_these_options(page: Path) -> None:
     root = typer.main.get_command(app)
     for block in blocks_of(page.read_text().split("\n")):
