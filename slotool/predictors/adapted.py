@@ -13,8 +13,7 @@ from threadpoolctl import threadpool_limits
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.registry import predictor_class
-from slotool.predictors.residuals import Residuals
+from slotool.predictors.registry import from_nested_state, nested_state
 from slotool.predictors.typecosts import TypeCosts, covariance
 
 MIN_LABELS = 3
@@ -31,7 +30,6 @@ SMOOTHNESS = 1.5
 PRIORS = tuple(product((0.05, 0.2, 0.5, 1.0), (0.0, 0.5), (0.0, 0.3), (0.03, 0.1)))
 WIDEST = (1.0, 0.5, 0.3, 0.03)
 MIN_WEIGHT = 1e-3
-QUANTILES = 199
 # Below this a term of the roofline is as good as nothing.
 MIN_TERM_S = 1e-9
 STEPS, DAMPING, MAX_STEP = 8, 0.7, 1.0
@@ -106,18 +104,15 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         assert self.base is not None
-        tensors, document = self.base.state()
-        tensors = {f"base.{name}": value for name, value in tensors.items()}
+        tensors, document = nested_state(self.base, "base.")
         posterior = self.posterior
         own = {"costs": posterior.costs.seconds, "log_base": posterior.log_base, "log_s": posterior.log_s}
         columns = [list(column) for column in posterior.costs.columns]
-        return tensors | own, {"base": {"name": self.base.name, "state": document}, "columns": columns}
+        return tensors | own, {"base": document, "columns": columns}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        base = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
-        entry = document["base"]
-        restored = cls(predictor_class(entry["name"]).from_state(base, entry["state"]))
+        restored = cls(from_nested_state(tensors, document["base"], "base."))
         columns = tuple((str(term), str(kind)) for term, kind in document["columns"])
         restored._condition(TypeCosts(columns, tensors["costs"]), tensors["log_base"], tensors["log_s"])
         return restored
@@ -132,14 +127,6 @@ def interval_factor(predictor: AdaptedPredictor, coverage: float = 0.9) -> float
     from scipy.stats import t
 
     return float(np.exp(t.ppf((1 + coverage) / 2, predictor.labels - 1) * predictor.calibration()))
-
-
-def residuals_of(predictor: AdaptedPredictor) -> Residuals:
-    """The distribution that ``interval_factor`` is of, as a grid of its quantiles."""
-    from scipy.stats import t
-
-    levels = np.arange(1, QUANTILES + 1) / (QUANTILES + 1)
-    return Residuals(np.asarray(t.ppf(levels, predictor.labels - 1)) * predictor.calibration(), mirrored=False)
 
 
 class Posterior:

@@ -10,7 +10,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.registry import predictor_class
+from slotool.predictors.registry import from_nested_state, nested_state
 
 # Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
 MAX_LOG_ERROR = 1.0
@@ -49,18 +49,14 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         tensors: dict[str, np.ndarray] = {}
         entries = []
         for i, member in enumerate(self.members):
-            own, document = member.state()
-            tensors |= {f"members.{i}.{name}": value for name, value in own.items()}
-            entries.append({"name": member.name, "state": document})
+            own, entry = nested_state(member, f"members.{i}.")
+            tensors |= own
+            entries.append(entry)
         return tensors, {"members": entries, "weights": self.weights.tolist()}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        members = []
-        for i, entry in enumerate(document["members"]):
-            prefix = f"members.{i}."
-            own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            members.append(predictor_class(entry["name"]).from_state(own, entry["state"]))
+        members = [from_nested_state(tensors, entry, f"members.{i}.") for i, entry in enumerate(document["members"])]
         return cls(members, document["weights"])
 
 

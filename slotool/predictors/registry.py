@@ -6,8 +6,10 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from slotool.errors import ArtifactError
-from slotool.predictors.base import Predictor
+from slotool.predictors.base import Document, Predictor, Tensors
 
 # What a predictor is fitted to: latencies of networks alone, of co-located ones; or it is made from other predictors.
 SOLO, COLOCATED, FROM_OTHERS = "solo", "co-located", "from others"
@@ -43,6 +45,18 @@ def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any
         raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {', '.join(known)}")
     place = PREDICTORS[name][0]
     return _imported(place) if isinstance(place, str) else place
+
+
+def nested_state(predictor: Predictor[Any], prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """State of a predictor that is part of another: its tensors with ``prefix``, and a JSON document."""
+    tensors, document = predictor.state()
+    return {prefix + name: value for name, value in tensors.items()}, {"name": predictor.name, "state": document}
+
+
+def from_nested_state(tensors: Tensors, document: Document, prefix: str) -> Predictor[Any]:
+    """The predictor whose ``nested_state`` is among these. Raises ``ArtifactError`` as ``predictor_class`` does."""
+    own = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return predictor_class(document["name"]).from_state(own, document["state"])
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy as np
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.registry import predictor_class
+from slotool.predictors.registry import from_nested_state, nested_state
 
 
 class ScaledPredictor(Predictor[OperatorGraph]):
@@ -45,16 +45,11 @@ class ScaledPredictor(Predictor[OperatorGraph]):
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         assert self.base is not None
-        tensors, document = self.base.state()
-        return (
-            {f"base.{name}": value for name, value in tensors.items()},
-            {"base": {"name": self.base.name, "state": document}, "factor": self.factor},
-        )
+        tensors, document = nested_state(self.base, "base.")
+        return tensors, {"base": document, "factor": self.factor}
 
     @classmethod
     def from_state(cls, tensors: Tensors, document: Document) -> Self:
-        own = {name.removeprefix("base."): value for name, value in tensors.items() if name.startswith("base.")}
-        entry = document["base"]
-        restored = cls(predictor_class(entry["name"]).from_state(own, entry["state"]))
+        restored = cls(from_nested_state(tensors, document["base"], "base."))
         restored.factor = float(document["factor"])
         return restored

@@ -190,13 +190,24 @@ class TrainedPredictor(Generic[Asked]):
         latency that was predicted; NaN where that has none. Raises ``GraphError`` for a graph that the predictor cannot
         take."""
         latency_s, spread = self.predictor.predict_and_spread(graphs)
+        far = np.zeros(len(latency_s), dtype=bool)
+        distances: list[Distance] = []
+        outside: list[str | None]
         if self.domain is None:
-            return self._like_training(graphs, latency_s, spread, np.broadcast_to(unsure, latency_s.shape))
-        distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
-        far = np.array([not self._is_like(each) for each in distances], dtype=bool)
-        if self.calibration is not None:
-            spread = np.where(far, self.calibration.widths(distances), spread)
-        why = [self._why_none(*pair) for pair in zip(distances, far.tolist(), strict=True)]
+            # Of co-locations. Outside the bounds of the training data no interval was checked, so none is given.
+            low_1, high_1 = _ends(self.residuals)
+            spread = np.hypot(spread, 2 * np.broadcast_to(unsure, latency_s.shape) / max(high_1 - low_1, 1e-9))
+            outside = [self.bounds.outside(*pair) for pair in zip(graphs, latency_s.tolist(), strict=True)]
+            why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
+        else:
+            distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
+            far = np.array([not self._is_like(each) for each in distances], dtype=bool)
+            if self.calibration is not None:
+                spread = np.where(far, self.calibration.widths(distances), spread)
+            outside = [
+                each.sentence() if beyond else None for each, beyond in zip(distances, far.tolist(), strict=True)
+            ]
+            why = [self._why_none(*pair) for pair in zip(distances, far.tolist(), strict=True)]
         low, high = (
             np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
         )
@@ -205,32 +216,11 @@ class TrainedPredictor(Generic[Asked]):
             latency_s=latency_s,
             low_s=latency_s * np.exp(low * spread) * given,
             high_s=latency_s * np.exp(high * spread) * given,
-            outside=[each.sentence() if beyond else None for each, beyond in zip(distances, far.tolist(), strict=True)],
+            outside=outside,
             no_interval=why,
             distances=distances,
             spread=spread,
             far=far,
-        )
-
-    def _like_training(
-        self, asked: Sequence[Asked], latency_s: np.ndarray, spread: np.ndarray, unsure: np.ndarray
-    ) -> Predictions:
-        """Of co-locations. Outside the bounds of the training data no interval was checked, so none is given."""
-        assert self.residuals is not None
-        low, high = self.residuals.interval(NOMINAL_COVERAGE)
-        spread = np.hypot(spread, 2 * unsure / max(high - low, 1e-9))
-        outside = [self.bounds.outside(*pair) for pair in zip(asked, latency_s.tolist(), strict=True)]
-        why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
-        given = np.where([reason is None for reason in why], 1.0, np.nan)
-        return Predictions(
-            latency_s=latency_s,
-            low_s=latency_s * np.exp(low * spread) * given,
-            high_s=latency_s * np.exp(high * spread) * given,
-            outside=outside,
-            no_interval=why,
-            distances=[],
-            spread=spread,
-            far=np.zeros(len(latency_s), dtype=bool),
         )
 
     def _why_none_like(self, outside: str | None, spread: float) -> str | None:
