@@ -27,9 +27,6 @@ class HostileBackend(Backend):
     name = "hostile"
     needs = "numpy"
 
-    def devices(self) -> tuple[str, ...]:
-        return ("cpu",)
-
     def set_threads(self, threads: int) -> None:
         self._threads = threads
 

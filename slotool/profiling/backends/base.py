@@ -47,9 +47,9 @@ class Backend(ABC):
         """The package it needs and that is not installed, or None."""
         return None if find_spec(cls.needs) else cls.needs
 
-    @abstractmethod
     def devices(self) -> tuple[str, ...]:
         """Devices it can run on."""
+        return ("cpu",)
 
     @abstractmethod
     def set_threads(self, threads: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.queries import Queries, dataset_of
 from slotool.process import limit_threads
-from slotool.profiling.backends.base import Backend
+from slotool.profiling.backends.torch_backend import OnTorch
 from slotool.tables import OperatingPoint
 
 
@@ -24,7 +24,7 @@ class ModelAtPoint(NamedTuple):
     data: str = ""
 
 
-class ElasticBackend(Backend):
+class ElasticBackend(OnTorch):
     """Calls ``model.forward(x, point)``; the request names the artifact's folder and the point.
 
     When it names a data set too, a call gives the best label of one of its validation examples, another each time, or
@@ -32,23 +32,12 @@ class ElasticBackend(Backend):
     """
 
     name = "elastic"
-    needs = "torch"
-
-    def devices(self) -> tuple[str, ...]:
-        import torch
-
-        return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
 
     def set_threads(self, threads: int) -> None:
         import torch
 
         torch.set_flush_denormal(True)
         limit_threads(threads)
-
-    def threads(self) -> int:
-        import torch
-
-        return torch.get_num_threads()
 
     def open(self, request: Mapping[str, Any]) -> ModelAtPoint:
         return ModelAtPoint(_load(request["path"]), OperatingPoint.parse(request["point"]), request.get("data", ""))

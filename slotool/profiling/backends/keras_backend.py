@@ -32,9 +32,6 @@ class KerasBackend(Backend):
         super().__init__(device, threads, seed)
         self._values = self.weight_block
 
-    def devices(self) -> tuple[str, ...]:
-        return ("cpu",)
-
     def set_threads(self, threads: int) -> None:
         import tensorflow as tf
 

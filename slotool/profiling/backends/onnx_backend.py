@@ -46,9 +46,6 @@ class OnnxBackend(Backend):
     def missing(cls) -> str | None:
         return super().missing() or (None if find_spec("onnx") else "onnx")
 
-    def devices(self) -> tuple[str, ...]:
-        return ("cpu",)
-
     def set_threads(self, threads: int) -> None:
         """Every session has a pool of its own, so unlike elsewhere it is never too late."""
         if threads < 1:

@@ -18,20 +18,30 @@ if TYPE_CHECKING:
 ALIGNMENT = 16
 
 
-class TorchBackend(Backend):
-    """Runs ``GraphModule`` in inference mode; weights are views of one arena that outlives the networks."""
+class OnTorch(Backend):
+    """A backend whose devices and threads are torch's."""
 
-    name = "torch"
     needs = "torch"
-
-    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
-        super().__init__(device, threads, seed)
-        self._arena = WeightArena(self.weight_block, device)
 
     def devices(self) -> tuple[str, ...]:
         import torch
 
         return ("cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count())))
+
+    def threads(self) -> int:
+        import torch
+
+        return torch.get_num_threads()
+
+
+class TorchBackend(OnTorch):
+    """Runs ``GraphModule`` in inference mode; weights are views of one arena that outlives the networks."""
+
+    name = "torch"
+
+    def __init__(self, device: str = "cpu", threads: int | None = None, seed: int = 0):
+        super().__init__(device, threads, seed)
+        self._arena = WeightArena(self.weight_block, device)
 
     def set_threads(self, threads: int) -> None:
         import torch
@@ -39,11 +49,6 @@ class TorchBackend(Backend):
         # Before the pool's threads exist: they inherit this setting from the thread that starts them.
         torch.set_flush_denormal(True)
         torch.set_num_threads(threads)
-
-    def threads(self) -> int:
-        import torch
-
-        return torch.get_num_threads()
 
     def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], torch.Tensor]:
         import torch
