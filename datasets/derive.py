@@ -55,7 +55,8 @@ def derived(path: Path, check: bool) -> bool:
         max_seconds=configuration["max_seconds_per_item"],
         single=configuration["kind"] == "colocated" and configuration["backend"] == "elastic",
     )
-    rows = [{**row, "samples_per_round": known_rounds(row, rule)} for row in map(dict, table.rows.to_dict("records"))]
+    records = [{str(name): value for name, value in row.items()} for row in table.rows.to_dict("records")]
+    rows = [{**row, "samples_per_round": known_rounds(row, rule)} for row in records]
     stable = [bool(judged(row, rule)["stable"]) for row in rows]
     rounds = [row["samples_per_round"] for row in rows]
     same = stable == table.rows["stable"].tolist() and [list(r) for r in table.rows["samples_per_round"]] == rounds
@@ -101,7 +102,8 @@ def summary(table: LatencyTable) -> str:
     noise = table.round_noise()
     ok = table.rows[(table.rows["status"] == "ok")]
     text = f"{len(ok)} rows, {int(ok['stable'].sum())} stable"
-    rows = [row for row in ok.to_dict("records") if len(row["samples_per_round"]) > 1]
+    records = [{str(name): value for name, value in row.items()} for row in ok.to_dict("records")]
+    rows = [row for row in records if len(row["samples_per_round"]) > 1]
     if not rows:
         return f"{text}; one round each"
     apart = [

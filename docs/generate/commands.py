@@ -55,7 +55,8 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _section(path: str, command: Any) -> str:
-    words, examples = [], []
+    words: list[str] = []
+    examples: list[str] = []
     for paragraph in re.split(r"\n\s*\n", (command.help or "").strip()):
         joined = " ".join(paragraph.split())
         (examples if joined.startswith("Example:") else words).append(joined.removeprefix("Example: "))
@@ -85,7 +86,7 @@ def _value(parameter: Any) -> str:
     low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
     bounds = "" if low is None else f" ≥ {low:g}"
     bounds += "" if high is None else f" ≤ {high:g}"
-    return word + bounds + (", repeatable" if parameter.multiple or parameter.nargs == -1 else "")
+    return str(word + bounds) + (", repeatable" if parameter.multiple or parameter.nargs == -1 else "")
 
 
 def _default(parameter: Any, flag: bool) -> str:

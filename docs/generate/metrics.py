@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from slotool.serving.metrics import Metrics
 
 _INTRODUCTION = """# Metrics
@@ -18,7 +20,7 @@ _INTRODUCTION = """# Metrics
 def page() -> str:
     """Markdown: one table row per metric."""
     # Labels are declared on the collectors only, and prometheus_client has no public way to list them.
-    collectors = dict.fromkeys(Metrics().registry._names_to_collectors.values())
+    collectors: dict[Any, None] = dict.fromkeys(Metrics().registry._names_to_collectors.values())
     rows = []
     for collector in collectors:
         (family, *_) = collector.describe()

@@ -15,7 +15,7 @@ from slotool.elastic import load_model
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.build import TableSettings, TableSubject
 from slotool.elastic.activators.mlp import MLP
-from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
+from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.errors import ArtifactError, InputError
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
@@ -48,7 +48,7 @@ def chain(*layers: tuple[str, dict[str, object]]) -> GraphModule:
     builder = GraphBuilder()
     last = builder.add("InputLayer", name="input", shape=[1, 4, 4])
     for op, attributes in layers:
-        last = builder.add(op, last, **attributes)  # type: ignore[arg-type]
+        last = builder.add(op, last, **attributes)
     return GraphModule(builder.graph())
 
 

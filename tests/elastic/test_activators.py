@@ -230,7 +230,8 @@ def test_same_seed_same_tables_and_another_seed_others() -> None:
     nodes = [
         build("m", TableSubject(network, digits()), "freehash", TableSettings((0.5,), seed=seed))
         .activators[0]
-        .ranker.nodes.tolist()
+        .ranker.tensors()["nodes"]
+        .tolist()
         for seed in (3, 3, 4)
     ]
     assert nodes[0] == nodes[1] != nodes[2]

@@ -13,7 +13,7 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.data import load_dataset
 from slotool.elastic.activators.build import TableSettings, TableSubject, build
 from slotool.elastic.activators.mlp import MLP, DenseLayer
-from slotool.elastic.activators.slo_nn import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
+from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.family import Family, Version
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule

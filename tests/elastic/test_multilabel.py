@@ -134,6 +134,7 @@ def test_saved_and_loaded_it_answers_sparse_and_dense_alike(
 ) -> None:
     Family("animals", [version]).save(tmp_path / "animals", config={}, seed=0)
     model = load_model(open_artifact(tmp_path / "animals", "network"))
+    assert isinstance(model, Family)
     assert model.sparse
     x = animals.test.x[:20]
     logits = model.forward(x, FULL)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slotool.elastic.activators.kernels import int8
-from slotool.elastic.activators.kernels.int8 import FAST, LINE_BYTES
-from slotool.elastic.activators.kernels.layout import HEADER, SUMS
+from slotool.elastic.activators.kernels.int8 import FAST
+from slotool.elastic.activators.kernels.layout import HEADER, LINE_BYTES, SUMS
 from slotool.elastic.activators.quantization import quantized_inputs
 
 COUNT = 12

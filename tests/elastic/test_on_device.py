@@ -32,7 +32,7 @@ class TestOnTheCpu(ElasticModelConformance):
         return model.model.mlp.logits(x)
 
     def reload(self, model: DeviceSloNN, folder: object) -> DeviceSloNN:
-        return DeviceSloNN(super().reload(model.model, folder), "cpu")  # type: ignore[arg-type]
+        return DeviceSloNN(super().reload(model.model, folder), "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)

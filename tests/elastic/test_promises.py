@@ -53,8 +53,8 @@ def test_how_many_examples_are_needed_is_where_the_bound_is_met() -> None:
         needed = examples_needed(lost, gained, n, loss, 0.9)
         assert needed is not None
         for factor, kept in ((0.7, False), (1.4, True)):
-            counts = [np.array([round(factor * needed * count / n)]) for count in (lost, gained)]
-            assert bool(further_losses(*counts, 0.9)[0] <= loss * factor * needed) == kept
+            b, c = (np.array([round(factor * needed * count / n)]) for count in (lost, gained))
+            assert bool(further_losses(b, c, 0.9)[0] <= loss * factor * needed) == kept
     assert examples_needed(10, 0, 1_000, 0.01, 0.9) is None
 
 

@@ -194,7 +194,7 @@ def test_int8_in_all_layers_refuses_negative_inputs_when_built() -> None:
 
 
 @njit
-def _both(weights, groups, listed, count, own, plain):  # type: ignore[no-untyped-def]
+def _both(weights, groups, listed, count, own, plain):
     dots_few(weights, 0, 4 * LANES, groups, listed, count, own, 0)
     dots_few_plain(weights, 0, 4 * LANES, groups, listed, count, plain, 0)
 
@@ -214,7 +214,7 @@ def test_the_instruction_and_plain_vectors_give_the_same_sums(seed: int, count: 
 
 
 @njit
-def _both_rows(bytes_, at, lines, own, plain):  # type: ignore[no-untyped-def]
+def _both_rows(bytes_, at, lines, own, plain):
     row_dots(bytes_, 0, at[0], at[1], at[2], at[3], lines, own, 0)
     row_dots_plain(bytes_, 0, at[0], at[1], at[2], at[3], lines, plain, 0)
 

@@ -27,6 +27,7 @@ from slotool.elastic.activators.confidence import ConfidenceTables, ThresholdCal
 from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.kernels import compiled as compiling
+from slotool.elastic.activators.kernels import layout
 from slotool.elastic.activators.mlp import MLP, DenseLayer, Layer
 from slotool.elastic.activators.rankers.clusters import Clusters
 from slotool.elastic.activators.rankers.freehash import FreeHash
@@ -82,9 +83,9 @@ def random_convolution(rng: Rng, at: int, shape: tuple[int, ...]) -> ConvLayer:
         f"conv_{at}",
         whole(rng, -1, 1, units, shape[0], *map(int, kernel)),
         whole(rng, -2, 2, units),
-        shape,  # type: ignore[arg-type]
-        tuple(map(int, rng.integers(1, 3, size=2))) if rng.random() < 0.3 else (1, 1),  # type: ignore[arg-type]
-        tuple(map(int, rng.integers(0, 3, size=4))),  # type: ignore[arg-type]
+        shape,
+        tuple(map(int, rng.integers(1, 3, size=2))) if rng.random() < 0.3 else (1, 1),
+        tuple(map(int, rng.integers(0, 3, size=4))),
         int(rng.integers(1, 3)),
     )
 
@@ -202,7 +203,7 @@ class GuardedTape(compiling._Tape):
         if self.dtype == np.int8:
             guard[self._used[-1][0] :] = False
         if self.dtype == np.int64:
-            guard[: compiling.k.HEADER_SIZE] = False
+            guard[: layout.HEADER_SIZE] = False
         self.made.append((tape, guard, tape[guard]))
         return tape
 
@@ -367,6 +368,7 @@ if __name__ == "__main__":
     limits = [float(argument) for argument in sys.argv[1:3]] + [float("inf")]
     started = time.monotonic()
     seed, kinds = (int(sys.argv[3]) if len(sys.argv) > 3 else 0), tuple(sys.argv[4:])
-    found = fuzz(limits[0], limits[1] if len(sys.argv) > 2 else sys.maxsize, seed, kinds)  # type: ignore[arg-type]
+    found = fuzz(limits[0], limits[1] if len(sys.argv) > 2 else sys.maxsize, seed, kinds)
     took = time.monotonic() - started
-    print(json.dumps({"boundscheck": bool(numba.config.BOUNDSCHECK), "seconds": round(took, 1), "tries": found}))
+    checked = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined]  # Numba sets its options by name
+    print(json.dumps({"boundscheck": checked, "seconds": round(took, 1), "tries": found}))

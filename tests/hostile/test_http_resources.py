@@ -81,7 +81,7 @@ def server_process(files: int = 0) -> Iterator[tuple[int, subprocess.Popen[str]]
     path = {"PYTHONPATH": room, "PATH": "/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": ""}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     ask = [sys.executable, "-c", SERVE, str(files)]
-    with subprocess.Popen(ask, text=True, env=path, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(ask, text=True, env=path, **pipes) as process:
         try:
             yield int(process.stdout.readline()), process
         finally:

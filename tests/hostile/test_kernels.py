@@ -68,7 +68,7 @@ def test_what_is_no_contiguous_array_is_refused(model: SloNN) -> None:
         0.5,
     ):
         with pytest.raises(InputError, match="contiguous"):
-            session.dense(bad)  # type: ignore[arg-type]
+            session.dense(bad)
     labels = session.dense(query(model)).copy()
     readable = query(model)
     readable.flags.writeable = False
@@ -127,7 +127,7 @@ def test_what_is_not_finite_or_masked_is_refused_by_every_call(model: SloNN) -> 
 def test_a_count_of_answers_that_is_none_is_refused(model: SloNN) -> None:
     for p in (0, 1.5, True, "1", model.classes + 1):
         with pytest.raises(InputError, match="labels cannot be given"):
-            model.compiled_session(p)  # type: ignore[arg-type]
+            model.compiled_session(p)
 
 
 @pytest.mark.parametrize("n", [1, 3, 20])
@@ -200,7 +200,7 @@ def test_a_session_cannot_be_copied(model: SloNN, copied: Callable[[Any], Any]) 
 
 def test_results_cannot_be_replaced(model: SloNN) -> None:
     with pytest.raises(AttributeError):
-        model.compiled_session().labels = np.zeros(1, dtype=np.int32)  # type: ignore[misc]
+        model.compiled_session().labels = np.zeros(1, dtype=np.int32)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

@@ -11,18 +11,19 @@ import numpy as np
 from numba import njit
 
 from slotool.elastic.activators.kernels import single
+from slotool.elastic.activators.kernels.int8 import FAST
 from slotool.elastic.activators.session import DENSE, SPARSE, only
 
 ROUNDS, CALLS = 400, 200
 
 
-@njit(cache=True, fastmath=single.FAST)
+@njit(cache=True, fastmath=FAST)
 def unchecked_dense(x: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
     return single._top(single._load_dense(x, numbers, ints), handle, threshold, numbers, ints, ids, bytes_)
 
 
-@njit(cache=True, fastmath=single.FAST)
+@njit(cache=True, fastmath=FAST)
 def unchecked_sparse(indices: np.ndarray, values: np.ndarray, handle: np.ndarray, threshold: float) -> int:
     numbers, ints, ids, bytes_ = single._arrays(handle)
     active = single.load_sparse(indices, values, numbers, ints)

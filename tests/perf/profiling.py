@@ -152,7 +152,7 @@ def _labels_per_hour(graphs: list[OperatorGraph], threads: int) -> dict[str, obj
         per_hour, noise = 7200 * len(graphs) / (first_s + second_s), _differences(first, second)
         found[name] = {"labels_per_hour": per_hour, **noise}
         print(f"{name:34} {per_hour:,.0f} labels per hour; repeats within {_shown(noise)}")
-    ratio = found["slotool"]["labels_per_hour"] / found["plain Keras loop"]["labels_per_hour"]  # type: ignore[index]
+    ratio = found["slotool"]["labels_per_hour"] / found["plain Keras loop"]["labels_per_hour"]
     print(f"{'ratio':34} {ratio:.1f} x")
     return {**found, "labels_ratio": ratio}
 

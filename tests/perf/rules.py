@@ -103,7 +103,7 @@ def savings() -> list[dict[str, Any]]:
     for path in tables:
         outcomes = OutcomeTable.load(path)
         for kind in ("relative", "absolute"):
-            rules = generate_rules(outcomes, (0.01, 0.05, 0.1), tolerance_kind=kind, confidence=0.95)  # type: ignore[arg-type]
+            rules = generate_rules(outcomes, (0.01, 0.05, 0.1), tolerance_kind=kind, confidence=0.95)
             for objective, paper in PAPER.items():
                 tiers = [rule for rule in rules.rules if rule.objective == objective]
                 base = rules.config["best_cost" if objective == "cost" else "best_response_time_s"]
@@ -149,7 +149,7 @@ def _plain_loop(outcomes: OutcomeTable) -> float:
     for policy in chosen:
         first, second = (cells[policy.versions[at]] for at in (0, -1))
         point = from_point(policy.point).point
-        threshold, together = float(point.get("threshold")), point.get("policy") == "conc"  # type: ignore[arg-type]
+        threshold, together = float(point.get("threshold")), point.get("policy") == "conc"
         for _ in range(PLAIN_TRIALS):
             sample = [int(i) for i in draw.integers(0, len(outcomes.examples), len(outcomes.examples) // 10)]
             total = [0.0, 0.0, 0.0]

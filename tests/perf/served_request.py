@@ -60,9 +60,9 @@ def main() -> None:
     for name, value in medians.items():
         print(f"{name:14} p50 {value * 1e6:8.1f} µs")
     overheads = {}
-    for protocol, served, bare in (("HTTP", "slotool serve", "bare server"), ("gRPC", "slotool gRPC", "bare gRPC")):
-        overheads[protocol] = medians[served] - medians["model call"]
-        relative = overheads[protocol] / medians[bare]
+    for protocol, ours, peer in (("HTTP", "slotool serve", "bare server"), ("gRPC", "slotool gRPC", "bare gRPC")):
+        overheads[protocol] = medians[ours] - medians["model call"]
+        relative = overheads[protocol] / medians[peer]
         print(f"overhead of a request over {protocol} over the bare model call: {overheads[protocol] * 1e6:.1f} µs, "
               f"{relative:.2f} x the floor (the same libraries answering nothing)")  # fmt: skip
     print(json.dumps({"benchmark": "served_request", "medians_s": medians, "overhead_s": overheads["HTTP"],

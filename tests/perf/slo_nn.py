@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from slotool.elastic.activators.kernels.layer import FAST, confidence, find_buckets, hash_nodes, pick
+from slotool.elastic.activators.kernels.int8 import FAST
+from slotool.elastic.activators.kernels.layer import confidence, find_buckets, hash_nodes, pick
 from slotool.elastic.activators.kernels.records import header_of, layer_of
 from tests.perf.slo_nn_baselines import add_hnsw, add_ivf, add_onnx, add_torch
 from tests.perf.slo_nn_rows import Bench, caches

@@ -67,8 +67,9 @@ class Bench:
         """What the output layer receives, by our compiled call: float32 [its inputs], overwritten by the next."""
         if self.sparse:
             # As ``single.batch`` of one row, which would take longer than the call.
-            ends = np.array([0, len(query[0])])
-            single.logits(self._no_rows, ends, *query, self._hidden, 0, *self._before.state)
+            indices, values = query
+            ends = np.array([0, len(indices)])
+            single.logits(self._no_rows, ends, indices, values, self._hidden, 0, *self._before.state)
         else:
             single.logits(query[0][None], *self._no_csr, self._hidden, 0, *self._before.state)
         return np.maximum(self._hidden[0], 0, out=self._hidden[0])
@@ -99,7 +100,7 @@ class Bench:
         handle = compiled.handle(labels, scores, 0)
         # Held: the handle knows no more than addresses.
         self._held.append((compiled, labels, scores))
-        kernel = single.top_sparse if self.sparse else single.top_dense
+        kernel: Callable[..., int] = single.top_sparse if self.sparse else single.top_dense
 
         def answer(*query: np.ndarray) -> int:
             kernel(*query, handle, 0.0)

@@ -106,8 +106,8 @@ def _speed(
         for batch in batches:
             some = x[:batch]
             ours, theirs = _interleaved(
-                lambda p=point, s=some: model.forward(s, p),  # type: ignore[misc]
-                lambda a=alone, s=some: _forward(a, s),  # type: ignore[misc]
+                lambda p=point, s=some: model.forward(s, p),
+                lambda a=alone, s=some: _forward(a, s),
                 repeats=repeats,
             )
             ratios[batch].append(ours / theirs)

@@ -45,12 +45,12 @@ class Engines(EngineConformance):
 
 
 class TestLocal(Engines):
-    make = LocalEngine
+    make = staticmethod(LocalEngine)
 
 
 @pytest.mark.usefixtures("two_nodes")
 class TestRay(Engines):
-    make = RayEngine
+    make = staticmethod(RayEngine)
     places = 2
 
 

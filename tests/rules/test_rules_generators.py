@@ -53,7 +53,7 @@ class TestNaive(RuleGeneratorConformance):
 @pytest.mark.parametrize("kind", ["relative", "absolute"])
 def test_rules_are_within_their_bounds_and_get_no_dearer_with_more_tolerance(method: str, kind: str) -> None:
     outcomes = family_outcomes(3000)
-    rules = generate_rules(outcomes, TIERS, confidence=0.95, method=method, tolerance_kind=kind)  # type: ignore[arg-type]
+    rules = generate_rules(outcomes, TIERS, confidence=0.95, method=method, tolerance_kind=kind)
     assert [r.id for r in rules.rules] == [f"{o}-{t:g}" for o in ("response-time", "cost") for t in TIERS]
     best = outcomes.matrix("error").mean(axis=0).min()
     for rule in rules.rules:
@@ -133,7 +133,7 @@ def test_the_bootstrap_ends_on_every_table(error, latency_s, confidence, example
 def test_the_p_value_is_that_of_the_plain_betting_loop(seed: int, kind: str, tolerance: float) -> None:
     draw = np.random.default_rng(seed)
     best, error = draw.random(80), np.clip(draw.random(80) * 0.8, 0, 1)
-    found = betting_p_value(error, best, tolerance, kind, 0.05, 0.1, 10.0)  # type: ignore[arg-type]
+    found = betting_p_value(error, best, tolerance, kind, 0.05, 0.1, 10.0)
     assert found == pytest.approx(_plain_p_value(error, best, kind, tolerance))
 
 
@@ -156,8 +156,8 @@ def test_p_values_are_small_no_more_often_than_they_say(kind: str, degradation: 
     for _ in range(2000):
         u = draw.random(200)  # exactly at the tolerance, and one-sided, where both are sharpest
         error, best = (u < 0.34).astype(float), (u >= 0.04) & (u < 0.34)
-        betting.append(betting_p_value(error, best, degradation, kind, 0.05, 0.05, 50.0))  # type: ignore[arg-type]
-        counting.append(binomial_p_value(error, best, degradation, kind))  # type: ignore[arg-type]
+        betting.append(betting_p_value(error, best, degradation, kind, 0.05, 0.05, 50.0))
+        counting.append(binomial_p_value(error, best, degradation, kind))
     for p_values in (np.array(betting), np.array(counting)):
         for level in (0.2, 0.05, 0.01):
             share = (p_values <= level).mean()

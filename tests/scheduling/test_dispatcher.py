@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_everybody_has_one_fate_whatever_happens(steps: list, make: type[Batchin
             state.died(busy[-1])
         elif what == "join":
             state.joined(now_us)
-        batch = True
+        batch: Any = True
         while batch:
             at_work = dict(state.running)
             batch, dropped = state.next_batch(now_us)

@@ -111,7 +111,7 @@ def test_lcao_takes_the_most_accurate_point_that_fits(
     slack_us: float, examples: int, chosen: OperatingPoint | None
 ) -> None:
     decision = decide(LatencyConstrained(three_versions()), slack_us=slack_us, examples=examples)
-    assert isinstance(decision, CannotMeet) if chosen is None else decision.point == chosen  # type: ignore[union-attr]
+    assert isinstance(decision, CannotMeet) if chosen is None else decision.point == chosen
 
 
 def test_lcao_prefers_accuracy_to_size_where_it_is_known() -> None:
@@ -145,7 +145,7 @@ def test_tiers_go_stricter_when_the_deadline_needs_it_never_wider() -> None:
 def test_conc_is_taken_in_turn_where_one_worker_is_idle_and_the_deadline_allows() -> None:
     policy = ToleranceTiers(rules(), three_versions())
     query, one_idle = Query("q", NOW_US, NOW_US + 5_000.0, 0.05), FixedWorkers(slots=1)
-    assert policy.decide(NOW_US, queue_of(query)).concurrent  # type: ignore[union-attr]
+    assert policy.decide(NOW_US, queue_of(query)).concurrent
     queue = queue_of(query, workers=one_idle)
     decision = policy.decide(NOW_US, queue)
     assert isinstance(decision, Decision)
@@ -154,9 +154,9 @@ def test_conc_is_taken_in_turn_where_one_worker_is_idle_and_the_deadline_allows(
     assert decision.point in policy.points
     assert "one worker is idle" in decision.reason
     query = Query("q", NOW_US, NOW_US + 2_050.0, 0.05)
-    assert policy.decide(NOW_US, queue_of(query)).point == CONC  # type: ignore[union-attr]
+    assert policy.decide(NOW_US, queue_of(query)).point == CONC
     urgent = queue_of(query, workers=one_idle)
-    assert policy.decide(NOW_US, urgent).point == BEST, "2,100 µs in turn are too long"  # type: ignore[union-attr]
+    assert policy.decide(NOW_US, urgent).point == BEST, "2,100 µs in turn are too long"
 
 
 def test_by_demand_asks_the_policy_of_what_was_asked_for() -> None:

@@ -99,7 +99,8 @@ class LiveServer:
 
     url: str
     grpc_address: str
-    models: dict[str, ElasticModel]
+    # Of tests, with what they keep of their calls.
+    models: dict[str, Any]
     router: Router
     admission: Admission
     server: Server

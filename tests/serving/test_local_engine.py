@@ -52,7 +52,7 @@ def ask(router: Router, count: int, options: RequestOptions) -> list[InferenceRe
     async def all_of_them() -> list[InferenceResult | Rejection]:
         now_us = router.now_us()
         asked = [router.answer("family", X[i : i + 1], options, now_us, HERE) for i in range(count)]
-        return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     return asyncio.run(all_of_them())
 
@@ -112,7 +112,7 @@ def test_those_who_wait_are_reported_when_their_deadline_comes_though_every_work
         finally:
             for worker in range(2):
                 os.kill(engine.pid(worker), signal.SIGCONT)
-        return await asyncio.gather(*asked, return_exceptions=True)  # type: ignore[return-value]
+        return await asyncio.gather(*asked, return_exceptions=True)
 
     first, second, late = asyncio.run(asyncio.wait_for(ask_stopped(), 300))
     assert isinstance(first, InferenceResult)

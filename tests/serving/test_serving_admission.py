@@ -84,7 +84,7 @@ def test_after_a_second_of_idleness_everybody_is_admitted_whatever_came_before(
 def full() -> Iterator[LiveServer]:
     """A server that is always overloaded."""
     with live_server([served(ThreeLinear())]) as live:
-        live.admission.rejection = lambda: rejections.overloaded(8, 1e4, 1e5)  # type: ignore[method-assign]
+        live.admission.rejection = lambda: rejections.overloaded(8, 1e4, 1e5)
         yield live
 
 

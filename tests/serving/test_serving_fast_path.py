@@ -55,7 +55,7 @@ def test_what_comes_behind_a_waiting_request_is_answered_after_it() -> None:
 def test_an_answer_that_looks_like_a_head_is_sent_at_once(live: LiveServer) -> None:
     # Its last four bytes are those that end a head, and nothing comes after them.
     ends = np.frombuffer(b"\r\n\r\n", dtype="<f4")
-    weights = live.models["three"].weights[LARGE]  # type: ignore[attr-defined]
+    weights = live.models["three"].weights[LARGE]
     kept = weights.copy()
     weights[:] = 0.0
     weights[0, -1] = ends[0]

@@ -86,6 +86,6 @@ def test_labels_that_cannot_be_are_rejected_with_a_sentence(live: LiveServer) ->
         (200, (request, 1)),
         (404, (request, 1)),
     ):
-        response = label(live, *asked)  # type: ignore[arg-type]
+        response = label(live, *asked)
         assert response.status_code == status
         assert status == 200 or len(response.json()["error"]) > 10

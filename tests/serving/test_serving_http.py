@@ -135,12 +135,12 @@ def test_a_timeout_is_a_deadline_that_chooses_the_point(client: triton.Inference
 
 def test_a_deadline_that_has_passed_is_504_and_counted(live: LiveServer, client: triton.InferenceServerClient) -> None:
     before = live.count("slotool_drops_total", model="three", cause="expired")
-    calls = len(live.models["three"].calls)  # type: ignore[attr-defined]
+    calls = len(live.models["three"].calls)
     with pytest.raises(InferenceServerException, match="deadline passed") as caught:
         client.infer("three", [tensor(X)], timeout=1)
     assert caught.value.status() == "504"
     assert live.count("slotool_drops_total", model="three", cause="expired") == before + 1
-    assert len(live.models["three"].calls) == calls  # type: ignore[attr-defined]
+    assert len(live.models["three"].calls) == calls
     text = HTTP.get(f"{live.url}/metrics").text
     assert f'slotool_drops_total{{cause="expired",model="three"}} {before + 1}' in text
 

@@ -212,7 +212,7 @@ class Tables:
 def test_a_policy_that_does_not_suit_all_models_is_of_none() -> None:
     router = Router({name: served(ThreeLinear(name)) for name in ("one", "two")})
     before = {name: entry.policy for name, entry in router.models.items()}
-    runtime_settings = ReloadableSettings(Tables(), router, print)  # type: ignore[arg-type]
+    runtime_settings = ReloadableSettings(Tables(), router, print)
     with pytest.raises(InputError, match="strange"):
         asyncio.run(runtime_settings.use("other"))
     assert {name: entry.policy for name, entry in router.models.items()} == before

@@ -50,7 +50,7 @@ def together(router: Router, *asked: tuple[np.ndarray, RequestOptions]) -> list[
     async def ask() -> list[InferenceResult | Rejection]:
         now_us = router.now_us()
         waiting = (router.answer("three", x, options, now_us, HERE) for x, options in asked)
-        return await asyncio.gather(*waiting, return_exceptions=True)  # type: ignore[return-value]
+        return await asyncio.gather(*waiting, return_exceptions=True)
 
     return asyncio.run(ask())
 
@@ -84,7 +84,7 @@ def test_an_urgent_newcomer_overtakes_those_who_wait(three: ThreeLinear) -> None
             urgent.append(asyncio.get_running_loop().create_task(work))
         return plain(x, point)
 
-    three.forward = forward  # type: ignore[method-assign]
+    three.forward = forward
     together(router, *[(batch(n), RequestOptions()) for n in (1, 2, 3)])
     assert [n for _, n in three.calls] == [1, 9, 2, 3]
 
@@ -117,7 +117,7 @@ def test_calls_that_overrun_their_plan_bring_deadlines_forward(three: ThreeLinea
         return plain(x, point)
 
     router = router_of(three, LatencyConstrained(space(2e3, 2e3, 2e3)))
-    three.forward = forward  # type: ignore[method-assign]
+    three.forward = forward
 
     async def ask() -> tuple[list[InferenceResult | Rejection], InferenceResult]:
         results = []
@@ -225,7 +225,7 @@ def test_conc_does_not_wait_for_the_second_version_when_the_first_is_sure(three:
 
     sure = ServedModel("three", three, served(three, None, tier_rules(threshold=0.0)).policy, tier_rules(0.0))
     router = Router({"three": sure})
-    three.forward = forward  # type: ignore[method-assign]
+    three.forward = forward
     try:
         result = together(router, (batch(3), RequestOptions(tolerance=0.2)))[0]
         np.testing.assert_array_equal(answered(result).scored.logits, plain(batch(3), SMALL))
@@ -295,7 +295,7 @@ def test_a_batch_that_fails_is_taken_apart(three: ThreeLinear) -> None:
         return plain(x, point)
 
     router = router_of(three, MaxAccuracy(grid()))
-    three.forward = forward  # type: ignore[method-assign]
+    three.forward = forward
     sevens = np.full((1, 1, 2, 3), 7.0, dtype=np.float32)
     results = together(router, *[(x, RequestOptions(1e9)) for x in (batch(1), sevens, batch(1))])
     assert "sevens" in str(rejected(results[1]))

@@ -51,7 +51,7 @@ def test_only_who_shows_the_token_is_answered(guarded: LiveServer, path: str) ->
     wrong = ["", "Bearer", f"Bearer {SECRET}x", f"Bearer {SECRET[:-1]}", f"Basic {SECRET}", SECRET, "Bearer ü"]
     for shown in (None, *wrong):
         headers = {} if shown is None else {"Authorization": shown.encode()}
-        response = ask(headers=headers)  # type: ignore[arg-type]
+        response = ask(headers=headers)
         assert response.status_code == 401, shown
         assert response.headers["www-authenticate"] == "Bearer"
         assert SECRET not in response.text

@@ -50,7 +50,7 @@ def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary:
     x = np.zeros((n, *SHAPE), dtype=np.float32)
     outputs = [{"name": name, "parameters": {"binary_data": binary}} for name in names]
     request = parse_request(json_body(x, outputs=outputs, id="7"), None, SHAPE, max_batch=4)
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         "logits": np.arange(4 * n, dtype=np.float32).reshape(n, 4) / 3,
         "label": np.arange(n, dtype=np.int64),
         "confidence": np.linspace(0, 1, n, dtype=np.float32),

@@ -148,7 +148,7 @@ def test_impossible_scenarios_are_rejected(change: dict[str, object], sentence: 
     if "1 values" in sentence:
         arguments = {"times_s": np.array([0.5, 1.0]), "deadline_s": np.array([-1.0, 1.0])}
     with pytest.raises(InputError, match=sentence):
-        Scenario.of(**arguments)  # type: ignore[arg-type]
+        Scenario.of(**arguments)
 
 
 def test_a_deadline_below_the_fastest_point_is_rejected() -> None:

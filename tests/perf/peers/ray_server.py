@@ -25,7 +25,7 @@ if __name__ == "__main__":
     ray.init(logging_level=logging.ERROR, include_dashboard=False)
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])},
                 logging_config={"enable_access_log": False})  # fmt: skip
-    serve.run(Digits.bind(), route_prefix="/predict")
+    serve.run(Digits.bind(), route_prefix="/predict")  # type: ignore[attr-defined]  # the decorator adds it
     signal.sigwait([signal.SIGTERM, signal.SIGINT])
     serve.shutdown()
     ray.shutdown()
