@@ -297,7 +297,7 @@ def rules(figures: Figures) -> list[Table]:
     ]  # fmt: skip
     savings = [[row["table"], row["kind"], row["objective"], *(percent(share, 0) for share in row["saved"])]
                for row in figures["savings"]]  # fmt: skip
-    tightness = [[method, percent(excess, 3)] for method, excess in figures["tightness"].items()]
+    tightness = [[method, f"{100 * excess:.3f}"] for method, excess in figures["tightness"].items()]
     speed = [[method, duration(seconds)] for method, seconds in figures["speed"]["seconds"].items()]
     speed.append(["the paper's loop, extrapolated", f"{figures['speed']['plain_s'] / 3600:.1f} h"])
     return [
