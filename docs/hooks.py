@@ -11,10 +11,11 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.generate import benchmarks, commands, metrics, python_api, tables
+from docs.generate import benchmarks, commands, json_documents, metrics, python_api, tables
 
 PAGES = {
     "reference/commands.md": commands.page,
+    "reference/json.md": json_documents.page,
     "reference/tables.md": tables.page,
     "reference/metrics.md": metrics.page,
     "results/benchmarks.md": benchmarks.page,

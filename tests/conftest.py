@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from docs.generate.json_documents import differences
+
 # Machines differ and are shared: no test may fail for being slow, and CI must not fail at random.
 settings.register_profile("slotool", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("slotool")
@@ -44,7 +46,10 @@ def subnormals() -> None:
 
 @pytest.fixture
 def slotool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Slotool:
-    """``slotool("doctor", "--json")`` runs the real entry point in this process. No error may print a traceback."""
+    """``slotool("doctor", "--json")`` runs the real entry point in this process.
+
+    No error may print a traceback, and every JSON document has the keys and types that its reference page says.
+    """
     from slotool.cli import main
 
     def run(*arguments: object) -> Finished:
@@ -57,6 +62,8 @@ def slotool(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
             code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err, printed.err
+        if "--json" in arguments and printed.out:
+            assert not differences(json.loads(printed.out))
         return Finished(code, printed.out, printed.err)
 
     return run

@@ -88,7 +88,7 @@ def train_supernet(
         model = chosen_by_flops(out.name, space, module, dataset, points, seed=seed, progress=progress.advance)
     model.save(out, config={"data": dataset.name, "network": network, **asdict(training)}, seed=seed, force=force)
     _forget(checkpoint)
-    report(output, "train", model, dataset, out, {"data": dataset.name, "epochs": training.epochs})
+    report(output, "train-supernet", model, dataset, out, {"data": dataset.name, "epochs": training.epochs})
 
 
 def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, details: dict[str, Any]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
-from docs.generate import commands, metrics, tables
+import pytest
+
+from docs.generate import commands, json_documents, metrics, tables
 from slotool.tables import LATENCY_SCHEMA
 from tests.docs.pages import ROOT
 
@@ -24,3 +27,41 @@ def test_every_column_command_and_metric_has_its_row() -> None:
     assert "## slotool profile solo\n" in page
     assert "| `--deadline-ms` | number ≥ 0.001 | required |" in page
     assert "| `slotool_requests_total` | counter | `model`, `outcome` |" in metrics.page()
+
+
+def test_every_json_document_is_described_and_nothing_else() -> None:
+    """That real documents have these keys and types, each test that prints one shows (``slotool`` in conftest.py)."""
+    printed = {
+        name
+        for path in (ROOT / "slotool" / "cli").glob("*.py")
+        for name in re.findall(r"(?:\.result|report)\(\s*(?:output, )?\"([a-z-]+)\"", path.read_text())
+    }
+    described = set(json_documents.DOCUMENTS)
+    assert printed == described - {name for name in described if name.startswith("profile-")} | {
+        "profile-solo-proposal"
+    }
+    page = json_documents.page()
+    assert "## profile-colocated-plan\n" in page
+    assert "| `tiers[].p_value` | number | of no violation, adjusted for tiers and folds |" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"alarms": None}, "alarms is None, not integer"),
+        ({"alarms": True}, "alarms is True, not integer"),
+        ({"alarm": 1}, "alarm is not described"),
+        ({"ensembles": [{"point": "a"}]}, "ensembles[].tolerance is missing"),
+    ],
+)
+def test_a_document_that_is_not_as_described_is_noticed(change: dict[str, object], said: str) -> None:
+    document = {
+        "schema": "slotool/evaluate-drift",
+        "requests": 1,
+        "confidence": 0.9,
+        "evidence_wanted": 10,
+        "alarms": 0,
+    }
+    document |= {"ensembles": []}
+    assert not json_documents.differences(document)
+    assert any(said in sentence for sentence in json_documents.differences(document | change))

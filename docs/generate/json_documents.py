@@ -1,0 +1,644 @@
+"""Keys of the JSON documents that commands print with ``--json``: the reference page, and what tests hold them to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+# Per document one line a key: path, type, meaning. A ``?`` behind the path: the key may be missing. ``a.b`` is key b of
+# the object a, ``a[].b`` of each object in the list a, ``a{}.b`` of each value of the mapping a. Keys that nothing says
+# more of are whole values, documented where the page says.
+SETTING = "the setting of the labels: machine, device, backend, threads, batch size"
+_CAMPAIGN = """
+kind            text            solo, colocated or points
+backend         text            what executes the subjects
+device          text            where
+threads         integer         compute threads of one subject
+batch           list            batch sizes, examples
+runs            integer         samples per subject at most
+precision       number          wanted half width of the median's interval, as a share of it
+max_seconds_per_item number     seconds of sampling per subject at most
+rounds          integer         times that each subject is measured afresh
+cache           text            warm or cold
+machine         text            fingerprint id of the machine
+placement?      text            of co-located subjects: shared or split cores
+solo_runs?      integer         of co-located subjects: solo samples before and after
+"""
+_SCORES = """
+predictors{}.dev_mae_s number   mean absolute error on the dev set, seconds
+predictors{}.by_kind object     the same scores by kind of network
+predictors{}.n  integer         networks in the test set
+predictors{}.mae_s number       mean absolute error, seconds
+predictors{}.label_mean_s number mean measured latency, seconds
+predictors{}.label_std_s number standard deviation of measured latencies, seconds
+predictors{}.mae_over_mean number mae_s over label_mean_s
+predictors{}.mape number        mean of the error over the measured latency
+predictors{}.within_5_percent number share of predictions that near
+predictors{}.within_10_percent number share of predictions that near
+predictors{}.spearman number?   rank correlation
+predictors{}.interval_coverage number? share of labels inside their interval
+predictors{}.interval_given number share of networks that have an interval
+predictors{}.interval_width number? median of its upper over its lower end
+predictors{}.floor object       what a predictor that knew every true latency would score
+predictors{}.degradation_mean_s? number mean latency that co-location adds, seconds
+"""
+_SUPERNET = """
+artifact        text            folder written
+subnets         integer         subnets that the network has
+weight_bytes    integer         bytes of the shared weights
+statistics_bytes integer        bytes of all points' batch statistics
+points[].point  text            operating point
+points[].parameters integer     weights that it uses
+points[].flops  integer         FLOPs per example
+points[].validation_accuracy number on the validation split
+points[].test_accuracy number   on the test split
+"""
+DOCUMENTS: Mapping[str, str] = {
+    "doctor": """
+ok              flag            nothing that slotool needs is missing
+machine_id      text            fingerprint of the machine
+machine         object          facts of the machine; memory in bytes
+devices         list            cpu, and each CUDA device
+threads         object          threads of each numerical library, if nobody sets them
+advice          list            sentences on what makes latencies noisy
+missing         list            packages that slotool needs and does not find
+extras          object          whether each optional extra is installed
+""",
+    "demo": """
+folder          text            the run folder
+seconds         number          seconds of the whole walkthrough
+steps_s         object          seconds by step
+figures         object          what the closing table shows
+report          text            the report's HTML file
+""",
+    "capture": """
+out             text?           graph file written
+source?         text            one network: what was read
+graph_id?       text            one network: id, equal for equal networks
+operators?      integer         one network: number of operators
+weights?        integer         one network: number of weights
+flops?          integer         one network: FLOPs per example
+unknown?        list            one network: operators kept by name alone
+unknown_share?  number          one network: their share of the operators
+unknown_flops_share? number?    one network: their share of the FLOPs
+counted_flops?  integer?        one network: FLOPs by the framework's own counter
+flops_mismatch? number?         one network: relative difference of the two counts
+examples_interact? flag         one network: an example's answer depends on the rest of its batch
+uncosted?       list            one network: operators without any count of FLOPs
+element_type?   text            one network: type of its weights
+compiled?       flag            one network: it holds compiled parts
+graph?          object          one network: the graph, as in a .jsonl file
+graphs?         list            several networks: the facts of each
+failed?         object          several networks: why each of those left out could not be captured
+""",
+    "generate": """
+out             text            graph file written
+family          text            mlp or cnn
+seed            integer         of the draw
+count           integer         networks wanted
+depth           list            fewest and most hidden layers
+exponents       list            least and greatest width, as exponents of 2
+input_shape     list            of one example, channels first
+batch_size      integer         examples in one call, for the memory limit
+max_memory_bytes integer        networks that take more are skipped
+blocks?         list            what a layer may be
+downsampling?   list            how a layer may halve the image
+resolutions?    list            sizes of square images, pixels
+written         integer         networks written
+search_space_size integer       networks that could be drawn
+skipped         integer         networks drawn that take too much memory
+weights_min     integer         fewest weights
+weights_max     integer         most weights
+flops_min       integer         fewest FLOPs per example
+flops_max       integer         most FLOPs per example
+seconds         number          seconds of drawing and writing
+""",
+    "generate-arrivals": """
+out             text            arrival table written
+kind            text            the arrival process
+trace           text?           recorded trace that was replayed
+seed            integer         of the draw
+mean_rate_per_s number          requests per second of the process
+duration_s      number          seconds that the arrivals span
+arrivals        integer         requests drawn
+cv2             number?         squared coefficient of variation of the gaps
+busiest_second  integer         requests in the fullest second
+""",
+    "profile-solo": """
+output          text            latency table written
+measured        integer         subjects measured now
+resumed         integer         subjects measured by an earlier run
+left            integer         subjects that the budget left out
+seconds         number          seconds of measuring
+cores_busy_with_others number   mean cores that other processes kept busy
+rows_per_second number          subjects measured per second
+skipped         integer         rows without samples: too big
+failed          integer         rows without samples: failed
+timeout         integer         rows without samples: out of time
+ok_rows         integer         rows with samples
+unstable        integer         rows whose samples or rounds differ by more than the precision
+interrupted     integer         rows with samples that other processes interrupted
+discarded       integer         samples left out as interrupted
+latency_s       list            least, median and greatest median latency, seconds
+points          list            operating points: medians with their interval, seconds
+degradation     list            co-located rows: latency, solo latency and their ratio
+reasons         list            why rows have no samples
+"""
+    + _CAMPAIGN,
+    "profile-solo-plan": """
+output          text            latency table that would be written
+to_measure      integer         subjects to measure
+to_skip         integer         subjects over the memory limit
+finished        integer         subjects measured by an earlier run
+memory_limit_bytes integer      limit of one subject
+affinity        list            cores of each member
+predicted_seconds number        seconds that it may take, roughly
+budget_s        number?         seconds allowed
+"""
+    + _CAMPAIGN,
+    "profile-solo-proposal": """
+output          text            latency table that would be written
+for             text            predictor to adapt
+proposed[].graph_id text        network to measure, the one that tells most first
+proposed[].name text            its name
+proposed[].predicted_s number   its latency as predicted now, seconds
+until           number?         error at which measuring ends
+half_width      number?         error that the labels so far put the predictor within
+predicted_seconds number        seconds that measuring may take, roughly
+"""
+    + _CAMPAIGN,
+    "train-predictor": """
+artifact        text            folder written
+model           text            what --model asked for
+chosen          text            predictor that was kept
+setting         object          {SETTING}
+rows            object          networks in train, dev and test
+graphs_without_label integer    graphs that the latency table does not have
+labels_without_graph integer    measured subjects that are none of the graphs
+"""
+    + _SCORES,
+    "train-colocation-predictor": """
+artifact        text            folder written
+model           text            what --model asked for
+chosen          text            predictor that was kept
+setting         object          {SETTING}
+rows            object          co-locations in train, dev and test
+networks        integer         networks with a measured solo latency
+rows_without_graph integer      rows with a member that is none of the graphs
+protocols       object          scores of each predictor under each way of holding out
+"""
+    + _SCORES,
+    "adapt-predictor": """
+artifact        text            folder written
+base            object          name and setting of the predictor adapted
+setting         object          {SETTING}
+adapted_to      list            ids of the networks learnt from
+chosen          text            way of adapting that was kept
+scored          integer         labels that only scored
+interval_coverage number?       share of those inside their interval
+predictors{}.held_out_mape number mean relative error on labels held out in turn
+predictors{}.others_mape number? mean relative error on labels that only scored
+""",
+    "evaluate-predictor": """
+predictor       text            name of the predictor
+trained_for     object          setting that it was trained for
+setting         object          {SETTING}
+networks        integer         networks scored
+outside         integer         networks unlike those learnt from
+scores          object          scores of all networks, and by kind; keys as of train-predictor
+furthest_off[].network text     networks of largest error
+furthest_off[].measured_s number measured latency, seconds
+furthest_off[].predicted_s number predicted latency, seconds
+furthest_off[].relative_error number error over the measured latency
+furthest_off[].outside text?    in what it is unlike those learnt from
+predictions     text?           table written
+""",
+    "compare-predictors": """
+artifact        text            folder written
+setting         object          {SETTING}
+networks        integer         networks with a label
+graphs_without_label integer    graphs that the latency table does not have
+labels_without_graph integer    measured subjects that are none of the graphs
+scores          list            per protocol, split, number of labels and predictor; keys as of train-predictor
+refused         list            what a predictor could not do, and why
+train_s         object          seconds of training, by predictor and number of networks
+""",
+    "predict": """
+predictor       text            name of the predictor
+artifact        text            its folder
+artifact_why    text?           why this one was chosen
+setting         object          setting that it predicts for
+this_machine    object          whether that is this machine, and in what it differs
+nominal_coverage number         share of latencies that an interval is made to hold
+slo_s           number?         latency asked about, seconds
+co_runners      list            names of the networks that run at the same time
+predictions[].graph_id text     id of the network
+predictions[].name text         its name
+predictions[].kind text         its kind
+predictions[].operators integer number of operators
+predictions[].weights integer   number of weights
+predictions[].flops integer     FLOPs per example
+predictions[].form text         type of its weights, and what else is unlike the measured ones
+predictions[].latency_s number  predicted latency of one call, seconds
+predictions[].low_s number?     lower end of the interval, seconds
+predictions[].high_s number?    upper end of the interval, seconds
+predictions[].no_interval text? why there is none
+predictions[].outside text?     in what it is unlike the networks learnt from
+predictions[].domain object?    how far it is from them
+predictions[].solo_s? number    solo latency, seconds
+predictions[].solo_measured? flag whether that was measured
+predictions[].degradation_ratio? number predicted over solo latency
+predictions[].probability_within_slo? number? probability that the latency is at most slo_s
+latency_table   text?           table written
+""",
+    "train": """
+artifact        text            folder written
+data            text            data set
+epochs          integer         passes over the training split
+versions[].version text         version of the family
+versions[].parameters integer   number of weights
+versions[].flops integer        FLOPs per example
+versions[].validation_accuracy number on the validation split
+versions[].test_accuracy number on the test split
+""",
+    "train-xmc": """
+artifact        text            folder written
+data            text            data set
+features        integer         sparse features
+labels          integer         labels
+examples        object          examples of train, validation and test
+unlabelled      integer         examples without any label, left out
+epochs          integer         passes over the training split
+parameters      integer         number of weights
+scores          object          precision at 1, 3 and 5 on the validation and test splits
+""",
+    "train-supernet": """
+data            text            data set
+epochs          integer         passes over the training split
+"""
+    + _SUPERNET,
+    "choose-points": """
+latency         text?           latency table that latencies were estimated from
+predictor       text?           predictor that they were estimated by
+expected_latency_s object       seconds by operating point
+"""
+    + _SUPERNET,
+    "build-tables": """
+artifact        text            folder written
+data            text            data set
+examples        integer         examples of the test split
+ranker          text            how nodes are ranked
+candidates      list            rankers that were tried: bytes read and accuracy of each
+tables          integer         hash tables
+buckets         integer         buckets of each
+measure         text            what confidence is measured by
+mean_k_by_measure object        mean share of nodes by each measure that was tried
+weight_dtype    text            float32 or int8
+all_int8        flag            whether all layers are int8
+float32_accuracy number?        accuracy of the same network in float32
+bucket_entropy_bits object      entropy of the bucket of an input, bits, by layer
+table_bytes     integer         bytes of the tables
+table_share     number          the same over the bytes of the weights
+torch_us        number?         latency of one query by PyTorch, µs
+pruned          object?         hidden units before and after pruning, with the accuracies
+promise         object          loss promised with which confidence, and by which point
+points          list            per operating point: nodes, accuracy, latency in µs, speed-up
+accuracy_targets list           k chosen per input, by accuracy target
+ideal_mean_k    number          mean share of nodes if each input's need were known
+""",
+    "build-tables-plan": """
+layers          object          node counts of the activated layers
+k               list            shares of nodes to prepare
+rankers         list            rankers to try
+examples        integer         examples of the training split
+most_table_bytes integer        bytes that tables may take
+predicted_s     number          seconds that it may take
+data            text            data set
+""",
+    "update-tables": """
+artifact        text            folder written
+data            text            data set
+examples        integer         examples of the test split
+observed        integer         inputs that moved the lists
+promised_by     integer         validation examples that promises are counted on
+points[].point  text            operating point
+points[].before number          accuracy before
+points[].after  number          accuracy after
+""",
+    "evaluate": """
+subject         text            name of the model
+kind            text            kind of the artifact
+artifact_id     text            its checksum
+data            text            data set
+split           text            test or validation
+metric          text            p@1 or p@5
+threads         integer?        compute threads
+device          text            where it ran
+machine         text            fingerprint id of the machine
+examples        integer         examples answered
+outcomes        text            outcome table written
+points[].version text           operating point
+points[].accuracy number        share answered correctly, or the metric's mean
+points[].standard_error number  of that
+points[].confidence number      mean confidence of the answers
+points[].median_latency_s number seconds
+points[].mean_latency_s number  seconds
+accuracy_targets? list          SLO-NN: k chosen per input, by accuracy target
+sweeps?         list            SLO-NN: the same over losses, also of the models compared
+promise?        object          SLO-NN: loss promised with which confidence, and by which point
+plots?          list            SLO-NN: plots written
+""",
+    "evaluate-colocated": """
+subject         text            name of the model
+kind            text            kind of the artifact
+artifact_id     text            its checksum
+data            text            data set
+split           text            always test
+quantile        number          of latency that LCAO plans with
+estimated       flag            whether T(k, β) was estimated
+machine         text            fingerprint id of the machine
+deadline_us     number          the solo full network's p95, µs
+full_network    text            which network is the full one
+at_full_p95     list            rows of deadlines at deadline_us
+deadlines[].co_runners integer  busy copies on the same core
+deadlines[].deadline_us number  deadline, µs
+deadlines[].met_share number    share of queries that LCAO answers in time
+deadlines[].full_met_share number share that the full network answers in time
+deadlines[].least_met_share number share that the least k answers in time
+deadlines[].rejected_share number share that LCAO rejects
+deadlines[].accuracy number?    of answered queries
+deadlines[].standard_error number? of that
+deadlines[].lost number?        accuracy lost against the full network
+deadlines[].lost_standard_error number? of that
+deadlines[].mean_k number?      mean share of nodes
+accuracy_targets list           ACLO: accuracy, mean k and latency by target
+time_slices[].co_runners integer busy copies on the same core
+time_slices[].pauses integer    times that the core was away
+time_slices[].median_s number?  for how long, seconds
+table           text            interference table written
+latency         text?           latency table written
+""",
+    "predict-points": """
+subject         text            name of the model
+measured_rows   integer         rows kept as measured
+predicted_rows  integer         rows predicted
+learnt[].copies integer         busy copies on the same core
+learnt[].rows   integer         points learnt from
+learnt[].stretch number         how many times as long own work takes
+learnt[].pauses number          pauses observed
+learnt[].worked_s number        own work between them, seconds
+learnt[].mean_pause_s number?   mean pause, seconds
+left_out        list            mean relative error of points predicted from the others
+table           text            latency table written
+""",
+    "gen-rules": """
+out             text            rules written
+rules           object          the rules, as in the file
+versions[].version text         version
+versions[].error number         mean error
+versions[].response_time_s number mean, seconds
+versions[].cost number          mean
+versions[].confidence number    mean confidence
+versions[].pareto flag          no other version is as accurate and as fast
+categories      object          shares of examples by what slower versions change
+plots           list            plots written
+""",
+    "gen-rules-dry-run": """
+examples        integer         examples of the outcome table
+versions        list            its versions
+pairs           integer         ordered pairs of versions
+candidates      integer         ensembles to try
+tolerances      integer         tolerances to serve
+method          text            how rules would be made
+predicted_s     number          seconds that it may take
+""",
+    "gen-switching-plan": """
+out             text            plan written
+plan            object          the plan, as in the file
+plots           list            plots written
+""",
+    "gen-switching-plan-dry-run": """
+load_tests      integer         load tests to make, about
+seconds         number          seconds that it may take
+configurations  list            replicas and threads to try
+""",
+    "evaluate-rules": """
+method          text            how the rules were made
+tolerance_kind  text            relative or absolute
+confidence      number          stated probability that no tier exceeds its tolerance
+examples        integer         examples of the outcome table
+folds           integer?        folds of a cross-validation
+significance    number          level at which a violation counts
+above_tolerance integer         checks in which the observed degradation exceeds the tolerance
+violations      integer         tiers violated significantly
+tiers[].id      text            tier
+tiers[].objective text          response-time or cost
+tiers[].tolerance number        its tolerance
+tiers[].worst_degradation number? greatest over the folds
+tiers[].above_tolerance integer folds in which it exceeds the tolerance
+tiers[].p_value number          of no violation, adjusted for tiers and folds
+tiers[].violated flag           significantly
+tiers[].degradation number?     mean over the folds
+tiers[].response_time_s number  mean, seconds
+tiers[].cost    number          mean
+tiers[].response_time_saved number share of the best version's
+tiers[].cost_saved number       share of the best version's
+""",
+    "evaluate-drift": """
+requests        integer         labelled requests
+confidence      number          probability of no alarm while all guarantees hold
+evidence_wanted number          evidence that raises an alarm
+alarms          integer         ensembles whose guarantee is violated
+ensembles[].point text          ensemble
+ensembles[].tolerance number    its tightest tolerance
+ensembles[].mean_excess number  mean error beyond what is tolerated
+ensembles[].evidence number     greatest evidence against the guarantee
+ensembles[].alarm_at integer?   labelled requests until the alarm
+""",
+    "simulate": """
+subject         text            name of the model
+points          integer         operating points
+workers         integer         workers
+deadline_ms     number          deadline, ms
+arrivals        text            arrival table
+noise           flag            whether latencies are drawn from samples
+quantile        number          of latency that policies plan with
+seed            integer         of the noise
+best_by         text            how the best possible was found
+best_possible   number          effective accuracy that no policy can exceed
+policies[].policy text          scheduling policy
+policies[].queries integer      queries that arrived
+policies[].attainment number    share answered in time
+policies[].accuracy number?     of those in time
+policies[].effective_accuracy number share answered correctly and in time
+policies[].late integer         answered after the deadline
+policies[].expired integer      dropped: the deadline had passed
+policies[].rejected integer     dropped: the deadline could not be met
+policies[].shed integer         dropped: for others
+policies[].drops integer        all dropped
+policies[].mean_batch number    examples in one call
+policies[].utilisation number   share of the time that workers compute
+policies[].calls integer        calls of a model
+policies[].regret number        best_possible less effective_accuracy
+plots           list            plots written
+""",
+    "serve": """
+url             text            where the server listens, HTTP
+port            integer         its port
+grpc            text?           where it listens, gRPC
+models          object          operating points by model
+default_deadline_ms number?     deadline of requests that set none, ms
+""",
+    "loadtest": """
+subject         text            name of the model
+server          text            its address
+endpoint        text            protocol of the requests
+terms           object          options of each request
+arrivals        text            arrival process or table
+rate_per_s      number          requests per second asked for
+duration_s      number          seconds asked for
+seed            integer         of the draw
+data            text            data set
+split           text            always test
+machine         text            fingerprint id of the client's machine
+processes       integer         client processes
+priority        text?           of the requests, or shares by priority
+requests        integer         requests sent
+answered        integer         requests answered
+target_rate_per_s number?       rate of the arrivals drawn
+achieved_rate_per_s number?     rate at which the client sent
+p50_s           number?         quantile of latency, seconds from when a request was due
+p90_s           number?         the same
+p99_s           number?         the same
+worst_s         number?         greatest latency, seconds
+deadline_s      number?         deadline, seconds
+deadline_meet_rate number       share of all requests answered in time
+deadline_meet_rate_from_sending number the same, counted from when a request was sent
+effective_accuracy number       share of all requests answered correctly and in time
+accuracy_of_answered number?    share of answered requests that are correct
+send_delay_p99_s number?        how late the client sent, seconds
+send_delay_max_s number         greatest such delay, seconds
+statuses[].status integer       HTTP status, 0 for none
+statuses[].requests integer     requests with it
+statuses[].error text           one of their errors
+points[].point  text            operating point that answered
+points[].requests integer       requests
+points[].share  number          of all answered
+points[].accuracy number        of these
+points[].median_latency_s number seconds
+priorities[].priority integer?  priority of the requests
+priorities[].requests integer   requests
+priorities[].answered number    share answered
+priorities[].deadline_meet_rate number share answered in time
+priorities[].effective_accuracy number share answered correctly and in time
+target          number?         effective accuracy that was to be reached
+log             text            request log written
+""",
+    "report": """
+report          text            HTML file written
+bytes           integer         its size
+plots[].id      text            id of the plot
+plots[].title   text            its title
+plots[].png     text            PNG file of it
+plots[].source  text            file it is drawn from
+plots[].caption text            one sentence on what to see
+figures         object          the summary's figures
+not_drawn       object          files recognised without a plot, and what they are
+""",
+}
+# Documents with the keys of another.
+_SAME = {f"profile-{kind}{end}": f"profile-solo{end}" for kind in ("colocated", "points") for end in ("", "-plan")}
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "text": (str,), "integer": (int,), "number": (int, float), "flag": (bool,), "list": (list,), "object": (dict,),
+}  # fmt: skip
+_INTRODUCTION = """# JSON documents
+
+With `--json` a command prints one document instead of tables. Its `schema` is `slotool/` and the name below, its
+`schema_version` a whole number that changes with the keys. A number that is not finite is `null`. Units are in the key
+or in the meaning.
+
+`a[].b` is the key `b` of each object in the list `a`; `a{}.b` that of each value of the mapping `a`. *Optional* keys
+may be missing, `or null` ones are there always. Objects and lists without keys of their own here are described in
+[tables](tables.md), [artifacts](artifacts.md) and the help of the command.
+"""
+
+
+class Key(NamedTuple):
+    """``parent``: where the key lies, ``""`` at the top, else as ``points[]``."""
+
+    parent: str
+    name: str
+    optional: bool
+    type: str
+    nullable: bool
+    meaning: str
+
+
+def keys_of(document: str) -> list[Key]:
+    """The keys of a document, ``train-predictor``. Raises ``KeyError`` for one that is not described."""
+    found = []
+    for line in DOCUMENTS[_SAME.get(document, document)].replace("{SETTING}", SETTING).strip().splitlines():
+        if line:
+            path, kind, meaning = line.split(maxsplit=2)
+            parent, _, name = path.rpartition(".")
+            found.append(
+                Key(parent, name.rstrip("?"), name.endswith("?"), kind.rstrip("?"), kind.endswith("?"), meaning)
+            )
+    return found
+
+
+def differences(document: Mapping[str, Any]) -> list[str]:
+    """In what a printed document is not as described: a sentence each."""
+    name = document["schema"].removeprefix("slotool/")
+    keys = keys_of(name)
+    body = {key: value for key, value in document.items() if key not in ("schema", "schema_version")}
+    found = []
+    for parent in {key.parent for key in keys} | {""}:
+        here = {key.name: key for key in keys if key.parent == parent}
+        # What the parent of deeper keys is itself need not be said.
+        named = {key.parent.rstrip("[]{}") for key in keys if key.parent} if not parent else set()
+        for values in _at(body, parent):
+            missing = [key.name for key in here.values() if not key.optional and key.name not in values]
+            found += [f"{name}: {parent}.{key} is missing" for key in missing + [n for n in named if n not in values]]
+            found += [f"{name}: {parent}.{key} is not described" for key in values if key not in {*here, *named}]
+            found += [
+                f"{name}: {parent}.{key} is {value!r}, not {here[key].type}"
+                for key, value in values.items()
+                if key in here and not _is(value, here[key])
+            ]
+    return found
+
+
+def _at(body: Mapping[str, Any], parent: str) -> Iterator[Mapping[str, Any]]:
+    """The objects at ``points[]``, ``predictors{}`` or the top."""
+    if not parent:
+        yield body
+    elif parent.endswith("[]"):
+        yield from body.get(parent[:-2], [])
+    elif parent.endswith("{}"):
+        yield from body.get(parent[:-2], {}).values()
+    else:
+        yield body[parent]
+
+
+def _is(value: Any, key: Key) -> bool:
+    if value is None:
+        return key.nullable
+    return isinstance(value, _TYPES[key.type]) and (key.type == "flag" or not isinstance(value, bool))
+
+
+def page() -> str:
+    """Markdown: a section per document."""
+    return "\n".join([_INTRODUCTION, *map(_section, [*DOCUMENTS, *_SAME])])
+
+
+def _section(name: str) -> str:
+    if name in _SAME:
+        same = _SAME[name]
+        return f"## {name}\n\nKeys as of [{same}](#{same}).\n"
+    lines = [f"## {name}", "", "| key | type | meaning |", "|---|---|---|"]
+    for key in keys_of(name):
+        path = f"{key.parent}.{key.name}" if key.parent else key.name
+        kind = key.type + (" or null" if key.nullable else "") + (", optional" if key.optional else "")
+        lines.append(f"| `{path}` | {kind} | {key.meaning} |")
+    return "\n".join([*lines, ""])
