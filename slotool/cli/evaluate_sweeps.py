@@ -81,7 +81,9 @@ def sweeps(
     human: list[Any] = [_targets_table(model, by_target), *map(_sweep_table, swept), *map(_ideal, swept)]
     human += promise.sentences
     if options.plots:
-        files = _plot(swept, outcomes, options.plots)
+        from slotool.reports.plots import save_plots
+
+        files = save_plots(_figures(swept, outcomes), options.plots)
         document["plots"] = [str(path) for path in files]
         human.append(f"drew {', '.join(str(path) for path in files)}")
     return SweepReport(document, tuple(human))
@@ -135,17 +137,6 @@ def _ideal(one: Sweep) -> str:
         f"{one.model.name}: if each input's need were known, a mean k of {one.ideal_k:.4g} would lose nothing; "
         f"confidence is by {one.model.measure}"
     )
-
-
-def _plot(swept: Sequence[Sweep], outcomes: OutcomeTable, folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_png
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for figure in _figures(swept, outcomes):
-        paths.append(folder / f"{figure.id}.png")
-        save_png(figure, paths[-1])
-    return paths
 
 
 def _figures(swept: Sequence[Sweep], outcomes: OutcomeTable) -> list[Figure]:

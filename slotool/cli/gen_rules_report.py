@@ -135,13 +135,8 @@ def _remarks(rules: RuleSet) -> list[str]:
 
 def draw_rules(table: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, name: str) -> list[Path]:
     """Write the plots into ``folder`` and return their paths; ``alone``: the rules of single versions only."""
-    from slotool.reports.plots import save_png
+    from slotool.reports.plots import save_plots
     from slotool.reports.series.savings import savings_against_tolerance
     from slotool.reports.series.versions import version_figures
 
-    figures = [*version_figures(name, table), *savings_against_tolerance(name, rules, alone)]
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{figure.id}.png" for figure in figures]
-    for figure, path in zip(figures, paths, strict=True):
-        save_png(figure, path)
-    return paths
+    return save_plots([*version_figures(name, table), *savings_against_tolerance(name, rules, alone)], folder)

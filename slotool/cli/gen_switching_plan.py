@@ -97,14 +97,10 @@ def _words(configurations: tuple[tuple[int, int], ...]) -> str:
 
 
 def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_png
+    from slotool.reports.plots import save_plots
     from slotool.reports.series.switching import plan_figures
 
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = {folder / f"{figure.id}.png": figure for figure in plan_figures(plan, out.name)}
-    for path, figure in drawn.items():
-        save_png(figure, path)
-    return list(drawn)
+    return save_plots(plan_figures(plan, out.name), folder)
 
 
 def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path, plots: list[Path]) -> None:

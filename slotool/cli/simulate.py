@@ -130,15 +130,10 @@ def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str) -
 
 
 def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_png
+    from slotool.reports.plots import save_plots
     from slotool.reports.series.dynamics import dynamics_figures
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for figure in dynamics_figures(subject, runs):
-        paths.append(folder / f"{figure.id}.png")
-        save_png(figure, paths[-1])
-    return paths
+    return save_plots(dynamics_figures(subject, runs), folder)
 
 
 def _report(output: Any, rows: list[dict[str, Any]], best: float, facts: dict[str, Any], plots: list[Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,17 @@ def save_png(figure: Figure, path: Path) -> None:
             # A character that the font lacks is drawn as a box; the remark would print it on the terminal as it is.
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
             canvas.savefig(path, format="png")
+
+
+def save_plots(figures: Iterable[Figure], folder: Path, progress: Callable[[], None] = lambda: None) -> list[Path]:
+    """``save_png`` each into ``folder``, which is made; the files, named by the figures' ids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for figure in figures:
+        paths.append(folder / f"{figure.id}.png")
+        save_png(figure, paths[-1])
+        progress()
+    return paths
 
 
 def _draw_curve(axes: Axes, curve: Curve) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from slotool.atomic import whole_file, whole_folder
@@ -22,12 +22,13 @@ def write_report(
     there and ``force`` is not set, or the folder holds anything but plots; ``InputError`` for data without a plot.
     """
     from slotool.reports.page import page
+    from slotool.reports.plots import save_plots
 
     refuse_report(out, force)
     figures = figures_of(found)
     folder = plots_folder(out)
     with whole_file(out) as partial, whole_folder(folder) as drawn:
-        _draw(figures, drawn, progress)
+        save_plots(figures, drawn, progress)
         partial.write_text(page(title, figures, origins(found)), encoding="utf-8")
     return figures
 
@@ -47,11 +48,3 @@ def refuse_report(out: Path, force: bool) -> None:
             raise AlreadyExistsError(f"{path} exists already")
     if folder.exists() and not (folder.is_dir() and all(child.suffix == ".png" for child in folder.iterdir())):
         raise AlreadyExistsError(f"{folder} holds more than a report's plots; choose another name")
-
-
-def _draw(figures: Sequence[Figure], folder: Path, progress: Callable[[], None]) -> None:
-    from slotool.reports.plots import save_png
-
-    for figure in figures:
-        save_png(figure, folder / f"{figure.id}.png")
-        progress()
