@@ -24,10 +24,6 @@ from slotool.rules.base import ToleranceKind
 
 MAX_STAKE = 0.99
 STAKES = tuple(0.5 / 2**power for power in range(7))  # of bets against a guarantee
-RATIO = 0.995
-MIN_TOLERANCE = 1e-6
-# Beyond these nothing is claimed: an error can be no more than 1 point, and 100 times the best version's, worse.
-MAX_TOLERANCE = {"absolute": 1.0, "relative": 100.0}
 
 
 def excess_of(error: np.ndarray, best_error: np.ndarray, tolerance: float, kind: ToleranceKind) -> np.ndarray:
@@ -68,27 +64,6 @@ def binomial_p_value(error: np.ndarray, best_error: np.ndarray, tolerance: float
         return float(binom.cdf(alone, len(error), min(tolerance, 1.0))) if tolerance > 0 else 1.0
     either = alone + int(np.count_nonzero(best_error))
     return float(binom.cdf(alone, either, tolerance / (1.0 + tolerance))) if tolerance > 0 else 1.0
-
-
-def degradation_bound(
-    error: np.ndarray,
-    best_error: np.ndarray,
-    alpha: float,
-    kind: ToleranceKind,
-    second_moment: float,
-    weight: float,
-) -> float:
-    """The least tolerance that betting shows to be kept at level ``alpha``, or infinity; arguments as above.
-
-    Tolerances are tried from the widest down, each ``RATIO`` times the one before, and the first that is not shown ends
-    the search: fixed-sequence testing, so that the bound holds with probability 1 − ``alpha``.
-    """
-    tolerance, shown = MAX_TOLERANCE[kind], float("inf")
-    while tolerance > MIN_TOLERANCE and (
-        betting_p_value(error, best_error, tolerance, kind, alpha, second_moment, weight) <= alpha
-    ):
-        tolerance, shown = tolerance * RATIO, tolerance
-    return shown
 
 
 class Evidence:
