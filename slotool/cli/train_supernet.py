@@ -65,7 +65,7 @@ def train_supernet(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.data import load_dataset
-    from slotool.elastic.supernets.choosing import chosen_by_flops
+    from slotool.elastic.supernets.choosing import chosen
     from slotool.elastic.supernets.networks import resnet_for, transformer_for
     from slotool.elastic.supernets.training import MIN_EPOCHS, Training, train
     from slotool.elastic.supernets.wrapping import wrap
@@ -85,7 +85,7 @@ def train_supernet(
     with output.progress(f"training on {dataset.name}", total=training.epochs) as progress:
         module = train(space, dataset, training, checkpoint=checkpoint, device=where, progress=progress.advance)
     with output.progress("measuring the accuracy of subnets") as progress:
-        model = chosen_by_flops(out.name, space, module, dataset, points, seed=seed, progress=progress.advance)
+        model = chosen(out.name, space, module, dataset, points, seed=seed, progress=progress.advance)
     model.save(out, config={"data": dataset.name, "network": network, **asdict(training)}, seed=seed, force=force)
     _forget(checkpoint)
     report(output, "train-supernet", model, dataset, out, {"data": dataset.name, "epochs": training.epochs})

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from slotool.artifacts import create_artifact, open_artifact
 from slotool.elastic import load_model
 from slotool.elastic.evaluation import evaluate
-from slotool.elastic.family import Family
 from slotool.elastic.supernets import steps
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
@@ -256,15 +255,6 @@ def test_missing_statistics_unknown_subnets_and_wrong_shapes_are_refused() -> No
             space.subnet(OperatingPoint.parse(key))
     with pytest.raises(InputError, match=r"has no operating point k=0\.5; it has 7: "):
         supernet("convolutional").forward(x[:1], OperatingPoint.of(k=0.5))
-
-
-def test_a_subnet_is_a_version_that_a_family_can_hold(tmp_path: Path) -> None:
-    model = supernet("convolutional")
-    Family("family", [model.version(point) for point in model.points]).save(tmp_path / "f", config={}, seed=0)
-    family, x = load_model(str(tmp_path / "f")), made("convolutional")[3]
-    for point in model.points:
-        as_version = family.forward(x, OperatingPoint.of(version=point.key))
-        np.testing.assert_allclose(as_version, model.forward(x, point), rtol=1e-4, atol=1e-4)
 
 
 def test_evaluation_takes_it_as_any_model() -> None:

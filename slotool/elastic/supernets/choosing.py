@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,36 +23,24 @@ SCORED = 40
 Costs = Callable[[Sequence[Subnet]], np.ndarray]
 
 
-def chosen_by_flops(
-    name: str,
-    space: Space,
-    module: GraphModule,
-    data: Dataset,
-    points: int,
-    *,
-    seed: int = 0,
-    progress: Callable[[], None] = lambda: None,
-) -> Supernet:
-    """The trained ``module`` with about ``points`` subnets of the Pareto front of FLOPs and accuracy."""
-    return chosen(name, space, module, data, points, lambda s: _flops(space, s), seed=seed, progress=progress)
-
-
 def chosen(
     name: str,
     space: Space,
     module: GraphModule,
     data: Dataset,
     points: int,
-    costs: Costs,
+    costs: Costs | None = None,
     *,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
 ) -> Supernet:
     """The trained ``module`` with about ``points`` subnets of the Pareto front of ``costs`` and accuracy.
 
-    Validation data alone choose; both accuracies in ``scores`` are of what was chosen. ``progress`` is called per
-    subnet scored.
+    ``costs``: float64 [n], the cost of each subnet, above 0, such as predicted seconds; None: FLOPs. Subnets are chosen
+    by validation data alone; both accuracies in ``scores`` are of the chosen ones. ``progress`` is called per subnet
+    scored.
     """
+    costs = costs or partial(_flops, space)
     known = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress)
     found = search(space, SubnetRegression(space, known), costs, points, seed=seed)
     subnets = [each.subnet for each in found]

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
-from slotool.elastic.family import Version
 from slotool.elastic.model import ElasticModel
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.plan import ExecutionPlan, Planner, calibrate
@@ -100,12 +99,6 @@ class Supernet(ElasticModel):
                 inner.running_mean.copy_(mean)
                 inner.running_var.copy_(variance)
         return alone.eval()
-
-    def version(self, point: OperatingPoint) -> Version:
-        """The subnet at ``point`` as a version that a family can hold. Raises ``InputError`` for an unknown point."""
-        self.require(point)
-        subnet = self.subnets[point]
-        return Version(point.key, self.extract(subnet).requires_grad_(False), self.scores.get(subnet, {}))
 
     @property
     def weight_bytes(self) -> int:
