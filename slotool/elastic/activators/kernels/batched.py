@@ -11,10 +11,9 @@ from numba import carray
 from slotool.compilation import njit
 from slotool.elastic.activators.kernels.int8 import FAST, insert
 from slotool.elastic.activators.kernels.intrinsics import pointer
-from slotool.elastic.activators.kernels.layer import compute_all
 from slotool.elastic.activators.kernels.quantized import answer_quantized
-from slotool.elastic.activators.kernels.records import handle_of, header_of, layer_of
-from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse, load_sparse, unload_sparse
+from slotool.elastic.activators.kernels.records import handle_of
+from slotool.elastic.activators.kernels.single import answer_dense, answer_sparse
 
 # In place of an int8 network.
 NO_HANDLE = np.empty(0, dtype=np.int64)
@@ -72,31 +71,6 @@ def _copy(labels: np.ndarray, scores: np.ndarray, handle: np.ndarray) -> None:
     their = carray(pointer(own.scores_at, np.float32(0)), (wanted,))
     for i in range(wanted):
         labels[i], scores[i] = found[i], their[i]
-
-
-@njit(cache=True, fastmath=FAST)
-def first_layer(
-    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, out: np.ndarray, numbers: np.ndarray, ints: np.ndarray
-) -> bool:
-    """Fill ``out`` float32 [n, units] with w·x + b of all nodes of the first layer, for the rows of a CSR matrix.
-
-    False for rows that cannot be answered. Raises ``ValueError`` where shapes do not fit.
-    """
-    header = header_of(ints)
-    row, at = layer_of(ints, 0), header.output_at
-    if len(indptr) != len(out) + 1 or out.shape[1] != row.units or len(indices) != len(values):
-        raise ValueError("arrays of shapes that do not belong together")
-    for query in range(len(out)):
-        if not 0 <= indptr[query] <= indptr[query + 1] <= len(indices):
-            raise ValueError("row pointers that do not ascend within the entries")
-        part = slice(indptr[query], indptr[query + 1])
-        active = load_sparse(indices[part], values[part], numbers, ints)
-        if active < 0:
-            return False
-        compute_all(row, active, 0, numbers, ints)
-        unload_sparse(indices[part], numbers, ints)
-        out[query] = numbers[at : at + out.shape[1]]
-    return True
 
 
 @njit(cache=True, fastmath=FAST)

@@ -104,6 +104,12 @@ class Compiled:
         handle["answers"], handle["point"] = len(labels), point
         return handle.view(np.int64)
 
+    def columns(self, at: int) -> np.ndarray:
+        """float32 [inputs, units], a view: the weights of layer ``at``, dense and computed in full, by columns."""
+        row = self.state[1][k.HEADER_SIZE + at * k.LAYER_SIZE :][: k.LAYER_SIZE].view(k.LAYER)[0]
+        start, shape = int(row["columns_at"]), (int(row["inputs"]), int(row["units"]))
+        return self.state[0][start : start + shape[0] * shape[1]].reshape(shape)
+
     def logits(self, x: Any, out: np.ndarray, point: int) -> int:
         """Fill ``out`` float32 [n, classes] for ``x`` [n, inputs], an array or CSR; see ``single.logits``."""
         try:

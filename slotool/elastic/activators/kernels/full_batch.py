@@ -47,34 +47,28 @@ def _in_chunks(compiled: Compiled, x: Any, keep: Callable[[slice, np.ndarray], N
     size = max(1, CHUNK_BYTES // (4 * compiled.mlp.widest))
     for start in range(0, x.shape[0], size):
         part = slice(start, start + size)
-        values = _logits(compiled, x[part])
-        if values is None:
-            return False
-        keep(part, values)
+        keep(part, _logits(compiled, x[part]))
     return True
 
 
 def _answerable(compiled: Compiled, x: Any) -> bool:
     if isinstance(x, np.ndarray):
         return bool(np.isfinite(x).all())
-    if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (np.diff(x.indptr) < 0).any():
+    lengths, width = np.diff(x.indptr), compiled.mlp.layers[0].inputs
+    if x.indptr[0] < 0 or x.indptr[-1] > len(x.indices) or (lengths < 0).any() or lengths.max(initial=0) > width:
         # SciPy would take such a matrix apart without a look.
         return False
-    known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < compiled.mlp.layers[0].inputs)
+    known = not len(x.indices) or (x.indices.min() >= 0 and x.indices.max() < width)
     return bool(known and np.isfinite(x.data).all())
 
 
-def _logits(compiled: Compiled, x: Any) -> np.ndarray | None:
+def _logits(compiled: Compiled, x: Any) -> np.ndarray:
     first, *others = compiled.mlp.layers
     if isinstance(x, np.ndarray):
         values = _outputs(first, torch.from_numpy(x))
     else:
-        # Not by SciPy, which would copy the weights to have their columns in rows.
-        sums = np.empty((x.shape[0], first.units), dtype=np.float32)
-        indptr = x.indptr.astype(np.int64)
-        if not batched.first_layer(indptr, x.indices, x.data, sums, *compiled.state[:2]):
-            return None
-        values = torch.from_numpy(sums)
+        # By the columns that are laid out: SciPy would copy the weights, which lie in rows, at every call.
+        values = torch.from_numpy(x @ compiled.columns(0) + first.bias)
     for layer in others:
         values = _outputs(layer, values.relu_())
     return values.numpy()
