@@ -22,23 +22,15 @@ class CoRunnerEstimator:
 
     It compares sums, not medians: on a shared core most short answers keep their latency, and a few wait for a whole
     time slice. ``mean_us``: mean latency by β and point (``LatencyProfile.mean_us``). ``memory_us``: weights of past
-    answers decay by a factor e in this time. ``start``: β until a quarter of that time has been observed.
-    Raises ``InputError`` when ``start`` is not among the β, or the memory not positive.
+    answers decay by a factor e in this time; until a quarter of it has been observed β is the least that is known.
+    Raises ``InputError`` for no β and for a memory that is not positive.
     """
 
-    def __init__(
-        self,
-        mean_us: Mapping[int, Mapping[OperatingPoint, float]],
-        *,
-        memory_us: float = MEMORY_US,
-        start: int | None = None,
-    ):
-        if not mean_us:
-            raise InputError("co-runners cannot be estimated: no latencies are known")
+    def __init__(self, mean_us: Mapping[int, Mapping[OperatingPoint, float]], *, memory_us: float = MEMORY_US):
+        if not mean_us or not memory_us > 0:
+            raise InputError("co-runners cannot be estimated without latencies, or with a memory of 0 µs")
         self._mean_us = {co_runners: dict(by_point) for co_runners, by_point in sorted(mean_us.items())}
-        self.co_runners = min(self._mean_us) if start is None else start
-        if self.co_runners not in self._mean_us or not memory_us > 0:
-            raise InputError(f"β starts as one of {', '.join(map(str, self._mean_us))}, with a memory above 0 µs")
+        self.co_runners = min(self._mean_us)
         self._memory_us = memory_us
         self._took_us = self._seen_us = 0.0
         self._expected_us = dict.fromkeys(self._mean_us, 0.0)

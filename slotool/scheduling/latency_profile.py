@@ -20,18 +20,14 @@ class LatencyProfile:
     """T(k, β) of one model in µs (slo-aware-neural-networks, §3.2), β being the number of busy copies co-located with
     it.
 
-    ``points``: cheapest first. ``planned_us``: by β and point, the ``quantile`` of single answers; ``mean_us`` their
-    mean, slow ones included. A point that was not profiled is absent. ``predicted``: some latencies are predictions.
-    ``blocks``: some samples are means over several calls, so that a quantile of them says too little of single ones.
-    Raises ``InputError`` when it holds nothing, or a point that is none of ``points``.
+    ``points``: cheapest first. ``planned_us``: by β and point, a quantile of single answers; ``mean_us`` their mean,
+    slow ones included. A point that was not profiled is absent. Raises ``InputError`` when it holds nothing, or a
+    point that is none of ``points``.
     """
 
     points: tuple[OperatingPoint, ...]
     planned_us: Mapping[int, Mapping[OperatingPoint, float]]
     mean_us: Mapping[int, Mapping[OperatingPoint, float]]
-    quantile: float = PLANNING_QUANTILE
-    predicted: bool = False
-    blocks: bool = False
 
     def __post_init__(self) -> None:
         if not any(self.planned_us.values()):
@@ -73,8 +69,7 @@ class LatencyProfile:
             times = {point: space.latency_us(point) for point in points}
             planned[co_runners] = {point: time for point, time in times.items() if time is not None}
             mean[co_runners] = _means_us(points, there)
-        blocks = "calls_per_sample" in rows and bool((rows["calls_per_sample"] > 1).any())
-        return cls(tuple(points), planned, mean, quantile, bool(rows["predicted"].any()), blocks)
+        return cls(tuple(points), planned, mean)
 
     def with_co_runners(self, count: int) -> Mapping[OperatingPoint, float]:
         """T by point with so many co-runners. Raises ``InputError`` when that was not profiled."""

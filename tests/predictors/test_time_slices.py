@@ -66,7 +66,6 @@ def test_two_points_with_one_copy_predict_the_others_and_other_numbers_of_copies
 def test_a_filled_table_is_a_profile_that_lcao_plans_with() -> None:
     filled = fill("net", POINTS, table({1: (0, 3)}), [0, 1, 2]).table
     profile = LatencyProfile.of_table("net", POINTS, filled, quantile=0.99)
-    assert profile.predicted
     assert profile.with_co_runners(2)[POINTS[0]] < 10, "of few calls of 5 µs a rival takes its slice"
     assert profile.with_co_runners(2)[POINTS[2]] == pytest.approx(8_000, rel=0.1), (
         "of more than 1 % of those of 120 µs two do"

@@ -106,8 +106,6 @@ def test_a_profile_is_a_view_of_the_latency_table() -> None:
     }
     assert found.planned_us[0][POINTS[0]] == pytest.approx(np.quantile(samples, 0.95))
     assert found.mean_us[1][POINTS[0]] == pytest.approx(101.0)
-    assert not found.predicted
-    assert not found.blocks
     median = LatencyProfile.of_table("net", POINTS, table, quantile=0.5)
     assert median.planned_us[0][POINTS[0]] == pytest.approx(50.5)
     for wrong in (0.0, 1.0, float("nan")):
@@ -123,11 +121,10 @@ def test_a_k_of_more_digits_than_its_key_is_found() -> None:
     assert Lcao(found).choose(4.0) == fine
 
 
-def test_a_predicted_latency_is_planned_with_its_upper_bound_and_marked() -> None:
+def test_a_predicted_latency_is_planned_with_its_upper_bound() -> None:
     guessed = [row(FULL, [80.0], predicted=True, low_s=60e-6, high_s=120e-6), row(POINTS[0], [10.0])]
     table = LatencyTable(pd.DataFrame(guessed))
     found = LatencyProfile.of_table("net", POINTS, table)
-    assert found.predicted
     assert Lcao(found).choose(119.0) == POINTS[0]
     assert Lcao(found).choose(121.0) == FULL
     assert Lcao(LatencyProfile.of_table("net", POINTS, table, quantile=0.5)).choose(81.0) == FULL
@@ -153,17 +150,18 @@ def test_co_runners_are_reported_from_how_long_answers_take(scale: float) -> Non
         assert estimator.co_runners == int(busy)
 
 
-def test_an_estimate_begins_where_it_is_reported_and_ignores_what_it_cannot_compare() -> None:
-    means = {0: ALONE, 1: {FULL: 200.0}}
-    estimator = CoRunnerEstimator(means, start=1)
+def test_an_estimate_begins_with_the_least_and_ignores_what_it_cannot_compare() -> None:
+    means = {0: {FULL: 80.0}, 1: {**BESIDE, FULL: 200.0}}
+    estimator = CoRunnerEstimator(means)
     for _ in range(10_000):
-        estimator.observe(POINTS[0], 10.0)
-    assert estimator.co_runners == 1
-    for _ in range(1_000):
-        estimator.observe(FULL, 80.0)
+        estimator.observe(POINTS[0], BESIDE[POINTS[0]])
     assert estimator.co_runners == 0
-    with pytest.raises(InputError, match="one of 0, 1"):
-        CoRunnerEstimator(means, start=2)
+    for _ in range(1_000):
+        estimator.observe(FULL, 200.0)
+    assert estimator.co_runners == 1
+    for wrong, memory_us in (({}, 1.0), (means, 0.0)):
+        with pytest.raises(InputError, match="cannot be estimated"):
+            CoRunnerEstimator(wrong, memory_us=memory_us)
 
 
 class TestInterferenceAware(PolicyConformance):

@@ -67,9 +67,8 @@ class ModelSwitching(BatchingPolicy):
         rates_per_s: Mapping[OperatingPoint, float] | None = None,
         *,
         deadline_us: float = math.inf,
-        window_us: float = WINDOW_US,
     ):
-        self._rates, self._deadline_us, self._window_us = rates_per_s, deadline_us, window_us
+        self._rates, self._deadline_us = rates_per_s, deadline_us
         super().__init__(space)
 
     def prepare(self) -> np.ndarray:
@@ -77,7 +76,7 @@ class ModelSwitching(BatchingPolicy):
             missing = [point for point in self.grid.points if point not in self._rates]
             if missing:
                 raise InputError(f"no sustainable rate is given for {missing[0]}")
-            return np.array([self._window_us, *(self._rates[point] for point in self.grid.points)])
+            return np.array([WINDOW_US, *(self._rates[point] for point in self.grid.points)])
         in_half = self.grid.latency_us <= self._deadline_us / 2
         throughput = np.where(in_half, 1e6 * self.grid.sizes / self.grid.latency_us, 0.0).max(axis=1)
-        return np.concatenate([[self._window_us], USABLE_SHARE * throughput])
+        return np.concatenate([[WINDOW_US], USABLE_SHARE * throughput])
