@@ -157,7 +157,6 @@ budget_s        number?         seconds allowed
 """
     + _CAMPAIGN,
     "profile-solo-proposal": """
-output          text            latency table that would be written
 for             text            predictor to adapt
 proposed[].graph_id text        network to measure, the one that tells most first
 proposed[].name text            its name
