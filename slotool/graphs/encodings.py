@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -32,34 +31,11 @@ MEASURES = (
 )
 
 
-class Encoding(ABC):
-    """What is fixed at training about how graphs become numbers. Immutable; its state is a JSON document."""
-
-    name: ClassVar[str]
-
-    @classmethod
-    @abstractmethod
-    def fit(cls, graphs: Sequence[OperatorGraph]) -> Self:
-        """The encoding that these graphs need. Raises ``GraphError`` when there are none."""
-
-    @abstractmethod
-    def transform(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
-        """float32 [n, width]. Names of operators play no part. Raises ``GraphError`` for a graph it cannot hold."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """JSON document from which ``from_state`` makes an equal encoding."""
-
-    @classmethod
-    @abstractmethod
-    def from_state(cls, document: Mapping[str, Any]) -> Self:
-        """The encoding whose ``state`` this is."""
-
-
 @dataclass(frozen=True)
-class FlatEncoding(Encoding):
+class FlatEncoding:
     """The paper's: attribute list (one-hot operator type, number of weights) and adjacency matrix, flattened.
 
+    It is fixed at training; its state is a JSON document.
     A row holds, padded with zeros to ``nodes`` operators in topological order: the one-hot types, node after node,
     ``operator_types`` and one slot for every other type; the weight counts; the adjacency matrix, row = source.
     Source: inference-latency-prediction, 3.1 and 4.1.
@@ -72,6 +48,7 @@ class FlatEncoding(Encoding):
 
     @classmethod
     def fit(cls, graphs: Sequence[OperatorGraph]) -> Self:
+        """The encoding that these graphs need. Raises ``GraphError`` when there are none."""
         if not graphs:
             raise GraphError("no graphs to fit an encoding to")
         types = {operator.op for graph in graphs for operator in graph.operators}
@@ -87,11 +64,8 @@ class FlatEncoding(Encoding):
         start = self.nodes * (len(self.operator_types) + 1)
         return slice(start, start + self.nodes)
 
-    def unknown(self, graph: OperatorGraph) -> tuple[str, ...]:
-        """The operator types of ``graph`` that share the slot of the unknown, sorted."""
-        return tuple(sorted({operator.op for operator in graph.operators} - set(self.operator_types)))
-
     def transform(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        """float32 [n, width]. Names of operators play no part. Raises ``GraphError`` for a graph it cannot hold."""
         rows = np.zeros((len(graphs), self.width), dtype=np.float32)
         slots = len(self.operator_types) + 1
         slot = {op: i for i, op in enumerate(self.operator_types)}
