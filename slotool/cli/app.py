@@ -41,7 +41,7 @@ from slotool.cli import (
     train_predictor,
     update_tables,
 )
-from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group
+from slotool.cli.commands import EXAMPLE, HELP_COLUMNS, Command, Group, keeping_inputs
 from slotool.cli.failures import INTERRUPTED, report_failure
 
 SUMMARY = "Measure and predict latency of networks; serve them within deadlines and error tolerances."
@@ -95,9 +95,11 @@ def _application() -> typer.Typer:
 
 
 def _dress(group: typer.Typer, theme: str | None = None) -> None:
-    """Give every command of ``group`` the help and the options that all commands share."""
+    """Give every command of ``group`` the help, the options and the check of outputs that all commands share."""
     for command in group.registered_commands:
         command.cls, command.rich_help_panel = Command, theme
+        if command.callback is not None:
+            command.callback = keeping_inputs(command.callback)
     for info in group.registered_groups:
         info.cls, info.rich_help_panel = Group, theme
         if info.typer_instance is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,9 @@ _OTHERS = "Options"
 _CONTINUED = " \\\n"
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
 _STATED = ("COMMANDLINE", "DEFAULT_MAP")
+# Parameters that name what a command writes; every other path is read.
+_OUTPUTS = ("out", "plot", "plots", "log")
+_CONFIG_PATH = "slotool.config"
 
 _running: list[typer.Context] = []
 
@@ -113,6 +117,41 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
             raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
 
 
+def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``command``, with a usage error when it would write over something that it reads, also with ``--force``."""
+
+    @wraps(command)
+    def keeping(**given: Any) -> Any:
+        outputs = {name: path for name in _OUTPUTS if isinstance(path := given.get(name), Path)}
+        for name, output in outputs.items():
+            for path in _inputs(given):
+                if problem := _loss(path, output):
+                    raise typer.BadParameter(f"{problem}; name another output", param_hint=f"--{name}")
+        return command(**given)
+
+    return keeping
+
+
+def _inputs(given: Mapping[str, Any]) -> Iterator[Path]:
+    """What a command that was given these parameters reads, the file of its options included."""
+    for name, value in given.items():
+        paths = value if isinstance(value, list | tuple) else [value]
+        yield from (path for path in paths if name not in _OUTPUTS and isinstance(path, Path))
+    if _running and _CONFIG_PATH in _running[-1].meta:
+        yield Path(_running[-1].meta[_CONFIG_PATH])
+
+
+def _loss(path: Path, output: Path) -> str:
+    """How writing ``output`` would destroy ``path``, by whatever name or link; empty when it does not."""
+    if not (os.path.exists(path) and os.path.exists(output)):
+        return ""
+    if os.path.samefile(path, output):
+        return f"{output} is also an input"
+    if output.is_dir() and path.resolve().is_relative_to(output.resolve()):
+        return f"the input {path} lies in {output}"
+    return ""
+
+
 def _first_sentence(paragraphs: Sequence[str]) -> str:
     said = paragraphs[0] if paragraphs else ""
     return said.partition(". ")[0].rstrip(".")
@@ -160,6 +199,7 @@ def _read_config(ctx: typer.Context, value: str | None) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None
+    ctx.meta[_CONFIG_PATH] = value
     ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx.command, read, value)}
 
 

@@ -115,3 +115,44 @@ def test_a_wrong_file_of_options_is_refused(slotool: Slotool, tmp_path: Path, te
     assert finished.exit_code == 2
     assert said in " ".join(finished.stderr.split())
     assert not (tmp_path / "mlps.parquet").exists()
+
+
+INPUT = "numbers.csv"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("gen-rules", INPUT, "-o", INPUT),
+        ("gen-rules", INPUT, "-o", "linked.csv"),
+        ("serve", "models/family", "--rules", INPUT, "--log", INPUT),
+        ("train-predictor", "other.csv", INPUT, "--graphs", "nets.parquet", "-o", INPUT),
+        ("generate", "arrivals", "--trace", INPUT, "-o", INPUT),
+        ("report", "other.csv", INPUT, "-o", INPUT),
+        ("profile", "solo", INPUT, "-o", INPUT),
+        ("evaluate-rules", "rules.json", INPUT, "--plot", INPUT),
+        ("capture", "--onnx", INPUT, "-o", INPUT),
+    ],
+    ids=" ".join,
+)
+def test_no_command_writes_over_its_input(
+    slotool: Slotool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(INPUT).write_text("measured")
+    Path("linked.csv").symlink_to(INPUT)
+    forced = () if command[0] in ("serve", "evaluate-rules") else ("--force",)
+    finished = slotool(*command, *forced)
+    assert (finished.exit_code, Path(INPUT).read_text()) == (2, "measured")
+    assert f"{command[-1]} is also an input; name another output" in finished.stderr
+
+
+def test_no_folder_is_replaced_that_holds_an_input_and_no_file_of_options(slotool: Slotool, tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    outcomes, config = tmp_path / "rules" / "outcomes.csv", tmp_path / "options.toml"
+    outcomes.write_text("measured")
+    config.write_text("seed = 1")
+    refused = slotool("gen-rules", outcomes, "-o", tmp_path / "rules", "--force")
+    assert (refused.exit_code, "lies in" in refused.stderr) == (2, True)
+    refused = slotool("generate", "mlp", "-o", config, "--config", config, "--force")
+    assert (refused.exit_code, config.read_text()) == (2, "seed = 1")
