@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slotool.cli.evaluate_sweeps import SweepOptions, SweepReport, sweeps
-from slotool.cli.options import Force, Json, Out, cores_given, drawable, panel, parse_numbers
+from slotool.cli.options import Force, Json, Out, cores_given, panel, parse_numbers, plots_folder
 
 if TYPE_CHECKING:
     from slotool.elastic import ElasticModel
@@ -45,7 +45,7 @@ def evaluate(
         list[Path] | None,
         _slo_nn("--compare", help="Other SLO-NNs of the same data, such as of another ranker; repeatable."),
     ] = None,
-    plots: Annotated[Path | None, _slo_nn("--plots", callback=drawable, help="Folder for plots (PNG).")] = None,
+    plots: Annotated[Path | None, _slo_nn("--plots", callback=plots_folder, help="Folder for plots (PNG).")] = None,
     allowed_loss: Annotated[
         float | None,
         _slo_nn(

@@ -33,12 +33,10 @@ class SweepOptions:
         """The models to compare with. Raises ``InputError`` when they or ``model`` do not suit."""
         from slotool.elastic import load_model
         from slotool.elastic.activators.slo_nn import SloNN
-        from slotool.errors import AlreadyExistsError, InputError
+        from slotool.errors import InputError
 
         if (self.compare or self.plots) and not isinstance(model, SloNN):
             raise InputError(f"{model.name} is no SLO-NN, so there is no k to compare or plot; see slotool report")
-        if self.plots and self.plots.exists() and not self.plots.is_dir():
-            raise AlreadyExistsError(f"{self.plots} is a file; plots go into a folder")
         others = [load_model(str(path)) for path in self.compare]
         for other in others:
             if not isinstance(other, SloNN) or (other.input_shape, other.classes) != (model.input_shape, model.classes):

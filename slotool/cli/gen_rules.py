@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import Force, Json, Out, Seed, panel
+from slotool.cli.options import Force, Json, Out, Seed, panel, plots_folder
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -52,7 +52,9 @@ def gen_rules(
     explain: Annotated[
         bool, _output("--explain", help="Print for each tier why no cheaper ensemble serves it.")
     ] = False,
-    plots: Annotated[Path | None, _output("--plots", help="Folder for plots (PNG) of versions and tiers.")] = None,
+    plots: Annotated[
+        Path | None, _output("--plots", callback=plots_folder, help="Folder for plots (PNG) of versions and tiers.")
+    ] = None,
     dry_run: Annotated[
         bool, _output("--dry-run", help="Print the number of ensembles and the expected time; write nothing.")
     ] = False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration
+from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration, plots_folder
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -37,7 +37,8 @@ def gen_switching_plan(
         bool, _search("--dry-run", help="Print the number of load tests and the expected time; start no server.")
     ] = False,
     plots: Annotated[
-        Path | None, typer.Option("--plots", help="Folder for plots (PNG) of the plan and of P99 by load.")
+        Path | None,
+        typer.Option("--plots", callback=plots_folder, help="Folder for plots (PNG) of the plan and of P99 by load."),
     ] = None,
     seed: Seed = 0,
     force: Force = False,

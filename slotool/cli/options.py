@@ -38,6 +38,13 @@ def drawable(plots: Path | None) -> Path | None:
     return plots
 
 
+def plots_folder(plots: Path | None) -> Path | None:
+    """Callback of ``--plots``: a folder, new or not, to draw into; see ``drawable``."""
+    if plots is not None and plots.exists() and not plots.is_dir():
+        raise typer.BadParameter(f"{plots} is a file; plots go into a folder")
+    return drawable(plots)
+
+
 def cores_given(threads: int | None) -> int:
     """``threads``, or as many as this process has cores. More than that is a usage error."""
     import os

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Json, Seed, drawable, panel, parse_numbers
+from slotool.cli.options import Json, Seed, panel, parse_numbers, plots_folder
 
 if TYPE_CHECKING:
     from slotool.scheduling.batching import ControlGrid
@@ -55,7 +55,9 @@ def simulate(
     plots: Annotated[
         Path | None,
         _result(
-            "--plots", callback=drawable, help="Folder for plots (PNG) of rate, accuracy, batch and queue over time."
+            "--plots",
+            callback=plots_folder,
+            help="Folder for plots (PNG) of rate, accuracy, batch and queue over time.",
         ),
     ] = None,
     seed: Seed = 0,

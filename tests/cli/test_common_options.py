@@ -147,6 +147,26 @@ def test_no_command_writes_over_its_input(
     assert f"{command[-1]} is also an input; name another output" in finished.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("gen-rules", "outcomes.csv", "-o", "rules.json"),
+        ("gen-switching-plan", "models/f", "-o", "plan.json", "--outcomes", "o.csv", "--latency", "l.csv",
+         "--deadline-ms", "20"),
+        ("evaluate", "models/f", "-o", "outcomes.csv"),
+        ("simulate", "latency.csv", "--arrivals", "arrivals.parquet", "--deadline-ms", "20"),
+    ],
+    ids=lambda command: str(command[0]),
+)  # fmt: skip
+def test_plots_into_a_file_are_refused_before_the_work(
+    slotool: Slotool, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "nets.py").write_text("")
+    finished = slotool(*command, "--plots", tmp_path / "nets.py")
+    assert finished.exit_code == 2
+    assert "nets.py is a file; plots go into a folder" in finished.stderr
+
+
 def test_no_folder_is_replaced_that_holds_an_input_and_no_file_of_options(slotool: Slotool, tmp_path: Path) -> None:
     (tmp_path / "rules").mkdir()
     outcomes, config = tmp_path / "rules" / "outcomes.csv", tmp_path / "options.toml"
