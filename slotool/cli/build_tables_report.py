@@ -77,6 +77,9 @@ def _warn(output: Output, document: dict[str, Any], informed: bool) -> None:
 
 def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
     """What a person reads: why this ranker, the points, and the accuracy targets."""
+    from slotool.cli.loss_table import loss_table
+
+    sure = f"{100 * document['promise']['confidence']:g} % confidence"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
     measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
     return [
@@ -90,7 +93,7 @@ def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
         f"×: speedup over the same compiled kernel with all nodes; PyTorch takes {document['torch_us']:.2f} µs"
         + (" for the network before pruning" if document["pruned"] else ""),
         _of_rows(document),
-        _targets(document),
+        loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", document["accuracy_targets"]),
         "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
         *promise,
@@ -135,30 +138,6 @@ def _points(document: dict[str, Any]) -> Any:
                 f"{r['speedup']:.2f}",
             ]
             for r in document["points"]
-        ],
-    )
-
-
-def _targets(document: dict[str, Any]) -> Any:
-    from slotool.cli.output import table
-
-    heads = ["allowed", "target", "mean k", "accuracy reached", "vs full", "± SE", "fixed k", "its accuracy"]
-    return table(
-        f"Loss allowed, with {100 * document['promise']['confidence']:g} % confidence: k chosen per input, and fixed k",
-        [*heads, "k as accurate"],
-        [
-            [
-                f"{r['loss']:.3f}",
-                f"{r['target']:.4f}",
-                f"{r['mean_k']:.4g}",
-                f"{r['accuracy']:.4f}",
-                f"{r['difference']:+.4f}",
-                f"{r['standard_error']:.4f}",
-                f"{r['fixed_k']:.4g}",
-                f"{r['fixed_accuracy']:.4f}",
-                f"{r['same_accuracy_k']:.4g}",
-            ]
-            for r in document["accuracy_targets"]
         ],
     )
 

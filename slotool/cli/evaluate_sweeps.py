@@ -108,26 +108,12 @@ def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:
 
 
 def _sweep_table(one: Sweep) -> Any:
-    from slotool.cli.output import duration, table
+    from slotool.cli.loss_table import loss_table
 
-    cells = [
-        [
-            f"{r['loss']:.3f}",
-            f"{r['mean_k']:.4g}",
-            f"{r['accuracy']:.4f}",
-            f"{r['difference']:+.4f}",
-            f"{r['standard_error']:.4f}",
-            duration(r["latency_s"]) if "latency_s" in r else "–",
-            f"{r['fixed_k']:.4g}",
-            f"{r['fixed_accuracy']:.4f}",
-            f"{r['same_accuracy_k']:.4g}",
-        ]
-        for r in one.losses
-    ]
-    heads = ["allowed", "mean k", "accuracy", "vs full", "± SE", "latency", "fixed k", "its accuracy", "k as accurate"]
     sure = f"{100 * one.model.calibration.stated:g} % confidence"
     title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"
-    return table(title, heads, cells)
+    # Targets have a table of their own here.
+    return loss_table(title, [{name: row[name] for name in row if name != "target"} for row in one.losses])
 
 
 def _ideal(one: Sweep) -> str:
