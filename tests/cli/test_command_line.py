@@ -120,20 +120,17 @@ def test_the_exception_tree_is_complete_and_drawn() -> None:
 
 
 def test_ctrl_c_exits_130() -> None:
-    running = subprocess.Popen(
-        [sys.executable, "-m", "slotool", "train", "mlp", "--data", "digits", "--epochs", "100000", "-o", "never"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert running.stderr is not None
-    assert "training" in running.stderr.readline()
-    time.sleep(0.2)
-    running.send_signal(signal.SIGINT)
-    try:
-        assert running.wait(timeout=240) == 130
-    finally:
-        running.kill()
-    assert "Traceback" not in running.stderr.read()
+    command = [sys.executable, "-m", "slotool", "train", "mlp", "--data", "digits", "--epochs", "100000", "-o", "never"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert "training" in running.stderr.readline()
+        time.sleep(0.2)
+        running.send_signal(signal.SIGINT)
+        try:
+            assert running.wait(timeout=240) == 130
+        finally:
+            running.kill()
+        assert "Traceback" not in running.stderr.read()
     assert not Path("never").exists()
 
 

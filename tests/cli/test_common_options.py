@@ -24,7 +24,9 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
         yield from commands(command, (*path, name))
 
 
-@pytest.mark.parametrize("path", commands(typer.main.get_command(app)), ids=lambda path: " ".join(("slotool", *path)))
+@pytest.mark.parametrize(
+    "path", [*commands(typer.main.get_command(app))], ids=lambda path: " ".join(("slotool", *path))
+)
 def test_help_starts_with_an_example_and_fits_two_screens(
     slotool: Slotool, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
 ) -> None:
