@@ -82,11 +82,23 @@ def proposal(
     found = {graph.id: graph for file in inputs for graph in read_graphs(file)}
     candidates = list(islice(found.values(), limit))
     count = samples or (DEFAULT_SAMPLES if wanted is None else min(len(candidates), MAX_SAMPLES))
+    if count > len(candidates):
+        raise _too_few(inputs, len(candidates), count)
     chosen = [
         candidates[i] for i in propose(trained.predictor, candidates, count, settings.seed, by_time=wanted is not None)
     ]
     enough = Enough(trained, candidates, count, wanted)
     return Proposal(path, chosen, trained.predict(chosen), enough, wanted)
+
+
+def _too_few(inputs: list[Path], given: int, count: int) -> typer.BadParameter:
+    named = ", ".join(map(str, inputs))
+    networks = "1 network" if given == 1 else f"{given} networks"
+    return typer.BadParameter(
+        f"{named}: {networks} to choose from, but {count} are to be measured; "
+        "add graph files (slotool capture or slotool generate makes them) or choose fewer",
+        param_hint="--samples",
+    )
 
 
 def report_proposal(output: Output, found: Proposal, document: dict[str, Any], seconds: float) -> None:

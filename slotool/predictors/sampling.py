@@ -39,7 +39,7 @@ def propose(
     Raises ``InputError`` when n is below 1 or above the number of candidates.
     """
     if not 1 <= n <= len(candidates):
-        raise InputError(f"{n} of {len(candidates)} networks cannot be chosen")
+        raise InputError(f"{n} networks to choose, but there are {len(candidates)}")
     rng = np.random.default_rng(seed)
     watched = np.arange(len(candidates))
     if len(candidates) > MAX_WATCHED:

@@ -157,7 +157,7 @@ def test_the_sampler_is_repeatable_prefers_what_is_unknown_and_minds_the_time() 
     )
     assert quick.sum() < slow.sum()
     for wrong in (0, len(GRAPHS) + 1):
-        with pytest.raises(InputError, match="cannot be chosen"):
+        with pytest.raises(InputError, match="networks to choose, but there are"):
             propose(BASE, GRAPHS, wrong)
 
 

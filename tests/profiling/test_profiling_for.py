@@ -90,7 +90,7 @@ def test_it_ends_when_the_interval_suffices(slotool, base: Path, out: Path) -> N
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--samples", 31], "31 of 30 networks cannot be chosen"),
+        (["--samples", 31], "graphs.parquet: 30 networks to choose from, but 31 are to be measured; add graph files"),
         (["--until", "many"], "'many' is no share such as 10%"),
         (["--until", "0"], "is no share"),
         (["--batch-size", "1,8"], "adapts to one batch size"),
