@@ -15,6 +15,9 @@ from docs.generate.result_tables import TABLES, Table
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
+# Characters of a figure with its unit and its error.
+MAX_FIGURE = 14
+
 _MARK = re.compile(r"^<!-- recorded: (\w+) -->$", re.M)
 _INTRODUCTION = """# Recorded output
 
@@ -57,7 +60,9 @@ def _markdown(table: Table) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    # A figure and its unit stay on one line.
+    whole = [cell.replace(" ", "\u00a0") if len(cell) <= MAX_FIGURE else cell for cell in cells[1:]]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in [cells[0], *whole]) + " |"
 
 
 def _printed(document: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ def test_a_record_has_figures_machine_date_and_commit_and_is_shown(tmp_path: Pat
     assert "## startup {#startup}" in output
     assert "latency 3 µs" in output
     page = benchmarks.filled("Before.\n\n<!-- recorded: startup -->\n\nAfter.", tmp_path)
-    assert "| `slotool --help` | 170 ms | 17 × |" in page
+    assert "| `slotool --help` | 170\u00a0ms | 17\u00a0× |" in page
     assert page.startswith("Before.\n\n*Recorded: ")
     assert page.endswith("\n\nAfter.")
     for shown in (output, page):
