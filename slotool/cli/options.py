@@ -19,7 +19,9 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="File or folder to write.
 DataName = Annotated[
     str,
     typer.Option(
-        "--data", help="digits, fashion-mnist, or auto: Fashion-MNIST when $SLOTOOL_DATA_DIR holds it, else digits."
+        "--data",
+        help="digits, fashion-mnist, a file (data.parquet:LABEL, .csv, .npz), or auto: Fashion-MNIST when "
+        "$SLOTOOL_DATA_DIR holds it, else digits.",
     ),
 ]
 

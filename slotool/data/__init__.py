@@ -1,4 +1,5 @@
-"""Data sets: digits (offline default), IDX files (Fashion-MNIST); multi-label: XMC text files, FMA's tables."""
+"""Data sets: digits (offline default), IDX files (Fashion-MNIST), Parquet, CSV and npz files; multi-label: XMC text
+files, FMA's tables."""
 
 from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit
 from slotool.data.registry import DATASETS, default_dataset, load_dataset, load_multilabel

@@ -10,6 +10,7 @@ from slotool.data.dataset import Dataset, MultiLabelDataset
 from slotool.data.digits import load_digits
 from slotool.data.fma import has_fma, load_fma
 from slotool.data.idx import has_fashion_mnist, load_fashion_mnist
+from slotool.data.tabular import SUFFIXES, is_tabular, load_tabular
 from slotool.data.xmc import find_files, load_xmc
 from slotool.errors import DataError
 
@@ -19,7 +20,8 @@ XMC_FOLDER = "xmc"
 
 
 def load_dataset(name: str = "auto", folder: str | Path | None = None) -> Dataset:
-    """The data set called ``name`` (see ``DATASETS``); ``auto`` is ``default_dataset()``.
+    """The data set called ``name`` (see ``DATASETS``), or in the file ``name`` (see ``load_tabular``); ``auto`` is
+    ``default_dataset()``.
 
     ``folder`` is where IDX files lie, by default ``$SLOTOOL_DATA_DIR``. Nothing is downloaded.
     Raises ``DataError`` for an unknown name, or files that are missing, torn or inconsistent.
@@ -29,12 +31,15 @@ def load_dataset(name: str = "auto", folder: str | Path | None = None) -> Datase
     searched = Path(folder) if folder else data_folder()
     if name in DATASETS:
         return DATASETS[name](searched)
+    if is_tabular(name):
+        return load_tabular(name)
     if _multilabel_folder(name, searched):
         raise DataError(
             f"{name} has any number of labels per example; here only sets of one class per example can be used: "
             f"{', '.join(DATASETS)}"
         )
-    raise DataError(f"no data set called {name!r}; there are {', '.join(DATASETS)}")
+    files = ", ".join(SUFFIXES)
+    raise DataError(f"no data set called {name!r}; there are {', '.join(DATASETS)}, or give a file ({files})")
 
 
 def load_multilabel(name: str, folder: str | Path | None = None) -> MultiLabelDataset:

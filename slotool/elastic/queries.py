@@ -105,7 +105,8 @@ def dataset_of(model: ElasticModel, name: str) -> Any:
     Raises ``DataError`` when there is none.
     """
     from slotool.data import DATASETS, load_dataset, load_multilabel
+    from slotool.data.tabular import is_tabular
 
-    if name in (*DATASETS, "auto") or not (model.sparse or len(model.input_shape) == 1):
+    if name in (*DATASETS, "auto") or is_tabular(name) or not (model.sparse or len(model.input_shape) == 1):
         return load_dataset(name)
     return load_multilabel(name)

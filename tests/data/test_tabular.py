@@ -1,0 +1,87 @@
+"""Data sets in a file of the user's: Parquet, CSV and npz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from slotool.data import load_dataset
+from slotool.errors import DataError
+
+ROWS = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [1, 0, 1, 0, 1], "kind": ["x", "y", "x", "z", "y"]})
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_columns_become_features_and_classes(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        ROWS.to_parquet(path)
+    else:
+        ROWS.to_csv(path, index=False)
+    dataset = load_dataset(f"{path}:kind")
+    assert (dataset.input_shape, dataset.classes, dataset.labels) == ((2,), 3, ("x", "y", "z"))
+    parts = [dataset.train, dataset.validation, dataset.test]
+    rows = sorted(
+        (*example.tolist(), dataset.labels[c]) for part in parts for example, c in zip(part.x, part.y, strict=True)
+    )
+    assert rows == sorted((a, float(b), kind) for a, b, kind in ROWS.itertuples(index=False))
+    again = load_dataset(f"{path}:kind")
+    assert np.array_equal(again.test.x, dataset.test.x)
+
+
+def test_a_split_column_says_where_a_row_belongs(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    ROWS.assign(split=["test", "train", "test", "validation", "train"]).rename(columns={"kind": "label"}).to_parquet(
+        path
+    )
+    dataset = load_dataset(str(path))
+    assert dataset.test.x[:, 0].tolist() == [1.0, 3.0]
+    assert dataset.input_shape == (2,)
+
+
+def test_npz_of_images(tmp_path: Path) -> None:
+    path = tmp_path / "images.npz"
+    np.savez(path, x=np.arange(48, dtype=np.uint8).reshape(4, 3, 2, 2), y=np.array([1, 0, 1, 0]))
+    dataset = load_dataset(str(path))
+    assert (dataset.input_shape, dataset.classes) == ((3, 2, 2), 2)
+    assert dataset.train.x.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("rows", "label", "sentence"),
+    [
+        (ROWS, "", "which column holds the classes. Write rows.parquet:COLUMN; there are a, b, kind"),
+        (ROWS, ":colour", "which column holds the classes"),
+        (ROWS.assign(a=[1.0, None, 3.0, 4.0, 5.0]), ":kind", "row 1 has no finite number in column 'a'"),
+        (ROWS.assign(kind=["x", None, "x", "z", "y"]), ":kind", "row 1 has no kind"),
+        (ROWS.assign(more=list("abcde")), ":kind", "column 'more' holds .*features are numbers"),
+        (ROWS[["kind"]], ":kind", "it has no feature beside kind"),
+        (ROWS[:0], ":kind", "it has no rows"),
+        (ROWS.assign(split="tset"), ":kind", "row 0 has split 'tset', expected train, validation, test"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, rows: pd.DataFrame, label: str, sentence: str) -> None:
+    path = tmp_path / "rows.parquet"
+    rows.to_parquet(path)
+    with pytest.raises(DataError, match=sentence):
+        load_dataset(f"{path}{label}")
+
+
+@pytest.mark.parametrize("name", ["torn.parquet", "torn.csv", "torn.npz"])
+def test_torn_files_and_missing_ones(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with pytest.raises(DataError, match="no such file"):
+        load_dataset(str(path))
+    path.write_bytes(b"\x00\xff\x93PAR1 nothing")
+    with pytest.raises(DataError, match=name):
+        load_dataset(str(path))
+
+
+def test_pickled_arrays_are_never_read(tmp_path: Path) -> None:
+    path = tmp_path / "objects.npz"
+    np.savez(path, x=np.array([[{}]], dtype=object), y=np.array([0]))
+    with pytest.raises(DataError, match="cannot be read"):
+        load_dataset(str(path))
