@@ -15,6 +15,9 @@ EXTRA_OF = {
     "ray": "ray",
     "grpc": "grpc",
     "tritonclient": "grpc",
+    "skops": "trees",
+    "xgboost": "trees",
+    "lightgbm": "trees",
     "matplotlib": "report",
     "plotly": "report",
 }

@@ -17,3 +17,10 @@ def printable(text: str, *, lines: bool = False) -> str:
         else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def reason(error: BaseException, *, limit: int = 200) -> str:
+    """The first line of what a library raised, in one line of at most ``limit`` characters; its type where it says
+    nothing."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return printable(" ".join(text.split())[:limit])

@@ -96,4 +96,5 @@ def test_only_the_command_line_knows_typer_and_nobody_pickles() -> None:
         names = {name.split(".")[0] for name in imported(path)}
         assert "typer" not in names or room_of(path) == "cli", path
         assert not names & {"pickle", "joblib", "cloudpickle", "dill", "shelve"}, path
-        assert "torch.load" not in path.read_text(), path
+        # Restricted to tensors, torch's own reader builds no other object.
+        assert not re.search(r"torch\.load\((?!.*weights_only=True)", path.read_text()), path

@@ -1,0 +1,1 @@
+"""Adapters: each makes a ``Model`` of what another library or server has."""

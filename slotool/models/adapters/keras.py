@@ -1,0 +1,65 @@
+"""Keras models: ``.keras`` files, read in Keras' safe mode, and models in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.errors import InputError, RunError
+from slotool.models.model import Model
+from slotool.models.signature import DTYPES, FREE, Signature, TensorSpec
+from slotool.printable import reason
+from slotool.tables import FULL, OperatingPoint
+
+if TYPE_CHECKING:
+    import keras
+
+_DATATYPES = {str(dtype): name for name, dtype in DTYPES.items() if name not in ("BF16", "BYTES")} | {
+    "bfloat16": "BF16",
+    "string": "BYTES",
+}
+
+
+class KerasModel(Model):
+    """A Keras model of any number of inputs and outputs; outputs are called as Keras calls them.
+
+    Raises ``InputError`` when it has not been built, so that its inputs are not known.
+    """
+
+    def __init__(self, model: keras.Model, *, name: str | None = None):
+        self.name = name or model.name
+        self._model = model
+        inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
+        if not inputs or not outputs:
+            raise InputError(f"{self.name}: its inputs are not known; call it on an example before saving it")
+        names = list(getattr(model, "output_names", ())) or [tensor.name for tensor in outputs]
+        self.signature = Signature(
+            tuple(_spec(tensor.name, tensor) for tensor in inputs),
+            tuple(_spec(name, tensor) for name, tensor in zip(names, outputs, strict=True)),
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> KerasModel:
+        """Of a ``.keras`` file. Raises ``InputError``, and ``MissingPackageError`` without Keras or TensorFlow."""
+        from slotool.graphs.capture.loading import load_keras
+
+        return cls(load_keras(str(path)), name=Path(path).stem)
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        self.require(point)
+        try:
+            made = self._model.predict_on_batch([inputs[spec.name] for spec in self.signature.inputs])
+        except Exception as error:
+            raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
+        if isinstance(made, Mapping):
+            made = [made[spec.name] for spec in self.signature.outputs]
+        values = made if isinstance(made, list | tuple) else [made]
+        return {spec.name: np.asarray(value) for spec, value in zip(self.signature.outputs, values, strict=True)}
+
+
+def _spec(name: str, tensor: Any) -> TensorSpec:
+    shape = tuple(FREE if size is None else int(size) for size in tensor.shape)
+    return TensorSpec(name, _DATATYPES.get(str(tensor.dtype), str(tensor.dtype)), shape)

@@ -1,0 +1,118 @@
+"""ONNX files, run by ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool import extras
+from slotool.errors import InputError, RunError
+from slotool.models.inference_messages import of_bfloat16_bits, to_bfloat16_bits
+from slotool.models.model import Model
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.printable import reason
+from slotool.tables import FULL, OperatingPoint
+
+PROVIDERS = ["CPUExecutionProvider"]
+# ONNX Runtime's type names → datatypes.
+_DATATYPES = {
+    "tensor(bool)": "BOOL",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(float16)": "FP16",
+    "tensor(bfloat16)": "BF16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
+}
+_ONNX_BF16 = 16  # onnx.TensorProto.BFLOAT16
+
+
+class OnnxModel(Model):
+    """An ONNX model file; its weights may lie in files beside it.
+
+    ``threads``: of the session; None leaves it to ONNX Runtime. Raises ``InputError`` when the file is missing or
+    ONNX Runtime cannot load it, ``MissingPackageError`` without ONNX Runtime.
+    """
+
+    def __init__(self, path: str | Path, *, threads: int | None = None):
+        extras.require("onnxruntime", needed_by="an ONNX model")
+        import onnxruntime
+
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it reports is raised as well
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
+        except Exception as error:
+            # Its exceptions share no base class of their own.
+            raise InputError(f"{path}: ONNX Runtime cannot load it ({reason(error)})") from error
+        self.name = path.stem
+        self.signature = Signature(
+            tuple(_spec(path, tensor) for tensor in self._session.get_inputs()),
+            tuple(_spec(path, tensor) for tensor in self._session.get_outputs()),
+        )
+        self._outputs = [tensor.name for tensor in self.signature.outputs]
+        self._has_bf16 = any(spec.datatype == "BF16" for spec in (*self.signature.inputs, *self.signature.outputs))
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        self.require(point)
+        try:
+            if self._has_bf16:
+                return self._run_bf16(inputs)
+            # Text goes in as Python strings, and comes out as such.
+            given = {
+                name: np.vectorize(bytes.decode, otypes=[np.object_])(array) if array.dtype.kind == "O" else array
+                for name, array in inputs.items()
+            }
+            made = self._session.run(self._outputs, given)
+        except Exception as error:
+            raise RunError(f"{self.name}: ONNX Runtime failed ({reason(error)})") from error
+        return {spec.name: spec.conform(array) for spec, array in zip(self.signature.outputs, made, strict=True)}
+
+    def _run_bf16(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """NumPy has no bfloat16: such values cross as their 16 bits."""
+        import onnxruntime
+
+        values = {}
+        for spec in self.signature.inputs:
+            if spec.datatype == "BF16":
+                of_bits = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+                values[spec.name] = of_bits(to_bfloat16_bits(inputs[spec.name]), _ONNX_BF16)
+            else:
+                values[spec.name] = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(inputs[spec.name]))
+        made = self._session.run_with_ort_values(self._outputs, values)
+        return {
+            spec.name: of_bfloat16_bits(_bits(value)) if spec.datatype == "BF16" else value.numpy()
+            for spec, value in zip(self.signature.outputs, made, strict=True)
+        }
+
+
+def _bits(value: Any) -> np.ndarray:
+    """A copy of a bfloat16 value, which ONNX Runtime gives no array of."""
+    shape = value.shape()
+    stored = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return np.array(stored, dtype=np.uint16).reshape(shape)
+
+
+def _spec(path: Path, tensor: Any) -> TensorSpec:
+    if tensor.type not in _DATATYPES:
+        raise InputError(f"{path}: {tensor.name} is a {tensor.type}, which is no tensor of a known datatype")
+    # A free dimension has a name, or none at all.
+    shape = tuple(size if isinstance(size, int) else FREE for size in tensor.shape)
+    return TensorSpec(tensor.name, _DATATYPES[tensor.type], shape)

@@ -1,0 +1,188 @@
+"""A model that another server has, over the Open Inference Protocol: slotool, Triton, KServe, MLServer."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from slotool import extras, strict_json
+from slotool.errors import InputError, RunError, TimedOut
+from slotool.models import inference_messages as messages
+from slotool.models.model import Model
+from slotool.models.signature import Signature
+from slotool.printable import reason
+from slotool.tables import FULL, OperatingPoint
+
+# Answers of a server that may be another one in a moment: too many requests, no worker, no upstream.
+RETRIED_STATUS = {429, 502, 503, 504}
+FIRST_PAUSE_S = 0.02
+BINARY_EXTENSION = "binary_tensor_data"
+
+
+class RemoteUnavailable(RunError):
+    """The endpoint cannot be reached or rejects calls for now."""
+
+
+class RemoteModel(Model):
+    """``timeout_s``: of a call with all its retries. ``cost``: price of a call, in any unit; kept for outcome tables.
+
+    A call that finds no connection, or is rejected for now, is made again after a pause, as often as the time allows.
+    A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
+    unknown there, ``RemoteUnavailable`` when the endpoint cannot be reached, ``TimedOut`` when the time ran out.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
+        if not timeout_s > 0:
+            raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
+        self.url, self.timeout_s, self.cost = url, timeout_s, cost
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        self.require(point)
+        deadline_s, pause_s = time.monotonic() + self.timeout_s, FIRST_PAUSE_S
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimedOut(f"{self.url} did not answer within {self.timeout_s:g} s")
+            try:
+                return self._call(inputs, left_s)
+            except RemoteUnavailable:
+                if time.monotonic() + pause_s >= deadline_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s *= 2
+
+    @abstractmethod
+    def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        """One call. Raises ``RemoteUnavailable`` where another try makes sense."""
+
+
+class HttpModel(RemoteModel):
+    """``http://host:8000/v2/models/NAME`` or ``…/NAME/versions/VERSION``, ``https`` too.
+
+    Tensors are sent in binary form where the server says that it reads it.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
+        super().__init__(url.rstrip("/"), timeout_s=timeout_s, cost=cost)
+        import httpx
+
+        parts = urlsplit(self.url)
+        base, found, path = self.url.partition("/v2/models/")
+        if not parts.hostname or not found or not path:
+            raise InputError(f"{url}: http://host:port/v2/models/NAME is expected")
+        self.name = path.partition("/")[0]
+        # No proxy of the environment: where a call goes is what was written.
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        metadata = self._metadata(self.url)
+        self.signature = Signature.of_document(metadata)
+        self._binary = BINARY_EXTENSION in (self._metadata(f"{base}/v2").get("extensions") or ())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _metadata(self, url: str) -> dict[str, Any]:
+        answer = self._send("GET", url, timeout_s=self.timeout_s)
+        return strict_json.decode_object(answer.content, url)
+
+    def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        body, head = messages.write_request(self.signature, inputs, binary=self._binary)
+        kind = "application/json" if head is None else "application/octet-stream"
+        headers = {"Content-Type": kind} | ({} if head is None else {messages.HEADER_LENGTH: str(head)})
+        answer = self._send("POST", f"{self.url}/infer", timeout_s=timeout_s, content=body, headers=headers)
+        return messages.read_response(
+            self.signature, answer.content, answer.headers.get(messages.HEADER_LENGTH), self.url
+        )
+
+    def _send(self, method: str, url: str, *, timeout_s: float, **request: Any) -> Any:
+        import httpx
+
+        try:
+            answer = self._client.request(method, url, timeout=timeout_s, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise RemoteUnavailable(f"{url}: no connection ({reason(error)})") from error
+        except httpx.TimeoutException as error:
+            raise TimedOut(f"{url} did not answer within {timeout_s:.3g} s") from error
+        except httpx.HTTPError as error:
+            raise RunError(f"{url}: the call failed ({reason(error)})") from error
+        if answer.status_code in RETRIED_STATUS:
+            raise RemoteUnavailable(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
+        if answer.status_code in (400, 404):
+            raise InputError(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
+        if answer.status_code != 200:
+            raise RunError(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
+        return answer
+
+
+class GrpcModel(RemoteModel):
+    """``grpc://host:8001/NAME`` or ``…/NAME/VERSION``. Raises ``MissingPackageError`` without tritonclient."""
+
+    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
+        super().__init__(url, timeout_s=timeout_s, cost=cost)
+        extras.require("grpc", "tritonclient", needed_by="a model behind gRPC")
+        from tritonclient import grpc
+
+        parts = urlsplit(url)
+        self.name, _, self._version = parts.path.strip("/").partition("/")
+        if not parts.hostname or not self.name:
+            raise InputError(f"{url}: grpc://host:port/NAME is expected")
+        self._grpc = grpc
+        self._client = grpc.InferenceServerClient(parts.netloc)
+        metadata = self._guarded(
+            lambda: self._client.get_model_metadata(self.name, self._version, as_json=True, client_timeout=timeout_s),
+            timeout_s,
+        )
+        self.signature = Signature.of_document(_with_shapes(metadata))
+
+    @classmethod
+    def _request_input(cls, grpc: Any, name: str, datatype: str, array: np.ndarray) -> Any:
+        tensor = grpc.InferInput(name, list(array.shape), datatype)
+        tensor.set_data_from_numpy(array)
+        return tensor
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        given = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
+        made = self._guarded(
+            lambda: self._client.infer(self.name, given, self._version, client_timeout=timeout_s), timeout_s
+        )
+        outputs = {spec.name: made.as_numpy(spec.name) for spec in self.signature.outputs}
+        missing = [name for name, array in outputs.items() if array is None]
+        if missing:
+            raise RunError(f"{self.url} answered without output {missing[0]!r}")
+        return outputs
+
+    def _guarded(self, call: Any, timeout_s: float) -> Any:
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            return call()
+        except InferenceServerException as error:
+            status, text = str(error.status()), f"{self.url}: {reason(error)}"
+            if status.endswith(("UNAVAILABLE", "RESOURCE_EXHAUSTED")):
+                raise RemoteUnavailable(text) from error
+            if status.endswith("DEADLINE_EXCEEDED"):
+                raise TimedOut(f"{self.url} did not answer within {timeout_s:.3g} s") from error
+            kind = InputError if status.endswith(("INVALID_ARGUMENT", "NOT_FOUND")) else RunError
+            raise kind(text) from error
+
+
+def _with_shapes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Protobuf's JSON leaves an empty shape out."""
+    return {side: [{"shape": [], **tensor} for tensor in metadata.get(side, ())] for side in ("inputs", "outputs")}
+
+
+def _sentence(content: bytes) -> str:
+    """What the server says is wrong."""
+    try:
+        said = strict_json.decode(content)
+    except strict_json.JsonError:
+        said = content[:200].decode(errors="replace")
+    text = said.get("error", said) if isinstance(said, dict) else said
+    return reason(RunError(str(text) or "no reason"))

@@ -1,0 +1,165 @@
+"""Programs that ``torch.export.save`` wrote (``.pt2``), and torch modules with a signature."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.errors import InputError, RunError
+from slotool.models.model import Model
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.printable import reason
+from slotool.tables import FULL, OperatingPoint
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.export import ExportedProgram
+
+_DATATYPES = {
+    "bool": "BOOL",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "uint8": "UINT8",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+    "float32": "FP32",
+    "float64": "FP64",
+}
+
+
+class TorchProgramModel(Model):
+    """A ``.pt2`` file. Inputs are called as the exported module's arguments, outputs ``output``, or ``output_0``…
+
+    Such a file is a program and is trusted like one: torch runs the operators that it names. Pickles in it are never
+    read. Raises ``InputError`` when the file cannot be read or holds pickled tensors.
+    """
+
+    def __init__(self, path: str | Path):
+        import torch
+
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file")
+        _require_no_pickle(path)
+        try:
+            program = torch.export.load(path)
+        except Exception as error:
+            raise InputError(f"{path}: torch cannot load it ({reason(error)})") from error
+        self.name = path.stem
+        self.signature = _signature(path, program)
+        # Its guards are code too; ``Signature.conform`` checks what comes in.
+        self._run = _Runner(self.name, self.signature, program.module(check_guards=False))
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        self.require(point)
+        return self._run(inputs)
+
+
+class TorchModuleModel(Model):
+    """An ``nn.Module`` in eval mode, called with the inputs in the signature's order.
+
+    It returns a tensor, a sequence of them in the order of the signature's outputs, or a mapping by name.
+    """
+
+    def __init__(self, module: nn.Module, signature: Signature, *, name: str | None = None):
+        self.name = name or type(module).__name__
+        self.signature = signature
+        self._run = _Runner(self.name, signature, module.eval())
+
+    def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
+        self.require(point)
+        return self._run(inputs)
+
+
+class _Runner:
+    """Calls a module with arrays and returns arrays."""
+
+    def __init__(self, name: str, signature: Signature, module: Callable[..., Any]):
+        import torch
+
+        self._name, self._signature, self._module = name, signature, module
+        self._types = {name: getattr(torch, torch_name) for torch_name, name in _DATATYPES.items()}
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import torch
+
+        try:
+            given = [
+                torch.from_numpy(np.ascontiguousarray(inputs[spec.name])).to(self._types[spec.datatype])
+                for spec in self._signature.inputs
+            ]
+            with torch.inference_mode():
+                made = self._module(*given)
+            if isinstance(made, torch.Tensor):
+                made = [made]
+            values = [made[spec.name] for spec in self._signature.outputs] if isinstance(made, Mapping) else list(made)
+            return {
+                spec.name: (value.float() if spec.datatype == "BF16" else value).cpu().numpy()
+                for spec, value in zip(self._signature.outputs, values, strict=True)
+            }
+        except Exception as error:
+            raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
+
+
+def _signature(path: Path, program: ExportedProgram) -> Signature:
+    nodes = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    signature = program.graph_signature
+    outputs = list(signature.user_outputs)
+    names = ["output"] if len(outputs) == 1 else [f"output_{at}" for at in range(len(outputs))]
+    return Signature(
+        tuple(_spec(path, str(name), nodes.get(str(name))) for name in signature.user_inputs),
+        tuple(_spec(path, name, nodes.get(str(node))) for name, node in zip(names, outputs, strict=True)),
+    )
+
+
+def _spec(path: Path, name: str, value: Any) -> TensorSpec:
+    import torch
+
+    datatype = _DATATYPES.get(str(value.dtype).removeprefix("torch.")) if isinstance(value, torch.Tensor) else None
+    if datatype is None:
+        raise InputError(f"{path}: {name} is no tensor of a known datatype")
+    return TensorSpec(name, datatype, tuple(size if isinstance(size, int) else FREE for size in value.shape))
+
+
+def _require_no_pickle(path: Path) -> None:
+    """Raises ``InputError`` when torch would unpickle a part of the file without restriction. It is read by torch's own
+    reader, so that both see the same archive."""
+    import torch
+
+    try:
+        reader = torch._C.PyTorchFileReader(str(path))
+        records = {name: reader.get_record(name) for name in reader.get_all_records()}
+    except RuntimeError as error:
+        raise InputError(f"{path}: not a program that torch.export.save wrote, or a torn one") from error
+    for name, content in records.items():
+        if name.endswith(".json"):
+            for key, value in _pairs(strict_json.decode_object(content, f"{path}: {name}")):
+                if key == "use_pickle" and value is not False:
+                    raise InputError(f"{path}: it holds pickled tensors, which are never read; export plain tensors")
+                if key == "path_name" and not str(value).startswith(("weight_", "tensor_")):
+                    raise InputError(f"{path}: {str(value)[:60]!r} is a pickled object, which is never read")
+        elif name.startswith("data/sample_inputs/"):
+            try:
+                torch.load(io.BytesIO(content), weights_only=True)
+            except Exception as error:
+                raise InputError(
+                    f"{path}: its sample inputs hold more than tensors, and are never unpickled"
+                ) from error
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and value at any depth."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key, inner
+            yield from _pairs(inner)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for inner in value:
+            yield from _pairs(inner)

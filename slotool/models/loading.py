@@ -1,0 +1,89 @@
+"""From where a model is, to the adapter that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from slotool.errors import InputError
+from slotool.models.model import Model
+
+
+def load(location: str | Path, *, threads: int | None = None) -> Model:
+    """The model at ``location``: a file, or the URL of a model behind another server.
+
+    ``.onnx`` · ``.pt2`` (torch.export) · ``.keras`` · ``.skops`` (scikit-learn) · ``.ubj`` or ``.json`` (XGBoost) ·
+    ``.txt`` (LightGBM) · ``http://host:8000/v2/models/NAME`` · ``grpc://host:8001/NAME``. ``threads``: of a library
+    that takes a number of threads for one model. Raises ``InputError`` when no adapter reads it, and what the adapter
+    raises; a package that is missing is named with the command that installs it.
+    """
+    text = str(location)
+    scheme = urlsplit(text).scheme
+    kind = scheme if scheme in _BY_SCHEME else Path(text).suffix.lower()
+    adapter = (_BY_SCHEME | _BY_SUFFIX).get(kind)
+    if adapter is None:
+        known = ", ".join([*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME)])
+        raise InputError(f"{text}: no adapter reads it; there are adapters for {known}")
+    return adapter(text, threads)
+
+
+def _onnx(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.onnx import OnnxModel
+
+    return OnnxModel(path, threads=threads)
+
+
+def _torch_program(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.torch_program import TorchProgramModel
+
+    return TorchProgramModel(path)
+
+
+def _keras(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.keras import KerasModel
+
+    return KerasModel.load(path)
+
+
+def _sklearn(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.sklearn import SklearnModel
+
+    return SklearnModel.load(path)
+
+
+def _xgboost(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.boosting import XGBoostModel
+
+    return XGBoostModel(path, threads=threads)
+
+
+def _lightgbm(path: str, threads: int | None) -> Model:
+    from slotool.models.adapters.boosting import LightGBMModel
+
+    return LightGBMModel(path, threads=threads)
+
+
+def _http(url: str, threads: int | None) -> Model:
+    from slotool.models.adapters.remote import HttpModel
+
+    return HttpModel(url)
+
+
+def _grpc(url: str, threads: int | None) -> Model:
+    from slotool.models.adapters.remote import GrpcModel
+
+    return GrpcModel(url)
+
+
+_Adapter = Callable[[str, int | None], Model]
+_BY_SUFFIX: dict[str, _Adapter] = {
+    ".onnx": _onnx,
+    ".pt2": _torch_program,
+    ".keras": _keras,
+    ".skops": _sklearn,
+    ".ubj": _xgboost,
+    ".json": _xgboost,
+    ".txt": _lightgbm,
+}
+_BY_SCHEME: dict[str, _Adapter] = {"http": _http, "https": _http, "grpc": _grpc}

@@ -1,0 +1,228 @@
+"""What a model takes and gives: named tensors with a datatype and a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError
+
+# Of a dimension whose size the caller chooses.
+FREE = -1
+# Datatypes of the Open Inference Protocol → what their values are in NumPy. BF16 has no NumPy type: its values are
+# held as float32, which represents all of them. BYTES are ``bytes`` objects.
+DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "FP16": np.dtype(np.float16),
+    "BF16": np.dtype(np.float32),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BYTES": np.dtype(np.object_),
+}
+_DATATYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+
+
+def datatype_of(array: np.ndarray) -> str:
+    """The datatype of an array. Raises ``InputError`` for one that the protocol has no name for."""
+    if array.dtype.kind in "SU":
+        return "BYTES"
+    if array.dtype not in _DATATYPES:
+        raise InputError(f"values of type {array.dtype} have no datatype; there are {', '.join(DTYPES)}")
+    return _DATATYPES[array.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One named tensor. ``shape``: sizes of its dimensions, ``FREE`` (−1) where any size is taken.
+
+    Raises ``InputError`` for an unknown datatype, an empty name or a negative size.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InputError("a tensor without a name")
+        if self.datatype not in DTYPES:
+            raise InputError(f"tensor {self.name}: no datatype {self.datatype!r}; there are {', '.join(DTYPES)}")
+        if any(size < FREE for size in self.shape):
+            raise InputError(f"tensor {self.name}: {list(self.shape)} is no shape")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy's type of its values."""
+        return DTYPES[self.datatype]
+
+    def __str__(self) -> str:
+        return f"{self.datatype}{list(self.shape)}"
+
+    @classmethod
+    def parse(cls, text: str) -> TensorSpec:
+        """The tensor written as ``name=FP32[-1,3,224,224]``. Raises ``InputError``."""
+        name, equals, rest = text.partition("=")
+        datatype, bracket, sizes = rest.partition("[")
+        if not equals or not bracket or not sizes.endswith("]"):
+            raise InputError(f"{text!r} is not name=DATATYPE[sizes], such as image=FP32[-1,3,224,224]")
+        try:
+            shape = tuple(int(size) for size in sizes[:-1].split(",") if size.strip())
+        except ValueError:
+            raise InputError(f"tensor {name}: [{sizes} is not a shape of whole numbers, -1 where free") from None
+        return cls(name.strip(), datatype.strip().upper(), shape)
+
+    def conform(self, value: Any) -> np.ndarray:
+        """``value`` as an array of this tensor: cast where no value can be lost, its shape checked.
+
+        Raises ``InputError`` naming the tensor, what came and what was expected.
+        """
+        array = np.asarray(value)
+        if self.datatype == "BYTES":
+            array = _as_bytes(self.name, array)
+        elif array.dtype != self.dtype:
+            array = self._cast(array)
+        if len(array.shape) != len(self.shape) or any(
+            size not in (FREE, got) for size, got in zip(self.shape, array.shape, strict=True)
+        ):
+            raise InputError(f"tensor {self.name}: shape {list(array.shape)}, expected {list(self.shape)}")
+        return array
+
+    def _cast(self, array: np.ndarray) -> np.ndarray:
+        if np.can_cast(array.dtype, self.dtype, "same_kind") and array.dtype.kind == self.dtype.kind:
+            cast = array.astype(self.dtype)
+            if array.dtype.kind == "f" or np.array_equal(cast, array):
+                return cast
+        elif array.dtype.kind in "iu" and self.dtype.kind in "iuf" and np.array_equal(array.astype(self.dtype), array):
+            return array.astype(self.dtype)
+        raise InputError(f"tensor {self.name}: values of type {array.dtype}, expected {self.datatype}")
+
+
+def _as_bytes(name: str, array: np.ndarray) -> np.ndarray:
+    taken = np.empty(array.shape, dtype=np.object_)
+    for at, value in np.ndenumerate(array):
+        content = value.encode() if isinstance(value, str) else value
+        if not isinstance(content, bytes):
+            raise InputError(f"tensor {name}: a value of type {type(value).__name__}, expected BYTES (text or bytes)")
+        taken[at] = content
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a model, in order; names are unique on each side.
+
+    A signature is ``batched`` when the first dimension of every tensor is free: it then counts examples, and several
+    requests may be computed in one call. Raises ``InputError`` for no inputs, no outputs or a name given twice.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        for side, tensors in (("input", self.inputs), ("output", self.outputs)):
+            names = [tensor.name for tensor in tensors]
+            if not names:
+                raise InputError(f"a signature without an {side}")
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InputError(f"two {side} tensors are called {twice!r}")
+
+    @property
+    def batched(self) -> bool:
+        return all(tensor.shape[:1] == (FREE,) for tensor in (*self.inputs, *self.outputs))
+
+    def input(self, name: str) -> TensorSpec:
+        """The input called ``name``. Raises ``InputError`` naming those there are."""
+        return _named(self.inputs, name, "input")
+
+    def output(self, name: str) -> TensorSpec:
+        """The output called ``name``. Raises ``InputError`` naming those there are."""
+        return _named(self.outputs, name, "output")
+
+    def conform(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """``inputs`` as arrays that a model of this signature takes, in its order.
+
+        Raises ``InputError`` for a tensor that is missing, unknown, of another datatype or shape, and for batches that
+        differ between tensors.
+        """
+        for name in inputs:
+            self.input(name)
+        for spec in self.inputs:
+            if spec.name not in inputs:
+                raise InputError(f"input {spec.name!r} ({spec}) is missing")
+        arrays = {spec.name: spec.conform(inputs[spec.name]) for spec in self.inputs}
+        if self.batched and len({len(array) for array in arrays.values()}) > 1:
+            sizes = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
+            raise InputError(f"inputs have different numbers of examples: {sizes}")
+        return arrays
+
+    def difference(self, other: Signature) -> str | None:
+        """What keeps ``other`` from being another version of a service of this signature, or None.
+
+        Versions take the same inputs and give the same outputs, by name and datatype. Shapes may differ only where one
+        of them is free.
+        """
+        for side, mine, theirs in (("input", self.inputs, other.inputs), ("output", self.outputs, other.outputs)):
+            known = {tensor.name: tensor for tensor in theirs}
+            for tensor in mine:
+                if tensor.name not in known:
+                    return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
+                found = known.pop(tensor.name)
+                if found.datatype != tensor.datatype or not _compatible(tensor.shape, found.shape):
+                    return f"{side} {tensor.name!r} is {found}, expected {tensor}"
+            if known:
+                name, tensor = next(iter(known.items()))
+                return f"{side} {name!r} ({tensor}) is one too many; expected {', '.join(t.name for t in mine)}"
+        return None
+
+    def document(self) -> dict[str, list[dict[str, Any]]]:
+        """As JSON: what the Open Inference Protocol's model metadata says of tensors."""
+        sides = (("inputs", self.inputs), ("outputs", self.outputs))
+        return {side: [_tensor_document(tensor) for tensor in tensors] for side, tensors in sides}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Signature:
+        """Read ``document()`` back, or the metadata of a server. Raises ``InputError`` when it is neither."""
+        return cls(*(_tensors(document.get(side), side) for side in ("inputs", "outputs")))
+
+
+def _tensor_document(tensor: TensorSpec) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+
+
+def _tensors(entries: Any, side: str) -> tuple[TensorSpec, ...]:
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise InputError(f"{side}: a list of tensors is expected")
+    tensors = []
+    for entry in entries:
+        known = isinstance(entry, Mapping) and isinstance(entry.get("shape"), Sequence)
+        if not known or not all(isinstance(entry.get(key), str) for key in ("name", "datatype")):
+            raise InputError(f"{side}: {str(entry)[:80]} is not a tensor with name, datatype and shape")
+        try:
+            shape = tuple(int(size) for size in entry["shape"])
+        except (TypeError, ValueError):
+            raise InputError(f"{side}: {str(entry['shape'])[:80]} of {entry['name']} is not a shape") from None
+        tensors.append(TensorSpec(entry["name"], entry["datatype"], shape))
+    return tuple(tensors)
+
+
+def _named(tensors: Sequence[TensorSpec], name: str, side: str) -> TensorSpec:
+    for tensor in tensors:
+        if tensor.name == name:
+            return tensor
+    raise InputError(f"no {side} is called {name!r}; there are {', '.join(tensor.name for tensor in tensors)}")
+
+
+def _compatible(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
+    return len(mine) == len(theirs) and all(FREE in (a, b) or a == b for a, b in zip(mine, theirs, strict=True))

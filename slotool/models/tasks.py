@@ -1,0 +1,226 @@
+"""What a model's outputs mean: the answer, how wrong it is and how confident the model is in it.
+
+Tolerance tiers, switching plans and feedback need an error per example and, to route on, a confidence. A task gives
+both for any model that has its outputs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.special import log_softmax
+
+from slotool.errors import InputError
+from slotool.models.signature import Signature
+
+
+class Task(ABC):
+    """``output``: the output tensor that holds the answer; ``confidence_output``: one that holds a confidence.
+
+    Without ``confidence_output`` the task takes the confidence from the answer, where it can.
+    """
+
+    name: str
+
+    def __init__(self, output: str, *, confidence_output: str | None = None):
+        self.output, self.confidence_output = output, confidence_output
+
+    @abstractmethod
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The answer to each example: an array [n, ...]."""
+
+    @abstractmethod
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        """The error of each answer, from 0 up: float64 [n]. ``truth``: what was right, [n, ...].
+
+        Raises ``InputError`` when ``truth`` does not fit the outputs.
+        """
+
+    def confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        """The confidence in each answer, greater where the answer is likelier right: float64 [n]; None without one."""
+        if self.confidence_output is None:
+            return self._own_confidences(outputs)
+        confidence = outputs[self.confidence_output].astype(np.float64)
+        return confidence.reshape(len(confidence), -1)[:, 0]
+
+    def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        return None
+
+    def require(self, signature: Signature) -> None:
+        """Raises ``InputError`` when a model of ``signature`` has not the outputs of this task."""
+        signature.output(self.output)
+        if self.confidence_output is not None:
+            signature.output(self.confidence_output)
+        if not signature.batched:
+            raise InputError("the first dimension of every tensor must be free: it counts examples")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: what ``task_of_document`` makes it from."""
+        return {"task": self.name, "output": self.output, "confidence_output": self.confidence_output}
+
+
+class Classification(Task):
+    """One class of several.
+
+    ``scores``: whether ``output`` [n, classes] holds ``logits`` or ``probabilities``, or ``labels``, when it is [n] and
+    holds class numbers.
+
+    The error is 0 or 1. The confidence is the largest probability; class numbers have none.
+    """
+
+    name = "classification"
+
+    def __init__(self, output: str, *, scores: str = "logits", confidence_output: str | None = None):
+        if scores not in ("logits", "probabilities", "labels"):
+            raise InputError(f"scores {scores!r}: logits, probabilities or labels are expected")
+        super().__init__(output, confidence_output=confidence_output)
+        self.scores = scores
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        scores = outputs[self.output]
+        answers: np.ndarray = scores if self.scores == "labels" else scores.argmax(axis=1)
+        return answers
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        answers = self.answers(outputs)
+        if truth.shape != answers.shape:
+            raise InputError(f"classes of shape {list(truth.shape)} for answers of shape {list(answers.shape)}")
+        errors: np.ndarray = (answers != truth).astype(np.float64)
+        return errors
+
+    def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        if self.scores == "labels":
+            return None
+        scores = outputs[self.output].astype(np.float64)
+        probabilities = scores if self.scores == "probabilities" else np.exp(log_softmax(scores, axis=1))
+        best: np.ndarray = probabilities.max(axis=1)
+        return best
+
+    def document(self) -> dict[str, Any]:
+        return {**super().document(), "scores": self.scores}
+
+
+class MultiLabel(Task):
+    """Any number of labels: those whose score in ``output`` [n, labels] is above ``threshold``.
+
+    The error is 1 minus the example's F1 score. The confidence is the mean distance of its scores from the threshold.
+    """
+
+    name = "multi-label"
+
+    def __init__(self, output: str, *, threshold: float = 0.5, confidence_output: str | None = None):
+        super().__init__(output, confidence_output=confidence_output)
+        self.threshold = threshold
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        above: np.ndarray = outputs[self.output] > self.threshold
+        return above
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        answers = self.answers(outputs)
+        if truth.shape != answers.shape:
+            raise InputError(f"labels of shape {list(truth.shape)} for answers of shape {list(answers.shape)}")
+        right = truth.astype(bool)
+        both, either = (answers & right).sum(axis=1), answers.sum(axis=1) + right.sum(axis=1)
+        f1: np.ndarray = np.where(either == 0, 1.0, 2.0 * both / np.maximum(either, 1))
+        return 1.0 - f1
+
+    def _own_confidences(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+        distance: np.ndarray = np.abs(outputs[self.output].astype(np.float64) - self.threshold).mean(axis=1)
+        return distance
+
+    def document(self) -> dict[str, Any]:
+        return {**super().document(), "threshold": self.threshold}
+
+
+class Regression(Task):
+    """Numbers. ``loss``: absolute or squared; the error is its mean over an answer's numbers.
+
+    A regression model has no confidence of its own: name an output that holds one.
+    """
+
+    name = "regression"
+
+    def __init__(self, output: str, *, loss: str = "absolute", confidence_output: str | None = None):
+        if loss not in ("absolute", "squared"):
+            raise InputError(f"loss {loss!r}: absolute or squared is expected")
+        super().__init__(output, confidence_output=confidence_output)
+        self.loss = loss
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        return outputs[self.output]
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        answers = self.answers(outputs).astype(np.float64)
+        if truth.size != answers.size or len(truth) != len(answers):
+            raise InputError(f"values of shape {list(truth.shape)} for answers of shape {list(answers.shape)}")
+        apart = np.abs(answers.reshape(len(answers), -1) - truth.reshape(len(answers), -1))
+        errors: np.ndarray = (apart if self.loss == "absolute" else apart**2).mean(axis=1)
+        return errors
+
+    def document(self) -> dict[str, Any]:
+        return {**super().document(), "loss": self.loss}
+
+
+class Text(Task):
+    """Text, such as a transcript: ``output`` [n] or [n, 1] of BYTES. The error is the word error rate.
+
+    The rate is the least number of words to insert, delete and substitute, per word of what was right; it may pass 1.
+    """
+
+    name = "text"
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        return outputs[self.output].reshape(-1)
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        answers, right = self.answers(outputs), truth.reshape(-1)
+        if len(answers) != len(right):
+            raise InputError(f"{len(right)} texts for {len(answers)} answers")
+        return np.array([word_error_rate(_words(b), _words(a)) for a, b in zip(answers, right, strict=True)])
+
+
+def word_error_rate(reference: list[str], hypothesis: list[str]) -> float:
+    """Edit distance in words over the number of words of ``reference`` (at least 1)."""
+    row = list(range(len(hypothesis) + 1))
+    for i, word in enumerate(reference, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(hypothesis, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
+    return row[-1] / max(len(reference), 1)
+
+
+def _words(text: Any) -> list[str]:
+    return (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).split()
+
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, MultiLabel, Regression, Text)}
+
+
+def task_of_document(document: Mapping[str, Any]) -> Task:
+    """The task that ``document()`` described. Raises ``InputError`` for an unknown task or option."""
+    options = dict(document)
+    name = options.pop("task", None)
+    if name not in TASKS:
+        raise InputError(f"no task is called {name!r}; there are {', '.join(TASKS)}")
+    try:
+        return TASKS[name](**options)
+    except TypeError:
+        raise InputError(f"task {name}: unknown or missing option among {', '.join(options)}") from None
+
+
+def infer_task(signature: Signature) -> Classification:
+    """The task of a model whose only floating-point output [n, classes] holds scores. Raises ``InputError`` if unclear.
+
+    An output whose name has ``prob`` in it holds probabilities, any other logits.
+    """
+    scores = [tensor for tensor in signature.outputs if tensor.datatype.startswith(("FP", "BF"))]
+    found = [tensor for tensor in scores if len(tensor.shape) == 2]
+    if len(found) != 1:
+        listed = ", ".join(f"{tensor.name} {tensor}" for tensor in signature.outputs)
+        raise InputError(f"which output holds the scores? Name it with --output; there are {listed}")
+    kind = "probabilities" if "prob" in found[0].name.lower() else "logits"
+    return Classification(found[0].name, scores=kind)

@@ -1,0 +1,145 @@
+"""A model behind another server is a model like any other, and its failures have one sentence each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import orjson
+import pytest
+from live_server import LiveServer, ThreeLinear, live_server, served
+
+from slotool.errors import InputError, RunError, TimedOut
+from slotool.models import Signature, TensorSpec
+from slotool.models.adapters.remote import GrpcModel, HttpModel, RemoteUnavailable
+from slotool.models.loading import load
+
+X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
+MODEL = ThreeLinear()
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveServer]:
+    with live_server([served(MODEL)]) as live:
+        yield live
+
+
+def test_over_http_and_grpc_it_answers_as_the_server_has_it(live: LiveServer) -> None:
+    expected = MODEL.forward(X, MODEL.full)
+    for url in (f"{live.url}/v2/models/three", f"grpc://{live.grpc_address}/three"):
+        with load(url) as model:
+            assert model.name == "three"
+            assert model.signature.input("input") == TensorSpec("input", "FP32", (-1, 1, 2, 3))
+            made = model(X)
+        np.testing.assert_allclose(made["logits"], expected, rtol=1e-6)
+        assert made["label"].tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:
+    with pytest.raises(InputError, match="answered 404: no model is called 'four'"):
+        HttpModel(f"{live.url}/v2/models/four")
+    with pytest.raises(InputError, match="no model is called 'four'"):
+        GrpcModel(f"grpc://{live.grpc_address}/four")
+    with pytest.raises(InputError, match="http://host:port/v2/models/NAME is expected"):
+        HttpModel(live.url)
+    with pytest.raises(RemoteUnavailable, match="no connection"):
+        HttpModel("http://127.0.0.1:9/v2/models/three")
+    with pytest.raises(InputError, match="leaves no time"):
+        HttpModel(live.url, timeout_s=0)
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers inference requests by ``answers``, one after the other: status and body, after ``delay_s``."""
+
+    signature = Signature((TensorSpec("x", "FP32", (-1,)),), (TensorSpec("y", "FP32", (-1,)),))
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[tuple[int, bytes]] = []
+        self.delay_s, self.calls = 0.0, 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v2/models/m"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_GET(self) -> None:
+        self._send(200, orjson.dumps(Endpoint.signature.document()))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.calls += 1
+        time.sleep(self.server.delay_s)
+        self._send(*self.server.answers.pop(0))
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+RIGHT = orjson.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [2.5]}]})
+
+
+def test_a_call_that_is_rejected_for_now_is_made_again(endpoint: Endpoint) -> None:
+    endpoint.answers = [(503, b'{"error": "overloaded"}'), (429, b"later"), (200, RIGHT)]
+    assert HttpModel(endpoint.url, timeout_s=30)([1.0])["y"].tolist() == [2.5]
+    assert endpoint.calls == 3
+
+
+def test_a_call_that_was_computed_is_not_made_again(endpoint: Endpoint) -> None:
+    endpoint.answers = [(500, b'{"error": "broken"}'), (200, RIGHT)]
+    with pytest.raises(RunError, match="answered 500: broken"):
+        HttpModel(endpoint.url)([1.0])
+    assert endpoint.calls == 1
+
+
+def test_the_time_of_a_call_ends(endpoint: Endpoint) -> None:
+    endpoint.answers, endpoint.delay_s = [(200, RIGHT)], 5.0
+    model = HttpModel(endpoint.url, timeout_s=0.3)
+    started_s = time.monotonic()
+    with pytest.raises(TimedOut, match="did not answer within"):
+        model([1.0])
+    assert time.monotonic() - started_s < 4.0
+    endpoint.answers.append((200, RIGHT))
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"[]", "a JSON object is expected"),
+        (b"{}", "answered without a list of outputs"),
+        (b'{"outputs": []}', "answered without output 'y'"),
+        (RIGHT.replace(b"FP32", b"INT64"), "output y is INT64"),
+        (RIGHT.replace(b"[1]", b"[3]"), r"does not hold a FP32 of shape \[3\]"),
+        (RIGHT.replace(b"[1]", b"[-1]"), "does not hold a FP32"),
+        (RIGHT.replace(b"[2.5]", b'["a"]'), "does not hold a FP32"),
+        (RIGHT.replace(b"[1]", b"[1e300]"), "does not hold a FP32"),
+        (RIGHT.replace(b"[1]", b"[9999999999999]"), "does not hold a FP32"),
+    ],
+)
+def test_an_answer_of_another_form(endpoint: Endpoint, body: bytes, sentence: str) -> None:
+    endpoint.answers = [(200, body)]
+    with pytest.raises((RunError, InputError), match=sentence):
+        HttpModel(endpoint.url)([1.0])
