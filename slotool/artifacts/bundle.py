@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ class ArtifactWriter:
 
     def write_table(self, name: str, table: SavableTable) -> None:
         table.save(self._new(name))
+
+    def copy_file(self, name: str, source: Path) -> None:
+        shutil.copyfile(source, self._new(name))
 
     def _new(self, name: str) -> Path:
         if Path(name).name != name or name == MANIFEST or name in self.files:

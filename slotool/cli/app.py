@@ -24,6 +24,7 @@ from slotool.cli import (
     evaluate_drift,
     evaluate_predictor,
     evaluate_rules,
+    family,
     gen_rules,
     gen_switching_plan,
     generate,
@@ -69,7 +70,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         evaluate_colocated,
         predict_points,
     ),
-    "Rules and plans": (gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
+    "Rules and plans": (family, gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
     "Serve": (simulate, serve, loadtest, report),
 }
 

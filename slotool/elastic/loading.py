@@ -39,10 +39,17 @@ def _supernet(artifact: Artifact) -> ElasticModel:
     return Supernet.load(artifact)
 
 
+def _model_family(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.model_family import ModelFamily
+
+    return ModelFamily.load(artifact)
+
+
 # A single network is a family of one: the same artifact form, the same class.
 _LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
     "network": _family,
     "family": _family,
     "slo-nn": _slo_nn,
     "supernet": _supernet,
+    "model-family": _model_family,
 }

@@ -1,0 +1,115 @@
+"""``slotool family``: models of three libraries on a user's own table become tiers that are served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Slotool
+from sklearn.datasets import load_wine
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from slotool.elastic import load_model
+from slotool.errors import ArtifactError, InputError
+from slotool.tables import OperatingPoint, OutcomeTable
+
+io = pytest.importorskip("skops.io")
+X, Y = load_wine(return_X_y=True, as_frame=True)
+TRAIN = np.arange(len(X)) % 3 == 0
+SMALL = make_pipeline(StandardScaler(), LogisticRegression(C=0.01)).fit(X[TRAIN].to_numpy()[:, :13], Y[TRAIN])
+LARGE = HistGradientBoostingClassifier(max_iter=5, random_state=0).fit(X[TRAIN].to_numpy(), Y[TRAIN])
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    X[~TRAIN].assign(cultivar=Y[~TRAIN]).to_parquet("wine.parquet")
+    io.dump(SMALL, "small.skops")
+    io.dump(LARGE, "large.skops")
+    return tmp_path
+
+
+def made(slotool: Slotool, *options: str) -> dict[str, object]:
+    command = "family small=small.skops large=large.skops --data wine.parquet:cultivar -o wine --repeats 1 --json"
+    finished = slotool(*command.split(), *options)
+    assert finished.exit_code == 0, finished.stderr
+    return finished.document
+
+
+def test_the_family_answers_as_its_models(files: Path, slotool: Slotool) -> None:
+    document = made(slotool, "--outcomes", "outcomes.parquet")
+    assert (document["examples"], document["classes"]) == (int((~TRAIN).sum()), ["0", "1", "2"])
+    outcomes = OutcomeTable.load(files / "outcomes.parquet")
+    model, x = load_model(str(files / "wine")), X[~TRAIN].to_numpy(dtype=np.float32)
+    for name, estimator in (("small", SMALL), ("large", LARGE)):
+        logits = model.forward(x, OperatingPoint.of(version=name))
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(probabilities, estimator.predict_proba(x.astype(np.float64)), atol=1e-6)
+        wrong = estimator.predict(x.astype(np.float64)) != Y[~TRAIN]
+        column = outcomes.matrix("error")[:, outcomes.versions.index(name)]
+        assert column.mean() == wrong.mean()
+
+
+def test_tiers_and_requests_over_the_family(files: Path, slotool: Slotool) -> None:
+    made(slotool, "--outcomes", "outcomes.parquet")
+    rules = slotool("gen-rules", "outcomes.parquet", "-o", "rules.json", "--tolerances", "0,0.5", "--json")
+    assert rules.exit_code == 0, rules.stderr
+    evaluated = slotool("evaluate", "wine", "-o", "again.parquet", "--repeats", "1", "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert {point["version"] for point in evaluated.document["points"]} == {"small", "large"}
+
+
+def test_a_file_that_changed_and_a_copy_that_did_not(files: Path, slotool: Slotool) -> None:
+    made(slotool)
+    made(slotool, "--copy", "--force")
+    (files / "small.skops").write_bytes(b"changed")
+    assert load_model(str(files / "wine")).classes == 3
+    io.dump(SMALL, "small.skops")
+    made(slotool, "--force")
+    (files / "small.skops").write_bytes(b"changed")
+    with pytest.raises(ArtifactError, match=r"small\.skops has changed since the family was made"):
+        load_model(str(files / "wine"))
+
+
+def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
+    narrow = HistGradientBoostingClassifier(max_iter=1).fit(X[TRAIN].to_numpy()[:, :4], Y[TRAIN])
+    two = HistGradientBoostingClassifier(max_iter=1).fit(X[TRAIN].to_numpy(), Y[TRAIN] == 1)
+    io.dump(narrow, "narrow.skops")
+    io.dump(two, "two.skops")
+    pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_csv("other.csv", index=False)
+    cases = {
+        "family small=small.skops narrow=narrow.skops --data wine.parquet:cultivar -o f": (
+            "version narrow is none of the same service as small: its input 'features' is FP64[-1, 4], "
+            "expected FP64[-1, 13]"
+        ),
+        "family small=small.skops two=two.skops --data wine.parquet:cultivar -o f": "FP64[-1, 2], expected FP64[-1, 3]",
+        "family small=small.skops --data other.csv -o f": "the data set has examples of [1]",
+        "family two=two.skops --data wine.parquet:cultivar -o f": "probabilities has 2 classes, the data set has 3",
+        "family small --data wine.parquet:cultivar -o f": "'small' is not NAME=MODEL, such as small=small.onnx",
+        "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
+        "family a=none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
+        "family a=http://127.0.0.1:9/v2/models/m --data wine.parquet:cultivar -o f": "no connection",
+        "family a=small.skops --output scores --data wine.parquet:cultivar -o f": "no output is called 'scores'",
+        "family a=small.skops --split some --data wine.parquet:cultivar -o f": "'some' is none of all, train",
+    }
+    for command, sentence in cases.items():
+        finished = slotool(*command.split())
+        said = " ".join(finished.stderr.replace("│", " ").split())
+        assert sentence in said, (command, finished.stderr)
+        assert finished.exit_code in (2, 3)
+        assert not (files / "f").exists()
+
+
+def test_an_artifact_that_was_altered(files: Path, slotool: Slotool) -> None:
+    made(slotool)
+    manifest = json.loads((files / "wine" / "manifest.json").read_text())
+    assert manifest["kind"] == "model-family"
+    (files / "wine" / "versions.json").write_text("{}")
+    with pytest.raises(InputError, match=r"versions\.json is not what was written"):
+        load_model(str(files / "wine"))
