@@ -390,6 +390,24 @@ learnt[].mean_pause_s number?   mean pause, seconds
 left_out        list            mean relative error of points predicted from the others
 table           text            latency table written
 """,
+    "family": """
+artifact        text            family written
+outcomes        text?           outcome table written
+examples        integer         examples that every version answered
+input_shape     list            shape of one example
+classes         list            names of the classes
+task.task       text            classification
+task.output     text            output tensor with the scores
+task.confidence_output text?    output tensor with a confidence
+task.scores     text            logits or probabilities
+versions[].version text         version, fastest first; the most accurate last
+versions[].accuracy number      share of right answers
+versions[].standard_error number of the accuracy
+versions[].confidence number    mean confidence
+versions[].median_latency_s number seconds per example
+versions[].mean_latency_s number seconds per example
+versions[].dominated flag       another version is no slower and more accurate
+""",
     "gen-rules": """
 out             text            rules written
 rules           object          the rules, as in the file

@@ -58,7 +58,7 @@ def changed(side: int, **change: object) -> Signature:
     """``TEXT`` with the first tensor of a side changed."""
     sides = [list(TEXT.inputs), list(TEXT.outputs)]
     first = sides[side][0]
-    sides[side][0] = TensorSpec(**({"name": first.name, "datatype": first.datatype, "shape": first.shape} | change))  # type: ignore[arg-type]
+    sides[side][0] = TensorSpec(**({"name": first.name, "datatype": first.datatype, "shape": first.shape} | change))
     return Signature(tuple(sides[0]), tuple(sides[1]))
 
 
