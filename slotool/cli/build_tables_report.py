@@ -55,8 +55,19 @@ def report(
         "pruned": pruned.document if pruned else None,
         "promise": asdict(promise),
     }
+    warn_of_guessing(output, document, model.classes)
     _warn(output, document, model.activators[model.first].ranker.informed)
     output.result("build-tables", document, *_lines(document, promise.sentences))
+
+
+def warn_of_guessing(output: Output, document: dict[str, Any], classes: int) -> None:
+    """Where the network answers no better than a guess, a smaller k seems as good, or better."""
+    accuracy = document["points"][-1]["accuracy"]
+    if accuracy <= 1 / classes:
+        output.warn(
+            f"with all nodes {accuracy:.1%} of the test examples are answered right, and guessing among {classes} "
+            f"classes gives {1 / classes:.1%}: is this network trained on {document['data']}?"
+        )
 
 
 def _warn(output: Output, document: dict[str, Any], informed: bool) -> None:

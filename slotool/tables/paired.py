@@ -46,6 +46,8 @@ def further_losses(lost: np.ndarray, gained: np.ndarray, confidence: float) -> n
 def examples_needed(lost: int, gained: int, examples: int, loss: float, confidence: float) -> int | None:
     """About how many examples would bound the loss by ``loss`` if outcomes stayed as frequent; None: too many to say.
 
+    More than ``examples`` unless these bound it already: of fewer, a lucky rounding might seem to.
+
     ``lost`` and ``gained`` of ``examples``: as for ``further_losses``; ``loss``: a share of the examples.
     """
 
@@ -56,7 +58,8 @@ def examples_needed(lost: int, gained: int, examples: int, loss: float, confiden
     if (lost - gained) / examples >= loss:
         return None
     most = MAX_FURTHER_FACTOR * examples
-    n = next((n for n in (examples * 2.0**power for power in range(-8, 13)) if n >= 1 and enough(math.ceil(n))), None)
+    powers = range(-8 if enough(examples) else 0, 13)
+    n = next((n for n in (examples * 2.0**power for power in powers) if n >= 1 and enough(math.ceil(n))), None)
     if n is None or n > most:
         return None
     low, high = math.ceil(n / 2), math.ceil(n)

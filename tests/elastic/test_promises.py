@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotool.cli import build_tables_report
+from slotool.cli.output import Output
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import build
@@ -155,6 +157,15 @@ def test_too_few_examples_promise_all_nodes_and_say_how_many_are_needed() -> Non
     assert needed is None or needed > len(digits().validation)
 
 
+def test_a_small_k_that_is_better_by_chance_does_not_make_few_examples_enough() -> None:
+    """Of an untrained network small k gain as often as they lose; the one just below all nodes is tested first."""
+    for lost, gained in (([3, 4, 2, 0], [20, 9, 1, 0]), ([30, 4, 0], [70, 6, 0])):
+        evidence = DiscordantPairs(359, np.array(lost), np.array(gained))
+        assert (evidence.bounds()[:-1] > 0.002).all()
+        needed = evidence.examples_needed(0.002)
+        assert needed is None or needed > 359
+
+
 def test_evidence_is_stored_and_tables_without_it_promise_no_k_but_all_nodes() -> None:
     found = digits_model().calibration
     again = ThresholdCalibration.from_tensors(found.tensors())
@@ -170,3 +181,11 @@ def test_evidence_is_stored_and_tables_without_it_promise_no_k_but_all_nodes() -
         bad = {**found.tensors(), name: np.full_like(found.tensors()[name], wrong)}
         with pytest.raises(ValueError, match="cannot be"):
             ThresholdCalibration.from_tensors(bad)
+
+
+def test_a_network_that_only_guesses_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for accuracy, warned in ((0.05, True), (0.9, False)):
+        build_tables_report.warn_of_guessing(
+            Output(), {"points": [{"accuracy": accuracy}], "data": "digits"}, classes=10
+        )
+        assert ("is this network trained on digits?" in " ".join(capsys.readouterr().err.split())) == warned
