@@ -180,6 +180,8 @@ def _check_terms(
 ) -> None:
     if objective not in (None, "response-time", "cost"):
         raise typer.BadParameter(f"{objective!r} is neither response-time nor cost", param_hint="--objective")
+    if objective is not None and tolerance is None:
+        raise typer.BadParameter("it says what a tolerance saves: give --tolerance too", param_hint="--objective")
     if tolerance is not None and min_accuracy is not None:
         raise typer.BadParameter("it contradicts --tolerance: ask for one of them", param_hint="--min-accuracy")
     if target is not None and deadline_ms is None:

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from slotool.rules.ruleset import OBJECTIVES
@@ -15,6 +17,9 @@ from slotool.serving.rejections import bad_request, shown
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 MAX_TIMEOUT_US = 1e12
 MAX_PRIORITY = 2**32 - 1
+# A name is taken for a misspelt one from this similarity on (difflib's ratio). A longer name is that of no option.
+MISSPELT = 0.8
+MAX_MISSPELT_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ DEFAULT_OPTIONS = RequestOptions()
 def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
     """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
 
-    Parameters of other names are none of our business. Raises ``Rejection`` (400) for a value that cannot be meant.
+    Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
+    meant, and for a name that is nearly one of these.
     """
     return _options("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
 
@@ -42,7 +48,8 @@ def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
 def from_headers(headers: Mapping[str, str]) -> RequestOptions:
     """From ``Tolerance``, ``Objective`` (tolerance-tiers, IV-A), ``Deadline-Ms``, ``Min-Accuracy`` and ``Priority``.
 
-    ``headers``: names in lower case. Raises ``Rejection`` (400) for a value that cannot be meant.
+    ``headers``: names in lower case; those that begin with ``x-`` belong to gateways. Raises ``Rejection`` (400) for a
+    value that cannot be meant, and for a name that is nearly one of these.
     """
     return _options("header ", headers, "deadline-ms", 1e3, "tolerance", "objective", "min-accuracy", "priority")
 
@@ -57,7 +64,11 @@ def _options(
     min_accuracy: str,
     priority: str,
 ) -> RequestOptions:
-    if not any(name in given for name in (timeout, tolerance, objective, min_accuracy, priority)):
+    names = (timeout, tolerance, objective, min_accuracy, priority)
+    for name in given:
+        if name not in names and len(name) <= MAX_MISSPELT_LENGTH and (meant := _misspelt(name, names)):
+            raise bad_request(f"{kind}{shown(name)} is no option: did you mean {meant}?")
+    if not any(name in given for name in names):
         return DEFAULT_OPTIONS
     longest = MAX_TIMEOUT_US / timeout_unit_us
     asked = RequestOptions(
@@ -69,7 +80,17 @@ def _options(
     )
     if asked.tolerance is not None and asked.min_accuracy is not None:
         raise bad_request(f"{tolerance} and {min_accuracy} contradict each other: ask for one of them")
+    if asked.tolerance is None and objective in given:
+        raise bad_request(f"{kind}{objective}: it says what a tolerance saves: give {tolerance} too")
     return asked
+
+
+@lru_cache(maxsize=1024)
+def _misspelt(name: str, names: tuple[str, ...]) -> str | None:
+    """The one of ``names`` that ``name`` is nearly; None for most names."""
+    lower = name.lower()
+    near = [] if lower.startswith("x-") else get_close_matches(lower, names, 1, MISSPELT)
+    return near[0] if near else None
 
 
 def _number(kind: str, given: Mapping[str, Any], name: str, most: float) -> float | None:

@@ -70,6 +70,36 @@ def test_tolerance_and_minimum_accuracy_together_are_rejected() -> None:
         from_headers({"tolerance": "0.1", "min-accuracy": "0.9"})
 
 
+@pytest.mark.parametrize(
+    ("read", "name", "meant"),
+    [
+        (from_parameters, "tolerence", "tolerance"),
+        (from_parameters, "Timeout", "timeout"),
+        (from_parameters, "min-accuracy", "min_accuracy"),
+        (from_headers, "tolerence", "tolerance"),
+        (from_headers, "deadline_ms", "deadline-ms"),
+        (from_headers, "objektive", "objective"),
+    ],
+)
+def test_a_misspelt_option_is_rejected_and_the_one_meant_is_named(read: Any, name: str, meant: str) -> None:
+    with pytest.raises(Rejection, match=f"{name}.* is no option: did you mean {meant}") as caught:
+        read({name: "0.1"})
+    assert caught.value.status == 400
+
+
+def test_names_of_others_are_ignored() -> None:
+    protocol = ("sequence_id", "sequence_start", "binary_data_output", "bogus", "headers", "triton_enable_empty", "")
+    assert from_parameters(dict.fromkeys(protocol, 1)) == RequestOptions()
+    sent = "host accept connection origin referer content-type content-length user-agent x-priority cookie model "
+    sent += "accept-encoding accept-language cache-control traceparent dnt date range te via upgrade pragma forwarded"
+    assert from_headers(dict.fromkeys(sent.split(), "1")) == RequestOptions()
+
+
+def test_an_objective_without_a_tolerance_is_rejected() -> None:
+    with pytest.raises(Rejection, match="parameter objective: it says what a tolerance saves: give tolerance too"):
+        from_parameters({"objective": "cost"})
+
+
 @given(st.sampled_from(["deadline-ms", "tolerance", "objective", "min-accuracy", "priority"]), st.text(max_size=30))
 def test_no_header_text_does_more_than_be_rejected(name: str, text: str) -> None:
     try:

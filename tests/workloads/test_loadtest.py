@@ -168,6 +168,7 @@ def test_a_server_may_answer_in_json_alone(slotool: Any, server: Any, tmp_path: 
             2,
             "it has no effect with --arrivals",
         ),
+        (["http://127.0.0.1:9", "--objective", "cost"], 2, "give --tolerance too"),
         (["http://127.0.0.1:9", "--tolerance", "0.1", "--min-accuracy", "0.9"], 2, "contradicts"),
         (["http://127.0.0.1:9", "--priority", "1=0.7,2=0.7"], 2, "add up to 1"),
         (["http://127.0.0.1:9", "--priority", "0"], 2, "a priority from 1 on"),
