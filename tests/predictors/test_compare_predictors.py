@@ -244,7 +244,7 @@ def test_evaluate_predictor_needs_a_predictor_and_measured_networks(
         ((predictor,), "Missing option '--latency'"),
         ((predictor, *measured[:2]), "Missing option '--graphs'"),
         ((tmp_path / "family", *measured, "-o", "x"), "this is a family artifact, expected predictor"),
-        ((predictor, *measured, "-o", folder / "latency.parquet"), "exists already"),
+        ((predictor, *measured, "-o", folder / "latency.parquet"), "is also an input"),
     ):
         finished = slotool("evaluate-predictor", *arguments)
         assert finished.exit_code == 2
