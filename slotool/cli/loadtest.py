@@ -77,8 +77,8 @@ def loadtest(
 
     Every request is sent when it is due, at a Poisson or recorded instant, however many are outstanding, and its
     latency counts from that instant. Effective accuracy is the share of all requests that were answered correctly and
-    in time. A target missed because the client sent late is no verdict but a failed run (exit 3). $SLOTOOL_TOKEN holds
-    the server's bearer token.
+    in time. A client that sent too late to judge the server is a failed run (exit 3); one 5 s late stops sending.
+    $SLOTOOL_TOKEN holds the server's bearer token.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
 
@@ -114,6 +114,7 @@ def loadtest(
     with output.progress(f"{address}: {rate:g} requests/s for {duration_s:g} s", total=len(plan)) as progress:
         log = _drive(_run(plan, server, processes, progress.advance), out, provenance)
     _report(output, log, out, target)
+    _refuse_late(log, len(plan))
     if target is not None and deadline_ms is not None:
         _judge(log.summary(), target, deadline_ms)
 
@@ -152,6 +153,27 @@ def _run(plan: LoadPlan, server: TargetServer, processes: int, advance: Callable
     from slotool.workloads.many_processes import ManyProcesses
 
     return LocalRun(plan, server, advance) if processes == 1 else ManyProcesses(plan, server, processes, advance)
+
+
+def _refuse_late(log: RequestLog, planned: int) -> None:
+    """Raises ``RunError`` when the client was so late that the log says nothing of the server."""
+    import numpy as np
+
+    from slotool.cli.output import duration
+    from slotool.errors import RunError
+
+    advice = "nothing can be judged; use more --processes or a lower --rate"
+    if len(log) < planned:
+        late_s = float(log.send_delay_s.max())
+        raise RunError(
+            f"the client was {duration(late_s)} late and stopped after {len(log):,} of {planned:,} requests: {advice}"
+        )
+    median_s = float(np.median(log.send_delay_s))
+    if log.deadline_s is not None and median_s > log.deadline_s:
+        raise RunError(
+            f"the client sent half of the requests {duration(median_s)} late or more, beyond their deadline of "
+            f"{duration(log.deadline_s)}: {advice}"
+        )
 
 
 def _judge(summary: dict[str, Any], target: float, deadline_ms: float) -> None:

@@ -27,6 +27,8 @@ from slotool.workloads.requests import RequestLog
 WARM_UP_REQUESTS = 5
 # Time between the decision to start and the first intended instant.
 LEAD_S = 0.05
+# A client that is later than this, and than the deadline, sends no more: nothing can be judged from what it would add.
+MAX_SEND_DELAY_S = 5.0
 # Statuses of requests that the server does not understand: later ones would fail too.
 _MISUNDERSTOOD = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 
@@ -89,7 +91,8 @@ class LoadRun(ABC):
 
     @abstractmethod
     def drive(self) -> None:
-        """Send everything and wait for the answers. Requests that fail are recorded like all others.
+        """Send everything and wait for the answers. Requests that fail are recorded like all others. A client that is
+        later than ``MAX_SEND_DELAY_S`` stops sending; its log is then shorter than the plan.
 
         Raises ``RunError`` when there is no server, ``InputError`` when it does not understand the requests; both
         before anything is counted: the first requests are a warm-up, sent one by one and not recorded.
@@ -138,9 +141,12 @@ class LocalRun(LoadRun):
         try:
             await self._warm_up(channel)
             self._start = self.begin()
+            latest_s = max(MAX_SEND_DELAY_S, self.target.terms.deadline_s or 0.0)
             async with asyncio.TaskGroup() as outstanding:
                 for number, intended_s in enumerate(self.plan.times_s.tolist()):
                     await asyncio.sleep(max(0.0, intended_s - self._now_s()))
+                    if self._now_s() - intended_s > latest_s:
+                        break
                     outstanding.create_task(self._send(channel, number, intended_s))
         finally:
             await channel.close()

@@ -23,7 +23,7 @@ from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
 from slotool.serving.guard import Token
-from slotool.workloads import Poisson, RequestLog
+from slotool.workloads import Poisson, RequestLog, client
 from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
@@ -108,6 +108,24 @@ def test_a_missed_slo_is_a_verdict_after_the_results(slotool: Any, server: Any, 
     assert "0.00% of the requests met their deadline of 20 ms, the target is 99.00%" in run.stderr
     assert "met the deadline" in run.stdout
     assert len(RequestLog.load(out)) > 0
+
+
+def test_a_client_too_late_to_judge_the_server_is_a_failed_run(slotool: Any, server: Any, tmp_path: Path) -> None:
+    arguments = ("--data", "digits", "--rate", 300, "--duration", 0.3, "--deadline-ms", 0.001)
+    run = slotool("loadtest", server.url, "-o", tmp_path / "r.parquet", *arguments)
+    assert run.exit_code == 3
+    assert "late or more, beyond their deadline of 1 µs: nothing can be judged" in run.stderr
+
+
+def test_a_client_that_is_hopelessly_late_stops_sending(
+    slotool: Any, server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "MAX_SEND_DELAY_S", 0.1)
+    out = tmp_path / "r.parquet"
+    run = slotool("loadtest", server.url, "-o", out, "--data", "digits", "--rate", 1e5, "--duration", 0.1)
+    assert run.exit_code == 3
+    assert "late and stopped after" in run.stderr
+    assert len(RequestLog.load(out)) < len(Poisson(1e5).times(0.1, 0))
 
 
 def test_a_server_that_dies_midway_is_still_reported(slotool: Any, server: Any, tmp_path: Path) -> None:
@@ -355,7 +373,7 @@ def test_rejections_keep_their_reason_over_both_protocols(
     address = served.url if protocol == "http" else served.grpc_address
     run = slotool("loadtest", address, "--protocol", protocol, "-o", out, "--data", "digits", "--rate", 60,
                   "--duration", 0.3, "--deadline-ms", 0.002)  # fmt: skip
-    assert run.exit_code == 0, run.stderr
+    assert run.exit_code == 3, "no client sends as precisely as this deadline"
     log = RequestLog.load(out)
     assert set(log.rows["status"]) == {504}
     assert log.rows["error"].str.contains("the deadline passed").all()
@@ -399,7 +417,7 @@ def test_a_target_missed_by_a_late_client_is_no_verdict(slotool: Any, server: An
     def hold_up(run: LocalRun, channel: Any, number: int, intended_s: float) -> Any:
         if number == 10 and not held_up:
             held_up.append(True)
-            time.sleep(2.0)
+            time.sleep(1.3)
         return send(run, channel, number, intended_s)
 
     send = LocalRun._send
