@@ -127,10 +127,14 @@ def _remarks(rules: RuleSet) -> list[str]:
             f"nothing saved: no cheaper ensemble keeps the widest tolerance even as observed, so {best} serves alone"
         ]
     more = needed - rules.sample_size
+    alone_for_now = f"nothing certified, so {best} serves alone"
     if more <= 0:
-        return [f"nothing certified, so {best} serves alone: more examples or a wider tolerance are needed"]
+        return [f"{alone_for_now}: more examples, a wider tolerance or a lower --confidence are needed"]
     how = f"about {float(f'{more:.2g}'):,.0f} more examples"
-    return [f"nothing certified, so {best} serves alone: {how} would be needed for the widest tolerance"]
+    return [
+        f"{alone_for_now}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
+        f"{rules.confidence:g}"
+    ]
 
 
 def draw_rules(table: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, name: str) -> list[Path]:

@@ -180,6 +180,11 @@ def _check_settings(
             raise InputError(f"{problem}; there are {', '.join(known)}")
     if not tiers or not all(0 <= tier < np.inf for tier in tiers):
         raise InputError(f"tolerances must be numbers from 0 up, not {', '.join(f'{t:g}' for t in tiers) or 'none'}")
+    if tolerance_kind == "absolute" and max(tiers) > max_error:
+        hint = "; 5 % is 0.05" if max_error == 1 else ""
+        raise InputError(
+            f"absolute tolerance {max(tiers):g} lies above the greatest error there can be, {max_error:g}{hint}"
+        )
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence {confidence:g} must lie between 0.5 and 1, both excluded")
     if thresholds < 1:

@@ -60,7 +60,17 @@ def test_it_says_how_many_more_examples_a_certificate_needs(slotool, tmp_path) -
     done = slotool("gen-rules", tmp_path / "few.parquet", "-o", tmp_path / "r.json", *options)
     assert done.exit_code == 0
     assert "more examples would be needed" in done.stdout
+    assert "a lower --confidence than 0.999" in done.stdout
     assert {rule.point.key for rule in RuleSet.load(tmp_path / "r.json").rules} == {"policy=osfa,version=large"}
+
+
+def test_an_absolute_tolerance_beyond_any_error_is_refused(slotool, outcomes, tmp_path) -> None:
+    options = ("--tolerances", "5", "--tolerance-kind", "absolute")
+    refused = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options)
+    assert refused.exit_code == 2
+    assert "absolute tolerance 5 lies above the greatest error there can be, 1; 5 % is 0.05" in refused.stderr
+    wider = slotool("gen-rules", outcomes, "-o", tmp_path / "r.json", *options, "--max-error", "8", "--method", "naive")
+    assert wider.exit_code == 0, wider.stderr
 
 
 def test_a_version_of_constant_confidence_is_told(slotool, tmp_path) -> None:
