@@ -24,7 +24,14 @@ from slotool.scheduling import (
     ToleranceTiers,
     by_demand,
 )
-from slotool.scheduling.batching import POLICIES, ControlGrid, ModelSwitching, compile_policies, make_policy
+from slotool.scheduling.batching import (
+    POLICIES,
+    ControlGrid,
+    ModelSwitching,
+    compile_policies,
+    make_policy,
+    require_policy,
+)
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import copies_in
@@ -69,6 +76,7 @@ class Sources:
         ``warn`` receives a sentence for every doubt. Raises ``InputError`` for names that are not unique
         and for tables, rules or a policy that fit none of the models.
         """
+        self._require_latency()
         models = [load_model(str(path), mapped=self.mapped) for path in self.artifacts]
         if len(self.policies) > 1:
             compile_policies()
@@ -80,6 +88,16 @@ class Sources:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
             named[name] = model, path
         return self._match(named, warn)
+
+    def _require_latency(self) -> None:
+        if self.policy == BY_DEMAND:
+            return
+        require_policy(self.policy)
+        if self.latency is None:
+            raise InputError(
+                f"policy {self.policy} chooses by latency: give --latency, a table of slotool profile points "
+                f"{self.artifacts[0]} --batch-size 1,8"
+            )
 
     def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """The same models with tables, rules and policy as their files are now. Raises as ``load`` does."""

@@ -30,14 +30,20 @@ def compile_policies() -> None:
         make_policy(name, grid, 1_000.0)
 
 
+def require_policy(name: str) -> None:
+    """Raises ``InputError`` unless ``name`` is one of ``POLICIES`` or ``fixed@POINT``."""
+    base, _, point = name.partition("@")
+    if base not in POLICIES or (point and base != FixedBatching.name):
+        raise InputError(f"no policy {name!r}; there are {', '.join(POLICIES)} and fixed@POINT")
+
+
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:
     """``name`` of ``POLICIES``, or ``fixed@POINT``. Raises ``InputError`` for an unknown name or point.
 
     ``deadline_us``: what queries usually have, infinite when that is not known.
     """
+    require_policy(name)
     base, _, point = name.partition("@")
-    if base not in POLICIES or (point and base != FixedBatching.name):
-        raise InputError(f"no policy {name!r}; there are {', '.join(POLICIES)} and fixed@POINT")
     if point:
         return FixedBatching(grid, OperatingPoint.parse(point))
     if base == ModelSwitching.name:
