@@ -243,6 +243,12 @@ def _facts(graph: OperatorGraph) -> dict[str, Any]:
     }
 
 
+def _unknown_work(graph: OperatorGraph) -> str:
+    if not graph.unknown_flops_share:
+        return "their FLOPs are not counted, however many they are, and predictions leave them out"
+    return f"{graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
+
+
 def _warn_of_unknown(output: Output, graphs: list[OperatorGraph]) -> None:
     """What a graph leaves out of its network, and how much that is."""
     for graph in graphs:
@@ -250,8 +256,8 @@ def _warn_of_unknown(output: Output, graphs: list[OperatorGraph]) -> None:
         if graph.unknown:
             ops = ", ".join(sorted({operator.op for operator in graph.unknown}))
             output.warn(
-                f"{named}{len(graph.unknown)} of {len(graph.operators) - 1} operators are kept by name alone, with "
-                f"{graph.unknown_flops_share:.0%} of the FLOPs that are counted: {ops}"
+                f"{named}slotool does not know {len(graph.unknown)} of {len(graph.operators) - 1} operators ({ops}): "
+                f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
             )
         if graph.uncounted_flops_share > UNCOUNTED_WARNED:
             output.warn(

@@ -112,7 +112,7 @@ def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise GraphError(f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})") from error
+        raise GraphError(_why_no_graphs(path, error)) from error
     with file:
         header = read_header(file.schema_arrow, path)
         if header.get("schema") != SCHEMA_NAME:
@@ -125,6 +125,19 @@ def _read_parquet(path: Path) -> Iterator[OperatorGraph]:
         if file.metadata.num_rows == 0:
             raise GraphError(f"{path}: the file has no graphs")
         yield from _parse_rows(path, file)
+
+
+def _why_no_graphs(path: Path, error: Exception) -> str:
+    """For a model where a graph file is expected: the command that makes one of it."""
+    if path.suffix == PARQUET:
+        return f"{path}: not a readable Parquet file ({' '.join(str(error).split())[:120]})"
+    made_from = {
+        ".onnx": f"--onnx {path}",
+        ".keras": f"--keras {path}",
+        ".py": f"--torch {path}:FACTORY --input-shape …",
+    }
+    flags = made_from.get(path.suffix, "--torch, --onnx or --keras …")
+    return f"{path}: no graph file (.parquet or .jsonl); make one: slotool capture {flags} -o {path.stem}.jsonl"
 
 
 def _parse_rows(path: Path, file: pq.ParquetFile) -> Iterator[OperatorGraph]:

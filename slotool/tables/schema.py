@@ -160,6 +160,10 @@ class Schema:
             table.validate(full=True)
             frame = table.to_pandas()
         except _NOT_PARQUET as error:
+            if path.suffix != ".parquet":
+                raise TableError(
+                    f"{path}: no table; expected Parquet, or CSV in a file whose name ends in .csv"
+                ) from error
             raise TableError(f"{path}: not a readable Parquet file ({_one_line(error)})") from error
         header = read_header(table.schema, path)
         if header and header.get("schema") != self.name:

@@ -238,3 +238,13 @@ def test_what_names_no_module_is_explained(name: str, sentence: str) -> None:
     with pytest.raises(GraphError) as caught:
         load_torch(name)
     assert sentence in str(caught.value)
+
+
+class Masked(nn.Module):
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return tokens * mask * scale
+
+
+def test_a_module_of_two_inputs_is_refused_with_what_to_do() -> None:
+    with pytest.raises(GraphError, match=r"Masked takes 2 inputs \(tokens, mask\).*of one: wrap it in a module"):
+        capture_torch(Masked(), (4,))

@@ -145,6 +145,16 @@ def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
     assert "the file has no graphs" in sentence()
 
 
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("net.onnx", "--onnx"), ("net.keras", "--keras"), ("nets.py", "--torch"), ("net.bin", "--torch, --onnx or")],
+)
+def test_for_a_model_the_command_that_captures_it_is_said(tmp_path: Path, name: str, command: str) -> None:
+    (tmp_path / name).write_text("no graphs")
+    with pytest.raises(InputError, match=f"no graph file .*slotool capture {command}"):
+        list(read_graphs(tmp_path / name))
+
+
 def test_missing_files_and_foreign_suffixes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such graph file"):
         read_graphs(tmp_path / "none.parquet")

@@ -282,6 +282,8 @@ def test_impossible_combinations_are_one_sentence(
         (["GRAPHS", "--cache", "lukewarm"], "neither warm nor cold"),
         (["GRAPHS", "--budget", "soon"], "no duration"),
         (["--keras", "VGG61"], "'VGG61' is not in keras.applications"),
+        (["--keras", "vgg16"], "did you mean VGG16?"),
+        (["--keras", "own.keras"], "slotool capture --keras own.keras -o own.jsonl"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(

@@ -75,6 +75,10 @@ def test_foreign_and_torn_parquet_files_are_refused(tmp_path: Path) -> None:
     torn.write_bytes(torn.read_bytes()[:-40])
     with pytest.raises(TableError, match="not a readable Parquet file"):
         LatencyTable.load(torn)
+    packed = tmp_path / "latency.csv.gz"
+    packed.write_bytes(b"packed")
+    with pytest.raises(TableError, match=r"no table; expected Parquet, or CSV in a file whose name ends in .csv"):
+        LatencyTable.load(packed)
     with pytest.raises(TableError, match="no such file"):
         LatencyTable.load(tmp_path / "absent.parquet")
     outcomes = tmp_path / "outcomes.csv"

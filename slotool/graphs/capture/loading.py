@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -81,9 +81,20 @@ def chosen_applications(names: str) -> list[str]:
     known = application_names()
     chosen = known if names == "all" else [name.strip() for name in names.split(",")]
     for name in chosen:
+        if name.endswith(".keras"):
+            raise GraphError(
+                f"{name}: only members of keras.applications are taken here; make a graph file of it: "
+                f"slotool capture --keras {name} -o {Path(name).stem}.jsonl"
+            )
         if name not in known:
-            raise GraphError(f"{name!r} is not in keras.applications; there are {', '.join(known)}")
+            raise GraphError(f"{name!r} is not in keras.applications; {_meant(name, known)}")
     return list(dict.fromkeys(chosen))
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """The member that a name written otherwise stands for, else all there are."""
+    alike = [each for each in known if each.lower() == name.lower()]
+    return f"did you mean {alike[0]}?" if alike else f"there are {', '.join(known)}"
 
 
 def _keras() -> Any:
@@ -98,7 +109,7 @@ def _application(keras: Any, name: str) -> keras.Model:
     applications = {key: value for key, value in vars(keras.applications).items() if key[0].isupper()}
     if name not in applications:
         raise GraphError(
-            f"{name!r} is neither a .keras file nor in keras.applications; there are {', '.join(sorted(applications))}"
+            f"{name!r} is neither a .keras file nor in keras.applications; {_meant(name, sorted(applications))}"
         )
     model = applications[name](weights=None)
     # Some leave the size of the image open; what they cost depends on it.

@@ -44,6 +44,7 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
     if not input_shape or min(input_shape) < 1:
         raise GraphError(f"input shape {list(input_shape)} has a size below 1")
     module, compiled = uncompiled(module)
+    _require_one_input(module)
     _require_weights(module)
     forms = Forms(module)
     drafts = Drafts("torch")
@@ -73,6 +74,22 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
         uncosted=tuple(sorted(forms.uncosted)),
         examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
     )
+
+
+def _require_one_input(module: nn.Module) -> None:
+    from inspect import Parameter, signature
+
+    try:
+        parameters = signature(module.forward).parameters.values()
+    except (TypeError, ValueError):
+        return  # Compiled code may have no signature; running it says what it takes.
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [each.name for each in parameters if each.kind in by_position and each.default is Parameter.empty]
+    if len(needed) > 1:
+        raise GraphError(
+            f"{type(module).__name__} takes {len(needed)} inputs ({', '.join(needed)}), and slotool captures modules "
+            "of one: wrap it in a module whose forward takes one tensor and makes the others of it, or of constants"
+        )
 
 
 def _require_weights(module: nn.Module) -> None:
