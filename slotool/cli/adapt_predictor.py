@@ -54,7 +54,13 @@ def adapt_predictor(
     output = Output(as_json=json)
     source = Source(latency, graphs, picked)
     trained = TrainedPredictor.load(str(base))
-    run = adapt_and_score(trained, source.labelled(output), samples, seed)
+    labelled = source.labelled(output)
+    if labelled.unstable:
+        output.warn(
+            f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
+            "errors nor the interval below include that; measure again on an idle machine, with --rounds 2 or more"
+        )
+    run = adapt_and_score(trained, labelled, samples, seed)
     run.save(out, config={**source.config(), "base": str(base), "samples": samples, **picked}, seed=seed, force=force)
     _report(output, run, out)
 

@@ -53,8 +53,8 @@ def _split_at_random(colocations: Sequence[Colocation], rows: np.ndarray, rng: n
     split = split_each(groups, lambda count: round(DEV_SHARE * count), rng)
     if len(split.dev) < MIN_DEV_ROWS:
         raise InputError(
-            f"too few labelled co-locations to split ({len(rows)}): the dev set would have {len(split.dev)}, "
-            f"and needs {MIN_DEV_ROWS}"
+            f"too few labelled co-locations to split ({len(rows)}): about {round(MIN_DEV_ROWS / DEV_SHARE)} are "
+            f"needed, {MIN_DEV_ROWS} of them to choose by"
         )
     return split
 

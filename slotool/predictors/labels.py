@@ -75,6 +75,7 @@ class Labelled(Generic[Asked]):
     """What predictors are trained on and scored by: networks, or co-locations, with labels, float64 seconds > 0 [n].
 
     ``noise_s``: how far each label may be off, float64 seconds [n] (``label_noise_s``), NaN where unknown.
+    ``unstable``: labels none of whose rows is stable, 0 where the table does not say.
     ``labels_without_graph``: measured subjects, or co-located rows, of which some network is none of the graphs.
     ``solo_s``: of co-locations, the median of all solo samples of each network, by graph id.
     """
@@ -85,6 +86,7 @@ class Labelled(Generic[Asked]):
     setting: Setting
     graphs_without_label: int = 0
     labels_without_graph: int = 0
+    unstable: int = 0
     solo_s: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -139,7 +141,14 @@ def join_labels(
         setting=setting,
         graphs_without_label=len(by_id) - len(found),
         labels_without_graph=subjects - len(found),
+        unstable=_unstable(rows),
     )
+
+
+def _unstable(rows: pd.DataFrame) -> int:
+    if "stable" not in rows:
+        return 0
+    return int((~rows["stable"].astype(bool).groupby(rows["subject"]).any()).sum())
 
 
 def measured_rows(table: LatencyTable, picked: Mapping[str, Any], *, colocated: bool) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from slotool.artifacts import create_artifact, open_artifact
@@ -218,6 +219,16 @@ def test_the_command_keeps_the_best_by_held_out_labels_and_writes_what_predicts(
     again = slotool("adapt-predictor", *inputs, "-o", tmp_path / "a")
     assert again.exit_code == 2
     assert "exists already" in again.stderr
+
+
+def test_labels_of_unstable_rows_are_counted() -> None:
+    rows = [
+        {"subject": graph.id, "samples_s": [1e-3], "backend": "torch", "stable": stable}
+        for graph, stable in zip(GRAPHS[:3], (True, False, False), strict=True)
+    ]
+    assert join_labels(LatencyTable(pd.DataFrame(rows)), GRAPHS[:3]).unstable == 2
+    told_nothing = [{key: value for key, value in row.items() if key != "stable"} for row in rows]
+    assert join_labels(LatencyTable.of(told_nothing), GRAPHS[:3]).unstable == 0
 
 
 def test_all_labels_are_learnt_from_and_some_left_out_in_turn_for_the_score(slotool, folder: Path, tmp_path) -> None:
