@@ -53,13 +53,15 @@ def report_predictions(
     if len(_warnings(answer)) > MAX_WARNINGS:
         output.warn(f"{len(_warnings(answer)) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
     what = f"co-located with {' and '.join(names)}, " if names else ""
-    title = f"Latency {what}predicted by {answer.trained.predictor.name}, and its 90 % interval"
+    bounded = any(row["low_s"] is not None for row in rows)
+    interval = ", and its 90 % interval" if bounded else ""
+    title = f"Latency {what}predicted by {answer.trained.predictor.name}{interval}"
     human: list[Any] = [_whose(answer, chosen), table(title, _titles(names, slo_s), [_cells(row) for row in shown])]
     if any(row.get("solo_measured") is False for row in shown):
         human.append("~: predicted solo latency; the others were measured")
     human += _no_intervals(shown)
     if answer.differences is not None:
-        human.append(_calibrate(chosen))
+        human.append(_calibrate(answer, chosen))
     if len(rows) > MAX_ROWS_SHOWN:
         human.append(f"and {len(rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
     if out is not None:
@@ -88,11 +90,13 @@ def _whose(answer: Answer, chosen: Chosen) -> str:
     return f"{line}; THIS MACHINE IS ANOTHER: {', '.join(answer.differences[:3])}; no interval is valid here"
 
 
-def _calibrate(chosen: Chosen) -> str:
+def _calibrate(answer: Answer, chosen: Chosen) -> str:
+    if all(graph.unknown for graph in answer.graphs):
+        return "no backend runs such networks from their graphs, so profile cannot measure them here"
     return (
         "to learn this machine, measure ten networks here and adapt: "
-        f"slotool profile solo GRAPHS --for {chosen.path} -o few.parquet; "
-        f"slotool adapt-predictor {chosen.path} few.parquet --graphs GRAPHS -o here"
+        f"slotool profile solo GRAPHS --for {chosen.folder} -o few.parquet; "
+        f"slotool adapt-predictor {chosen.folder} few.parquet --graphs GRAPHS -o here"
     )
 
 
@@ -106,16 +110,16 @@ def _warnings(answer: Answer) -> list[tuple[str, str]]:
                 (graph.name or graph.id, f"it is {graph.form}, and is priced as the float32 that was measured")
             )
         elif outside is not None:
-            effect = "the interval is the wider for it" if why is None else "no interval"
-            found.append((graph.name or graph.id, f"unlike the training networks: {outside}; {effect}"))
+            effect = "; the interval is the wider for it" if why is None else ""
+            found.append((graph.name or graph.id, f"unlike the training networks: {outside}{effect}"))
     return found
 
 
 def _no_intervals(rows: Sequence[Row]) -> list[str]:
-    """One line for each reason."""
+    """One line for each reason that the first line does not give."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
-        if row["no_interval"] is not None:
+        if row["no_interval"] not in (None, NOT_HERE):
             reasons.setdefault(row["no_interval"], []).append(row["name"] or row["graph_id"])
     lines = []
     for why, names in reasons.items():
@@ -182,11 +186,11 @@ def _cells(row: Row) -> list[str]:
 
 
 def _share_alike(row: Row) -> str:
-    """How much of a network's cost is spent as in a training network."""
+    """How much of an unlike network's cost is spent as in a training network; "no" where all is, yet its size is
+    another."""
     domain = row["domain"]
-    if domain is None:
-        return "no"
-    return f"{max(0.0, 1 - domain['unseen_share'] - domain['unlike_share']):.0%}"
+    share = "100%" if domain is None else f"{max(0.0, 1 - domain['unseen_share'] - domain['unlike_share']):.0%}"
+    return "no" if share == "100%" else share
 
 
 def _compact(count: int) -> str:

@@ -69,11 +69,13 @@ class Sources:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none."""
+    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none;
+    ``folder``: what other commands take to open it."""
 
     opened: PredictorArtifact
     path: str
     why: str | None
+    folder: str
 
 
 def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sources, colocated: bool) -> Chosen:
@@ -90,7 +92,7 @@ def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sourc
         if backend not in (None, own):
             problem = f"{predictor} predicts {own}, not {backend}: leave --backend out"
             raise typer.BadParameter(problem, param_hint="--backend")
-        return Chosen(opened, str(predictor), None)
+        return Chosen(opened, str(predictor), None, str(predictor))
     if backend is not None and backend not in SHIPPED:
         problem = (
             f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {backend}: name a PREDICTOR of your own"
@@ -98,7 +100,10 @@ def chosen_predictor(predictor: Path | None, backend: str | None, sources: Sourc
         raise typer.BadParameter(problem, param_hint="--backend")
     found, why = (backend, "as --backend says") if backend else _default(sources, colocated)
     name = SHIPPED[found]
-    return Chosen(PredictorArtifact.load(str(shipped_artifact(name).path)), name, why)
+    folder = shipped_artifact(name).path
+    nearby = Path("models", name)
+    shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder
+    return Chosen(PredictorArtifact.load(str(folder)), name, why, str(shown))
 
 
 def _default(sources: Sources, colocated: bool) -> tuple[str, str]:

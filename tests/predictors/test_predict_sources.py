@@ -103,6 +103,18 @@ def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> Non
     assert "no interval: it is float16, and no network of that form was measured" in finished.stdout
 
 
+def test_the_advice_to_measure_names_a_folder_that_opens(monkeypatch) -> None:
+    from slotool.cli.predict_source import chosen_predictor
+
+    monkeypatch.chdir(Path(__file__).parents[2])
+    chosen = chosen_predictor(None, "torch", Sources.of(onnx=[Path("a.onnx")]), False)
+    assert chosen.folder == "models/predictor-torch"
+    assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
+    monkeypatch.chdir(Path(__file__).parent)
+    chosen = chosen_predictor(None, "torch", Sources.of(onnx=[Path("a.onnx")]), False)
+    assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
+
+
 def made_elsewhere(folder: Path, **facts: object) -> Path:
     """A predictor whose labels are of a machine with these facts, else as this one."""
     from dataclasses import replace
@@ -132,7 +144,8 @@ def test_another_machine_is_said_in_words_on_the_first_line_and_no_interval_is_g
     assert shown.exit_code == 0, shown.stderr
     first = shown.stdout.splitlines()[0]
     assert "THIS MACHINE IS ANOTHER: processor Imagined CPU 9000 → " in first
-    assert "no interval: measured on another machine" in shown.stdout
+    assert "no interval is valid here" in first
+    assert "90 % interval" not in shown.stdout
     assert f"slotool adapt-predictor {elsewhere} few.parquet --graphs GRAPHS" in shown.stdout
     document = slotool("predict", elsewhere, "--graph", "some.jsonl", "--slo", "1s", "--json").document
     assert document["this_machine"]["same"] is False
