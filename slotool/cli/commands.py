@@ -210,7 +210,9 @@ def _options_in(command: Any, read: Mapping[str, Any], where: str) -> dict[str, 
     for key, value in read.items():
         param = known.get(key.replace("_", "-")) or known.get(key)
         if param is None or isinstance(value, dict):
-            problem = "is a table, not an option" if isinstance(value, dict) else f"is no option of {command.name}"
+            problem = f"is no option of {command.name}"
+            if isinstance(value, dict):
+                problem = "is a table; write options at the top, without a [table]"
             raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
         found[param.name] = value
     return found

@@ -9,6 +9,9 @@ import typer
 
 from slotool.cli.options import Force, Json, Out
 
+# Files that are named as not drawn; the others are counted.
+MAX_NOT_DRAWN = 5
+
 
 def register(app: typer.Typer) -> None:
     app.command()(report)
@@ -59,4 +62,6 @@ def report(
     closing = f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB, works offline) and {len(figures)} PNG in {folder}"
     output.result("report", document, table("Drawn", ["plot", "from"], rows), closing)
     if found.unused:
-        output.note("not drawn: " + ", ".join(f"{path} ({what})" for path, what in found.unused))
+        named = [f"{path} ({what})" for path, what in found.unused[:MAX_NOT_DRAWN]]
+        more = len(found.unused) - len(named)
+        output.note("not drawn: " + ", ".join(named) + (f", and {more} more (--json names all)" if more else ""))

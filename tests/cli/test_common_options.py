@@ -105,7 +105,7 @@ def test_options_come_from_a_file_and_the_command_line_goes_before_it(slotool: S
     ("text", "said"),
     [
         ("colour = 1", "'colour' is no option of mlp"),
-        ("[seed]\nvalue = 1", "'seed' is a table, not an option"),
+        ("[seed]\nvalue = 1", "'seed' is a table; write options at the top"),
         ("seed = = 1", "cannot be read as TOML"),
         ('seed = "many"', "--seed"),
     ],
