@@ -295,7 +295,8 @@ def _run(
         return
     enough = chosen.enough if chosen else None
     with Campaign(items, settings, out, force=force, budget_s=budget_s, enough=enough, engine=make_engine) as campaign:
-        unstable = report(output, _measured(output, campaign, settings, out), settings, out)
+        titles = {member.name: member.title for item in items for member in item.members if member.title}
+        unstable = report(output, _measured(output, campaign, settings, out), settings, out, titles)
     if chosen:
         note_outcome(output, chosen, out)
     if strict and unstable:
@@ -312,7 +313,10 @@ def _measured(output: Output, campaign: Campaign, settings: Settings, out: Path)
             return campaign.run(progress.advance)
     except KeyboardInterrupt:
         interrupts.explained()
-        output.note(f"interrupted; finished rows are in {out}.journal, the same command again resumes")
+        if campaign.has_rows:
+            output.note(f"interrupted; finished rows are in {out}.journal, the same command again resumes")
+        else:
+            output.note("interrupted before a row was finished")
         raise
 
 

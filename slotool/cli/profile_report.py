@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,17 @@ def report_plan(output: Output, plan: Plan, settings: Settings, out: Path, budge
     )
 
 
-def report(output: Output, latency: LatencyTable, settings: Settings, out: Path) -> int:
-    """Say what was found; returns how many rows are not stable. Raises ``RunError`` when there is no row with
-    samples."""
-    found = _summary(latency)
+def report(
+    output: Output, latency: LatencyTable, settings: Settings, out: Path, titles: Mapping[str, str] | None = None
+) -> int:
+    """Say what was found; returns how many rows are not stable. ``titles``: what a person calls the subjects that have
+    another name. Raises ``RunError`` when there is no row with samples."""
+    titles = titles or {}
+    found = _summary(latency, titles)
     document = {"output": str(out), **settings.configuration(), **found}
     shown: list[Any] = [_counts(found, settings)]
     if found["degradation"]:
-        shown.append(_degradation_table(found["degradation"]))
+        shown.append(_degradation_table(found["degradation"], titles))
     elif found["points"]:
         shown.append(_points_table(found["points"]))
     ending = f"wrote {out}" if found["measured"] else f"nothing was left to measure; {out} is complete"
@@ -68,7 +72,7 @@ def report(output: Output, latency: LatencyTable, settings: Settings, out: Path)
 
 def _counts(found: dict[str, Any], settings: Settings) -> Any:
     rows = [
-        ["measured now", f"{found['measured']:,}"],
+        ["measurements made now", f"{found['measured']:,}"],
         ["finished before", f"{found['resumed']:,}"],
         ["skipped: too big", f"{found['skipped']:,}"],
         ["failed", f"{found['failed']:,}"],
@@ -85,15 +89,17 @@ def _counts(found: dict[str, Any], settings: Settings) -> Any:
         ]
     if found["latency_s"]:
         low, middle, high = found["latency_s"]
-        rows.append(["median latency", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
+        rows.append(["lowest … middle … highest", f"{duration(low)} … {duration(middle)} … {duration(high)}"])
     return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
 
 
-def _degradation_table(rows: list[dict[str, Any]]) -> Any:
+def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Any:
     cells = [
         [
-            row["subject"] if row["point"] == "full" else f"{row['subject']}@{row['point']}",
-            row["co_runners"].replace("+", " + ") or "–",
+            titles.get(row["subject"], row["subject"])
+            if row["point"] == "full"
+            else f"{row['subject']}@{row['point']}",
+            " + ".join(titles.get(name, name) for name in row["co_runners"].split("+")) or "–",
             row["batch_size"],
             duration(row["solo_s"]),
             duration(row["median_s"]),
@@ -114,7 +120,7 @@ def _points_table(rows: list[dict[str, Any]]) -> Any:
     return table("Operating points", ["model", "point", "batch", "median", "95 % interval", "samples"], cells)
 
 
-def _summary(latency: LatencyTable) -> dict[str, Any]:
+def _summary(latency: LatencyTable, titles: Mapping[str, str]) -> dict[str, Any]:
     """What the closing tables say; statuses count all rows of the table, ``measured`` and seconds this run's."""
     run, rows, statistics = latency.provenance["campaign"], latency.rows, latency.statistics()
     half_width = (statistics["high_s"] - statistics["low_s"]) / 2 / statistics["median_s"]
@@ -141,7 +147,9 @@ def _summary(latency: LatencyTable) -> dict[str, Any]:
         "latency_s": [medians.min(), medians.median(), medians.max()] if len(medians) else [],
         "points": points[shown].to_dict("records"),
         "degradation": degradation,
-        "reasons": [f"{subject}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)][:MAX_REASONS],
+        "reasons": [
+            f"{titles.get(subject, subject)}: {how}, {why}" for subject, how, why in reasons.itertuples(index=False)
+        ][:MAX_REASONS],
     }
 
 

@@ -126,6 +126,11 @@ class Campaign:
         self._journal.remove()
         return table
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the journal keeps rows for the next run."""
+        return bool(self._journal.rows)
+
     def _due(self, started: float) -> Iterator[Item]:
         """Items while there is time, one at least; with a budget the unstable ones come again after all others."""
         deadline = math.inf if self._budget_s is None else started + self._budget_s

@@ -26,7 +26,8 @@ class Subject:
 
     ``name`` and ``point`` are the row's subject and point; ``content`` identifies what is behind the name (a graph's
     or an artifact's id); ``request`` is what a backend's ``open`` takes. ``backend`` is the only one that runs it, or
-    empty where the campaign chooses. Sizes are in bytes, of one example.
+    empty where the campaign chooses. ``title`` is what a person calls it, where that is not ``name``. Sizes are in
+    bytes, of one example.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Subject:
     output_bytes: int = 0
     flops: int = 0
     operators: int = 1
+    title: str = ""
 
     @property
     def label(self) -> str:
@@ -67,6 +69,7 @@ def graph_subject(graph: OperatorGraph) -> Subject:
         output_bytes=graph.memory_bytes(1) - 4 * graph.weights,
         flops=graph.flops,
         operators=len(graph.operators),
+        title=graph.name,
     )
 
 

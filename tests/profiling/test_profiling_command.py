@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from slotool.elastic.family import Family, Version
 from slotool.graphs import Effect, GraphBuilder, OperatorGraph
@@ -296,3 +298,27 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert done.exit_code == 2
     assert sentence in done.stderr
     assert sorted(path.name for path in out.parent.iterdir()) == ["bare", "empty.jsonl", "graphs.parquet"]
+
+
+def test_an_interruption_before_the_first_row_names_no_journal(
+    slotool: Slotool, graphs: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("slotool.profiling.campaign.Campaign.run", interrupted)
+    done = slotool("profile", "solo", graphs, "-o", out)
+    assert done.exit_code == 130
+    assert "interrupted before a row was finished" in done.stderr
+    assert "journal" not in done.stderr
+
+
+def test_a_network_that_cannot_be_built_is_called_by_its_name(slotool: Slotool, out: Path) -> None:
+    from slotool.graphs.capture import capture_torch
+
+    graph = replace(capture_torch(torch.nn.GLU(), (8,)), name="nets:gated")
+    write_graphs(out.with_name("own.jsonl"), [graph])
+    done = slotool("profile", "solo", out.with_name("own.jsonl"), "-o", out, "--threads", 1)
+    assert done.exit_code == 3
+    assert "nets:gated: failed" in done.stderr
+    assert graph.id not in done.stderr
