@@ -73,6 +73,6 @@ def evaluate_drift(
         said = f"{len(alarms)} of {len(watched)} guarantees are violated: make new rules from fresh outcomes"
     else:
         said = "no guarantee is violated" if watched else "the best version serves every tier: nothing to watch"
-    output.result("evaluate-drift", document, table(title, columns, cells), said)
+    output.result("evaluate-drift", document, *([table(title, columns, cells)] if watched else []), said)
     if alarms:
         raise typer.Exit(1)

@@ -62,6 +62,8 @@ def test_it_says_how_many_more_examples_a_certificate_needs(slotool, tmp_path) -
     assert "more examples would be needed" in done.stdout
     assert "a lower --confidence than 0.999" in done.stdout
     assert {rule.point.key for rule in RuleSet.load(tmp_path / "r.json").rules} == {"policy=osfa,version=large"}
+    watched = slotool("evaluate-drift", tmp_path / "r.json", tmp_path / "few.parquet")
+    assert watched.stdout == "the best version serves every tier: nothing to watch\n"
 
 
 def test_an_absolute_tolerance_beyond_any_error_is_refused(slotool, outcomes, tmp_path) -> None:
