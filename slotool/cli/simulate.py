@@ -90,10 +90,10 @@ def simulate(
     table = LatencyTable.load(profile)
     accuracies = None if outcomes is None else OutcomeTable.load(outcomes)
     known = read_profile(table, accuracies, subject=subject, quantile=quantile)
-    for remark in known.grid.remarks:
-        output.warn(remark)
     dying = tuple(parse_numbers(deaths, "--deaths")) if deaths else ()
     scenario = Scenario.of(ArrivalTable.load(arrivals).times_s, deadline_ms / 1e3, workers, dying)
+    for remark in known.grid.remarks:
+        output.warn(remark)
     known.grid.require_deadline(deadline_ms * 1e3)
     sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
     times = sampled if noise else ServiceTimes.planned(known.grid)

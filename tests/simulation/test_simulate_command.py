@@ -63,6 +63,15 @@ def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest
         simulate.simulate(profile, arrivals, 12.0, optimum="best", **chosen)
 
 
+def test_a_missing_file_is_named_before_any_remark(slotool: Any, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.csv"
+    profile.write_text(HEAD + ROWS.replace("0.009", "0.003"))
+    run = slotool("simulate", profile, "--arrivals", tmp_path / "none.parquet", "--deadline-ms", 20)
+    assert run.exit_code == 2
+    assert run.stderr.startswith("slotool: ")
+    assert "none.parquet: no such file" in run.stderr
+
+
 def test_it_can_be_typed(slotool: Any, tmp_path: Path) -> None:
     profile, bursts = tmp_path / "profile.csv", tmp_path / "bursts.parquet"
     profile.write_text(HEAD + ROWS)
