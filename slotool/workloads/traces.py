@@ -103,7 +103,10 @@ def read_trace(path: Path, mean_rate_per_s: float | None = None) -> ArrivalProce
             return RateTrace(counts, counts.mean() / 60.0 if mean_rate_per_s is None else mean_rate_per_s)
     except InputError as error:
         raise TableError(f"{path}: {error}") from error
-    raise TableError(f"{path}: no column TIMESTAMP, rate_per_s or minute_1 …; what is this a trace of?")
+    raise TableError(
+        f"{path}: no column of a trace; expected TIMESTAMP (one row per request: seconds, or date and time), "
+        "rate_per_s (one row per second) or minute_1, minute_2 … (requests per minute, one row per function)"
+    )
 
 
 def _numbers(values: pd.Series) -> np.ndarray:

@@ -98,7 +98,7 @@ def test_the_public_traces_are_read() -> None:
         ("rate_per_s\n1\n-2\n", "row 3, column rate_per_s: .*-2.* is no rate"),
         ("rate_per_s\n0\n0\n", "not all 0|not a positive"),
         ("minute_1,minute_2\n1,x\n", "row 2, column minute_2: 'x' is no rate or count"),
-        ("a,b\n1,2\n", "what is this a trace of"),
+        ("a,b\n1,2\n", "one row per request: seconds, or date and time"),
     ],
 )
 def test_bad_traces_are_rejected_by_row(tmp_path: Path, text: str, sentence: str) -> None:
