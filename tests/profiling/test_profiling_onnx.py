@@ -53,6 +53,15 @@ def test_every_backend_gives_the_same_shapes_and_torch_the_same_values(graph: Op
         assert len(call.model.layers) == len(graph.operators)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("op", ["MaxPooling2D", "AveragePooling2D"])
+def test_padding_wider_than_the_window_behind_it(op: str) -> None:
+    builder = GraphBuilder()
+    padded = builder.add("ZeroPadding2D", builder.add("InputLayer", shape=[2, 5, 5]), padding=(1, 2))
+    builder.add(op, padded, kernel=2, stride=1)
+    found, wanted = (b.array(b.prepare(builder.graph(), 2)()) for b in (OnnxBackend(), TorchBackend()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_it_builds_every_known_operator() -> None:
     """What they compute is held against torch in tests/graphs/test_capture_onnx.py."""
     assert set(_LAYERS) == set(OPERATORS) - {"InputLayer"}

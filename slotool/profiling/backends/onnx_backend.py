@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # 64 bytes, a cache line, in float32 values.
 ALIGNMENT = 16
 PROVIDERS = ["CPUExecutionProvider"]
+POOLING = ("MaxPooling2D", "AveragePooling2D")
 
 
 class OnnxBackend(Backend):
@@ -93,7 +94,9 @@ class OnnxBackend(Backend):
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
         if values:
             options.add_external_initializers([weight.name for weight in weights], values)
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=PROVIDERS), values
+        content = model.SerializeToString()
+        disabled = {"disabled_optimizers": ["Pad_Fusion"]} if _pads_before_pooling(graph) else {}
+        return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled), values
 
     def _lent(self, weights: Sequence[Weight]) -> list[np.ndarray]:
         """Memory for each weight: trained ones on 64-byte aligned parts of the arena, statistics all ones."""
@@ -138,3 +141,10 @@ class _Call:
     def __call__(self) -> onnxruntime.OrtValue:
         self._session.run_with_iobinding(self._bound)
         return self._y
+
+
+def _pads_before_pooling(graph: OperatorGraph) -> bool:
+    """Whether ONNX Runtime would make zeros around an image part of the pooling behind them: it then refuses a window
+    that is smaller than the padding."""
+    padded = {operator.name for operator in graph.operators if operator.op == "ZeroPadding2D"}
+    return any(padded & set(operator.inputs) for operator in graph.operators if operator.op in POOLING)
