@@ -28,7 +28,12 @@ def test_generate_ends_in_a_sentence_and_leaves_no_partial_file(
     tmp_path: Path, number: int, code: int, word: str
 ) -> None:
     command = [sys.executable, "-m", "slotool", "generate", "mlp", "--count", "5000000", "-o", "big.parquet"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Under nohup a closed terminal is ignored, also by what is started here.
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, ignored)
     deadline = time.monotonic() + PATIENCE_S
     while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -104,22 +104,22 @@ RIGHT = orjson.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [1]
 
 def test_a_call_that_is_rejected_for_now_is_made_again(endpoint: Endpoint) -> None:
     endpoint.answers = [(503, b'{"error": "overloaded"}'), (429, b"later"), (200, RIGHT)]
-    assert HttpModel(endpoint.url, timeout_s=30)([1.0])["y"].tolist() == [2.5]
+    with HttpModel(endpoint.url, timeout_s=30) as model:
+        assert model([1.0])["y"].tolist() == [2.5]
     assert endpoint.calls == 3
 
 
 def test_a_call_that_was_computed_is_not_made_again(endpoint: Endpoint) -> None:
     endpoint.answers = [(500, b'{"error": "broken"}'), (200, RIGHT)]
-    with pytest.raises(RunError, match="answered 500: broken"):
-        HttpModel(endpoint.url)([1.0])
+    with HttpModel(endpoint.url) as model, pytest.raises(RunError, match="answered 500: broken"):
+        model([1.0])
     assert endpoint.calls == 1
 
 
 def test_the_time_of_a_call_ends(endpoint: Endpoint) -> None:
     endpoint.answers, endpoint.delay_s = [(200, RIGHT)], 5.0
-    model = HttpModel(endpoint.url, timeout_s=0.3)
     started_s = time.monotonic()
-    with pytest.raises(TimedOut, match="did not answer within"):
+    with HttpModel(endpoint.url, timeout_s=0.3) as model, pytest.raises(TimedOut, match="did not answer within"):
         model([1.0])
     assert time.monotonic() - started_s < 4.0
     endpoint.answers.append((200, RIGHT))
@@ -141,5 +141,5 @@ def test_the_time_of_a_call_ends(endpoint: Endpoint) -> None:
 )
 def test_an_answer_of_another_form(endpoint: Endpoint, body: bytes, sentence: str) -> None:
     endpoint.answers = [(200, body)]
-    with pytest.raises((RunError, InputError), match=sentence):
-        HttpModel(endpoint.url)([1.0])
+    with HttpModel(endpoint.url) as model, pytest.raises((RunError, InputError), match=sentence):
+        model([1.0])

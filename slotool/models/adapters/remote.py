@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from slotool import extras, strict_json
-from slotool.errors import InputError, RunError, TimedOut
+from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.models import inference_messages as messages
 from slotool.models.model import Model
 from slotool.models.signature import Signature
@@ -78,9 +78,12 @@ class HttpModel(RemoteModel):
         self.name = path.partition("/")[0]
         # No proxy of the environment: where a call goes is what was written.
         self._client = httpx.Client(timeout=timeout_s, trust_env=False)
-        metadata = self._metadata(self.url)
-        self.signature = Signature.of_document(metadata)
-        self._binary = BINARY_EXTENSION in (self._metadata(f"{base}/v2").get("extensions") or ())
+        try:
+            self.signature = Signature.of_document(self._metadata(self.url))
+            self._binary = BINARY_EXTENSION in (self._metadata(f"{base}/v2").get("extensions") or ())
+        except SlotoolError:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._client.close()
@@ -132,11 +135,17 @@ class GrpcModel(RemoteModel):
             raise InputError(f"{url}: grpc://host:port/NAME is expected")
         self._grpc = grpc
         self._client = grpc.InferenceServerClient(parts.netloc)
-        metadata = self._guarded(
-            lambda: self._client.get_model_metadata(self.name, self._version, as_json=True, client_timeout=timeout_s),
-            timeout_s,
-        )
-        self.signature = Signature.of_document(_with_shapes(metadata))
+        try:
+            metadata = self._guarded(
+                lambda: self._client.get_model_metadata(
+                    self.name, self._version, as_json=True, client_timeout=timeout_s
+                ),
+                timeout_s,
+            )
+            self.signature = Signature.of_document(_with_shapes(metadata))
+        except SlotoolError:
+            self.close()
+            raise
 
     @classmethod
     def _request_input(cls, grpc: Any, name: str, datatype: str, array: np.ndarray) -> Any:
