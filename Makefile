@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Modules are compiled when they are first imported: most never are, and compiling all takes a minute and a half.
+INSTALL := $(PIP) install --no-compile -c constraints.txt
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
@@ -12,7 +14,8 @@ demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
 
 # Tests that measure have the machine to themselves; the others share it.
-ALONE := tests/profiling
+SHARED_PROFILING := %_backends.py %_engines.py %_onnx.py
+ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
@@ -82,7 +85,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
-	$(PIP) install -c constraints.txt -e '.[$*]'
+	$(INSTALL) -e '.[$*]'
 	touch $@
 
 clean:
