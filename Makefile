@@ -17,9 +17,12 @@ demo: $(VENV)/.installed-report
 SHARED_PROFILING := %_backends.py %_engines.py %_onnx.py
 ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 
+# A test that fails runs once more, and is listed: some wait for real clocks on a machine that others use too.
+AGAIN := --reruns 1 -rR
+
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
-	$(BIN)/python -m pytest $(ALONE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest $(AGAIN) $(ALONE)
 
 # Rooms that use every package of a plain installation.
 FEW := tests/artifacts tests/tables tests/graphs/test_graph_format.py tests/rules tests/scheduling tests/simulation \
