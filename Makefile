@@ -18,7 +18,7 @@ SHARED_PROFILING := %_backends.py %_engines.py %_onnx.py
 ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 
 # A test that fails runs once more, and is listed: some wait for real clocks on a machine that others use too.
-AGAIN := --reruns 1 -rR
+AGAIN := --reruns 1 -raR
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
