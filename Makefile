@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Modules are compiled when they are first imported: most never are, and compiling all takes a minute and a half.
-INSTALL := $(PIP) install --no-compile -c constraints.txt
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
@@ -13,7 +11,7 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.installed-report
 	$(BIN)/slotool demo --out demo-run --force
 
-# Tests that measure have the machine to themselves; the others share it.
+# Tests that measure have the machine to themselves; the others share it, in their order: the longest files come first.
 SHARED_PROFILING := %_backends.py %_engines.py %_onnx.py
 ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 
@@ -21,7 +19,7 @@ ALONE := $(filter-out $(SHARED_PROFILING),$(wildcard tests/profiling/test_*.py))
 AGAIN := --reruns 1 -raR
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 2 --dist loadfile tests $(ALONE:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(AGAIN) -n 2 --dist loadfile --no-loadscope-reorder tests $(ALONE:%=--ignore=%)
 	$(BIN)/python -m pytest $(AGAIN) $(ALONE)
 
 # Rooms that use every package of a plain installation.
@@ -88,7 +86,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
-	$(INSTALL) -e '.[$*]'
+	$(PIP) install -c constraints.txt -e '.[$*]'
 	touch $@
 
 clean:
