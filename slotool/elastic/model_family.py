@@ -17,7 +17,7 @@ from slotool.errors import ArtifactError, InputError
 from slotool.models import Classification, Model
 from slotool.models.loading import load
 from slotool.models.signature import FREE
-from slotool.models.tasks import infer_task
+from slotool.models.tasks import infer_task, scores_of, task_of_document
 from slotool.tables import OperatingPoint
 
 VERSIONS_FILE = "versions.json"
@@ -104,15 +104,16 @@ class ModelFamily(ElasticModel):
         import torch
 
         stored = strict_json.convert(artifact.json(VERSIONS_FILE), _Stored)
-        task = stored.task | {"output": str(stored.task.get("output"))}
+        task = task_of_document(stored.task)
+        if not isinstance(task, Classification):
+            raise ArtifactError(f"{artifact.path}: its task is {task.name}; only classification can be served")
         versions = []
         for version in stored.versions:
             location = str(artifact.file(version.stored)) if version.stored else version.location
             if version.sha256 and checksum(location, ArtifactError) != version.sha256:
                 raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
             versions.append((version, load(location, threads=torch.get_num_threads())))
-        options = {key: value for key, value in task.items() if key != "task"}
-        return cls(artifact.name, versions, Classification(**options), stored.input_shape, stored.labels)
+        return cls(artifact.name, versions, task, stored.input_shape, stored.labels)
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,7 @@ def task_of(model: Model, output: str | None, scores: str | None) -> Classificat
     if output is None:
         found = infer_task(model.signature)
         return found if scores is None else Classification(found.output, scores=scores)
-    kind = scores or ("probabilities" if "prob" in output.lower() else "logits")
-    return Classification(output, scores=kind)
+    return Classification(output, scores=scores or scores_of(output))
 
 
 def checksum(location: str, error: type[InputError]) -> str:

@@ -213,14 +213,15 @@ def task_of_document(document: Mapping[str, Any]) -> Task:
 
 
 def infer_task(signature: Signature) -> Classification:
-    """The task of a model whose only floating-point output [n, classes] holds scores. Raises ``InputError`` if unclear.
-
-    An output whose name has ``prob`` in it holds probabilities, any other logits.
-    """
+    """The task of a model with one floating-point output [n, classes]. Raises ``InputError`` when there is not one."""
     scores = [tensor for tensor in signature.outputs if tensor.datatype.startswith(("FP", "BF"))]
     found = [tensor for tensor in scores if len(tensor.shape) == 2]
     if len(found) != 1:
         listed = ", ".join(f"{tensor.name} {tensor}" for tensor in signature.outputs)
         raise InputError(f"which output holds the scores? Name it with --output; there are {listed}")
-    kind = "probabilities" if "prob" in found[0].name.lower() else "logits"
-    return Classification(found[0].name, scores=kind)
+    return Classification(found[0].name, scores=scores_of(found[0].name))
+
+
+def scores_of(output: str) -> str:
+    """What an output of that name is taken to hold: probabilities where it has ``prob`` in it, else logits."""
+    return "probabilities" if "prob" in output.lower() else "logits"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.extras import import_failed
+from slotool.printable import reason
 
 if TYPE_CHECKING:
     import keras
@@ -122,8 +123,7 @@ def _saved(keras: Any, path: Path) -> keras.Model:
         model = keras.saving.load_model(path, compile=False, safe_mode=True)
     except Exception as error:
         # Keras raises whatever its layers do on a file that is torn, foreign or unsafe.
-        text = " ".join((str(error).strip() or type(error).__name__).splitlines()[0].split())
-        raise GraphError(f"{path}: Keras cannot read it ({text[:200]})") from error
+        raise GraphError(f"{path}: Keras cannot read it ({reason(error)})") from error
     if not isinstance(model, keras.Model):
         raise GraphError(f"{path}: holds no model, but something of type {type(model).__name__}")
     return model

@@ -29,17 +29,17 @@ class RemoteUnavailable(RunError):
 
 
 class RemoteModel(Model):
-    """``timeout_s``: of a call with all its retries. ``cost``: price of a call, in any unit; kept for outcome tables.
+    """``timeout_s``: of a call with all its retries.
 
     A call that finds no connection, or is rejected for now, is made again after a pause, as often as the time allows.
     A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
     unknown there, ``RemoteUnavailable`` when the endpoint cannot be reached, ``TimedOut`` when the time ran out.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
+    def __init__(self, url: str, *, timeout_s: float = 10.0):
         if not timeout_s > 0:
             raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
-        self.url, self.timeout_s, self.cost = url, timeout_s, cost
+        self.url, self.timeout_s = url, timeout_s
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -67,8 +67,8 @@ class HttpModel(RemoteModel):
     Tensors are sent in binary form where the server says that it reads it.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
-        super().__init__(url.rstrip("/"), timeout_s=timeout_s, cost=cost)
+    def __init__(self, url: str, *, timeout_s: float = 10.0):
+        super().__init__(url.rstrip("/"), timeout_s=timeout_s)
         import httpx
 
         parts = urlsplit(self.url)
@@ -124,8 +124,8 @@ class HttpModel(RemoteModel):
 class GrpcModel(RemoteModel):
     """``grpc://host:8001/NAME`` or ``…/NAME/VERSION``. Raises ``MissingPackageError`` without tritonclient."""
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0, cost: float = 0.0):
-        super().__init__(url, timeout_s=timeout_s, cost=cost)
+    def __init__(self, url: str, *, timeout_s: float = 10.0):
+        super().__init__(url, timeout_s=timeout_s)
         extras.require("grpc", "tritonclient", needed_by="a model behind gRPC")
         from tritonclient import grpc
 
