@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slotool.serving import images
+from slotool import images
 from slotool.serving.rejections import bad_request
 
 _NPY = b"\x93NUMPY"
@@ -85,7 +85,10 @@ def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
 def _image(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise bad_request(f"this model takes inputs of shape {list(shape)}, not images")
-    return images.decode(body, *shape)
+    try:
+        return images.decode(body, *shape)
+    except images.ImageError as error:
+        raise bad_request(str(error)) from None
 
 
 def _long_axes(shape: Sequence[int]) -> list[int]:

@@ -10,16 +10,20 @@ from __future__ import annotations
 import io
 import re
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from PIL import JpegImagePlugin, PngImagePlugin
+from PIL.Image import Image, Resampling
 
-from slotool.serving.rejections import Rejection, bad_request
+from slotool.errors import InputError
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 # Encoders cut pixels into pieces of 8 KiB or more; metadata comes in a few tens of chunks.
 MAX_CHUNKS, MIN_CHUNK_BYTES = 256, 512
+# A small file can promise any number of pixels; this many take 192 MiB as RGB.
+MAX_PIXELS = 1 << 26
 # A progressive JPEG has about ten scans, and each of them costs a pass over the picture.
 MAX_SCANS = 32
 _PNG_PIXELS = frozenset((b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"))
@@ -29,6 +33,10 @@ _FRAMES = (0xC0, 0xC1, 0xC2)
 _OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
 # Tables, restart interval, and Adobe's word about the colour space.
 _JPEG_PIXELS = frozenset((*_FRAMES, 0xC4, 0xDB, 0xDD, 0xEE))
+
+
+class ImageError(InputError):
+    """Bytes that are no PNG or JPEG image, or one that is not decoded; the sentence goes on from its source."""
 
 
 class Frame(NamedTuple):
@@ -43,22 +51,61 @@ class Frame(NamedTuple):
 def decode(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
     """float32 [channels, height, width] in [0, 1], grey for one channel, RGB for three.
 
-    Raises ``Rejection`` (400) for a file that is damaged, animated, of another size or of more than 8 bits per channel.
+    Raises ``ImageError`` for a file that is damaged, animated, of another size or of more than 8 bits per channel.
     """
-    frame = _png(body) if body.startswith(PNG) else _jpeg(body)
+    frame = frame_of(body)
     if (frame.width, frame.height) != (width, height):
-        raise bad_request(f"the image is {frame.width}×{frame.height}, expected {width}×{height}")
+        raise ImageError(f"the image is {frame.width}×{frame.height}, expected {width}×{height}")
+    pixels = _pixels(frame, channels, lambda image: image).astype(np.float32)
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1) / np.float32(255.0)
+
+
+def decode_covering(body: bytes, channels: int, height: int, width: int) -> np.ndarray:
+    """uint8 [height, width, channels] of an image of any size: scaled, bilinear, until it just covers height × width,
+    and cut to that around its middle.
+
+    Raises ``ImageError`` as ``decode`` does, and for an image of more than ``MAX_PIXELS``, whatever its file's size.
+    """
+    frame = frame_of(body)
+    if not 0 < frame.width * frame.height <= MAX_PIXELS:
+        raise ImageError(f"the image is {frame.width}×{frame.height}, at most {MAX_PIXELS:,} pixels are decoded")
+    scale = max(height / frame.height, width / frame.width)
+    left, top = (frame.width - width / scale) / 2, (frame.height - height / scale) / 2
+    box = (
+        max(0.0, left),
+        max(0.0, top),
+        min(frame.width, left + width / scale),
+        min(frame.height, top + height / scale),
+    )
+
+    def covering(image: Image) -> Image:
+        same = (frame.width, frame.height) == (width, height)
+        return image if same else image.resize((width, height), Resampling.BILINEAR, box)
+
+    return _pixels(frame, channels, covering).reshape(height, width, channels)
+
+
+def frame_of(body: bytes) -> Frame:
+    """Size of an image, and its file without what is not pixels. Raises ``ImageError``."""
+    if body.startswith(PNG):
+        return _png(body)
+    if body.startswith(JPEG):
+        return _jpeg(body)
+    raise ImageError("neither a PNG nor a JPEG image")
+
+
+def _pixels(frame: Frame, channels: int, change: Callable[[Image], Image]) -> np.ndarray:
+    """uint8 [height, width] or [height, width, 3]."""
     if frame.bits > 8:
-        raise bad_request("the image has more than 8 bits per channel")
-    opened = PngImagePlugin.PngImageFile if body.startswith(PNG) else JpegImagePlugin.JpegImageFile
+        raise ImageError("the image has more than 8 bits per channel")
+    opened = PngImagePlugin.PngImageFile if frame.pixels.startswith(PNG) else JpegImagePlugin.JpegImageFile
     try:
         # Not Image.open, which tries formats in turn and reads a JPEG's list of further pictures.
         with opened(io.BytesIO(frame.pixels)) as image:
-            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), dtype=np.float32)
+            return np.asarray(change(image.convert("L" if channels == 1 else "RGB")))
     # A decoder fed with hostile bytes raises what it stumbles over: OSError, SyntaxError, ValueError, struct.error …
     except Exception:
         raise _damaged() from None
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1) / np.float32(255.0)
 
 
 def _png(body: bytes) -> Frame:
@@ -74,9 +121,9 @@ def _png(body: bytes) -> Frame:
         if end > len(body):
             raise _damaged("it is cut short")
         if chunks > most:
-            raise bad_request(f"the image has more than {most} chunks, save it without metadata")
+            raise ImageError(f"the image has more than {most} chunks, save it without metadata")
         if kind == b"acTL":
-            raise bad_request("the image is animated, one picture is expected")
+            raise ImageError("the image is animated, one picture is expected")
         if (chunks == 1) != (kind == b"IHDR") or (chunks == 1 and length != 13):
             raise _damaged("it has no header, or two")
         if chunks == 1:
@@ -99,7 +146,7 @@ def _jpeg(body: bytes) -> Frame:
         if marker is None:
             raise _damaged("it is cut short, or has bytes between its segments")
         if segments > most:
-            raise bad_request(f"the image has more than {most} segments, save it without metadata")
+            raise ImageError(f"the image has more than {most} segments, save it without metadata")
         # Any number of filling bytes may stand before a marker.
         at, kind = marker.start(1) - 1, marker[1][0]
         if kind == _EOI:
@@ -118,7 +165,7 @@ def _jpeg(body: bytes) -> Frame:
             bits, height, width = struct.unpack_from(">BHH", body, at + 4)
             size = (width, height, bits)
         if kind in _OTHER_FRAMES:
-            raise bad_request("the image is a JPEG of a rare kind, only baseline and progressive ones are read")
+            raise ImageError("the image is a JPEG of a rare kind, only baseline and progressive ones are read")
         if kind in _JPEG_PIXELS or kind == _SOS:
             kept.append(body[at:end])
         at = end
@@ -127,5 +174,5 @@ def _jpeg(body: bytes) -> Frame:
     return Frame(*size, b"".join([*kept, b"\xff\xd9"]))
 
 
-def _damaged(why: str = "its data is damaged") -> Rejection:
-    return bad_request(f"the image cannot be decoded: {why}")
+def _damaged(why: str = "its data is damaged") -> ImageError:
+    return ImageError(f"the image cannot be decoded: {why}")
