@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from slotool.data.adapters.digits import load_digits
+from slotool.data.adapters.fma import has_fma, load_fma
+from slotool.data.adapters.idx import has_fashion_mnist, load_fashion_mnist
+from slotool.data.adapters.xmc import find_files, load_xmc
 from slotool.data.dataset import Dataset, MultiLabelDataset
-from slotool.data.digits import load_digits
-from slotool.data.fma import has_fma, load_fma
-from slotool.data.idx import has_fashion_mnist, load_fashion_mnist
 from slotool.data.tabular import SUFFIXES, is_tabular, load_tabular
-from slotool.data.xmc import find_files, load_xmc
 from slotool.errors import DataError
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"

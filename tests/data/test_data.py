@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slotool.data import default_dataset, load_dataset
-from slotool.data.idx import read_idx
+from slotool.data.adapters.idx import read_idx
 from slotool.errors import DataError
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotool.data import LabelSets, load_dataset, load_multilabel, xmc
+from slotool.data import LabelSets, load_dataset, load_multilabel
+from slotool.data.adapters import xmc
 from slotool.errors import DataError
 
 FEATURES, CLASSES = 50, 30

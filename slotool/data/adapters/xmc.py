@@ -169,7 +169,7 @@ class _Reader:
         return examples
 
     def _parse(self, chunk: bytes) -> None:
-        from slotool.data import xmc_parsing
+        from slotool.data.adapters import xmc_parsing
 
         text = np.frombuffer(chunk, dtype=np.uint8)
         colons, commas, newlines = (int(np.count_nonzero(text == ord(c))) for c in ":,\n")
@@ -190,7 +190,7 @@ class _Reader:
         self.lines += lines
 
     def _sentence(self, fault: int, token: bytes) -> str:
-        from slotool.data import xmc_parsing
+        from slotool.data.adapters import xmc_parsing
 
         return {
             xmc_parsing.BAD_LABEL: f"{_shown(token)} is no list of labels",
