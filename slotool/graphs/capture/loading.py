@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import factories
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.printable import reason
@@ -31,24 +30,18 @@ def load_torch(name: str) -> nn.Module:
     The factory is an ``nn.Module``, or what makes one when called without arguments (a class, a function).
     Raises ``GraphError`` when module or factory are missing, fail, or give no ``nn.Module``.
     """
-    module_name, _, factory_name = name.partition(":")
-    if not module_name or not factory_name:
-        raise GraphError(f"{name!r} is not module:factory, such as nets:tiny or ../nets.py:tiny")
-    folder, module_name = _located(module_name)
-    with _importing_from(folder):
-        made = _imported(module_name, folder)
-        _require_from(made, folder, name)
-        from torch import nn
+    made = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError)
+    from torch import nn
 
-        for part in factory_name.split("."):
-            if not hasattr(made, part):
-                raise GraphError(f"module {module_name} has no {factory_name}")
-            made = getattr(made, part)
-        if not isinstance(made, nn.Module):
-            made = _called(made, name)
     if not isinstance(made, nn.Module):
         raise GraphError(f"{name} makes no torch.nn.Module, but something of type {type(made).__name__}")
     return made
+
+
+def _is_module(value: Any) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
 
 
 def load_keras(name: str) -> keras.Model:
@@ -141,65 +134,3 @@ def _muted() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _located(name: str) -> tuple[Path, str]:
-    """The folder to import from first, and the module's name there, of a module given by its name or its path."""
-    path = Path(name)
-    is_path = os.sep in name or path.suffix == ".py"
-    if not is_path:
-        return Path.cwd(), name
-    found = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
-    if not found.exists():
-        raise GraphError(
-            f"{found}: no such file; a torch module is given as module:factory or path/to/module.py:factory"
-        )
-    if not found.stem.isidentifier():
-        raise GraphError(f"{found}: {found.stem!r} is no name that Python can import; rename the file")
-    return found.parent.absolute(), found.stem
-
-
-def _require_from(module: Any, folder: Path, name: str) -> None:
-    """A module given by its path is that one, not another of its name that was imported before."""
-    file = getattr(module, "__file__", None)
-    is_path = os.sep in name.partition(":")[0] or name.partition(":")[0].endswith(".py")
-    if is_path and file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):
-        raise GraphError(f"{name}: Python has imported another {module.__name__} already, {file}; rename one of them")
-
-
-def _imported(name: str, folder: Path) -> Any:
-    try:
-        found = find_spec(name) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        where = "the current directory" if folder == Path.cwd() else folder
-        raise GraphError(f"no module {name} in {where} or installed")
-    return _guarded(lambda: importlib.import_module(name), f"importing {name}")
-
-
-def _called(factory: Any, name: str) -> Any:
-    if not callable(factory):
-        kind = type(factory).__name__
-        raise GraphError(f"{name} is neither a torch.nn.Module nor a function making one, but of type {kind}")
-    return _guarded(factory, f"calling {name}()")
-
-
-def _guarded(run: Any, doing: str) -> Any:
-    """Run code of the user's; whatever it raises becomes one sentence."""
-    try:
-        return run()
-    except (Exception, SystemExit) as error:
-        text = " ".join(str(error).split())[:200]
-        raise GraphError(f"{doing} failed: {type(error).__name__}: {text}") from error
-
-
-@contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    before = list(sys.path)
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before

@@ -1,0 +1,100 @@
+"""Objects that a person names as ``module:factory``: their module is imported and its code is run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from slotool.errors import InputError
+
+
+def make(
+    name: str,
+    *,
+    is_made: Callable[[Any], bool],
+    what: str,
+    error: type[InputError] = InputError,
+) -> Any:
+    """What ``module:factory`` names when ``is_made`` says it is that, else what it returns when called without
+    arguments.
+
+    The module lies in the current directory or is installed, or is given by its path, such as ``../nets.py`` or
+    ``../nets``. ``what``: what is wanted, in messages. Raises ``error`` when module or factory are missing or fail.
+    """
+    module_name, _, factory_name = name.partition(":")
+    if not module_name or not factory_name:
+        raise error(f"{name!r} is not module:factory, such as nets:tiny or ../nets.py:tiny")
+    folder, module_name = _located(module_name, error)
+    with _importing_from(folder):
+        module = _imported(module_name, folder, error)
+        _require_from(module, folder, name, error)
+        found = module
+        for part in factory_name.split("."):
+            if not hasattr(found, part):
+                raise error(f"module {module_name} has no {factory_name}")
+            found = getattr(found, part)
+        if not is_made(found):
+            if not callable(found):
+                kind = type(found).__name__
+                raise error(f"{name} is neither {what} nor a function making one, but of type {kind}")
+            found = _guarded(found, f"calling {name}()", error)
+    return found
+
+
+def _located(name: str, error: type[InputError]) -> tuple[Path, str]:
+    """The folder to import from first, and the module's name there, of a module given by its name or its path."""
+    path = Path(name)
+    is_path = os.sep in name or path.suffix == ".py"
+    if not is_path:
+        return Path.cwd(), name
+    found = path if path.suffix == ".py" or path.is_dir() else path.with_name(f"{path.name}.py")
+    if not found.exists():
+        raise error(f"{found}: no such file; code is given as module:factory or path/to/module.py:factory")
+    if not found.stem.isidentifier():
+        raise error(f"{found}: {found.stem!r} is no name that Python can import; rename the file")
+    return found.parent.absolute(), found.stem
+
+
+def _require_from(module: Any, folder: Path, name: str, error: type[InputError]) -> None:
+    """A module given by its path is that one, not another of its name that was imported before."""
+    file = getattr(module, "__file__", None)
+    is_path = os.sep in name.partition(":")[0] or name.partition(":")[0].endswith(".py")
+    if is_path and file is not None and not Path(file).resolve().is_relative_to(folder.resolve()):
+        raise error(f"{name}: Python has imported another {module.__name__} already, {file}; rename one of them")
+
+
+def _imported(name: str, folder: Path, error: type[InputError]) -> Any:
+    try:
+        found = find_spec(name) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        where = "the current directory" if folder == Path.cwd() else folder
+        raise error(f"no module {name} in {where} or installed")
+    return _guarded(lambda: importlib.import_module(name), f"importing {name}", error)
+
+
+def _guarded(run: Callable[[], Any], doing: str, error: type[InputError]) -> Any:
+    """Run code of the user's; whatever it raises becomes one sentence."""
+    try:
+        return run()
+    except (Exception, SystemExit) as raised:
+        text = " ".join(str(raised).split())[:200]
+        raise error(f"{doing} failed: {type(raised).__name__}: {text}") from raised
+
+
+@contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:] = before
