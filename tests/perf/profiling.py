@@ -132,8 +132,11 @@ def _median_of_runs(call: Callable[[], object]) -> float:
     return float(np.median(seconds))
 
 
-def _differences(first: np.ndarray, second: np.ndarray) -> dict[str, float]:
-    """Relative differences between two measurements of the same networks."""
+def _differences(first: np.ndarray, second: np.ndarray) -> dict[str, float] | None:
+    """Relative differences between two measurements of the same networks; None of no network at all: on a noisy machine
+    none may be stable in both campaigns."""
+    if not len(first):
+        return None
     relative = np.abs(first - second) / ((first + second) / 2)
     return {"median": float(np.median(relative)), "p90": float(np.quantile(relative, 0.9))}
 
@@ -177,6 +180,8 @@ def _keras_seconds(graphs: Path, threads: int) -> tuple[float, np.ndarray]:
 
 
 def _shown(figure: object) -> str:
+    if figure is None:
+        return "none is stable in both campaigns"
     if isinstance(figure, dict):
         return ", ".join(f"{name} {value:.1%}" for name, value in figure.items())
     return f"{figure:.1%}" if isinstance(figure, float) else str(figure)
