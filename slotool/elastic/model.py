@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,11 +33,13 @@ class ElasticModel(ABC):
     ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
     ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
     come as CSR matrices; it takes arrays too. ``negative_inputs``: whether it answers
-    negative inputs as it does others.
+    negative inputs as it does others. ``remote_points``: points that another server answers, and the seconds that a
+    call may take at most; a server calls them by ``forward_within``, outside its workers.
     """
 
     sparse: bool = False
     negative_inputs: bool = True
+    remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
     name: str
     input_shape: tuple[int, ...]
     classes: int
@@ -49,6 +52,13 @@ class ElasticModel(ABC):
         ``x``: float32 [batch, *input_shape]; returns float32 [batch, classes]. A class that was not computed scores
         −inf. Raises ``InputError`` for a point the model does not have.
         """
+
+    def forward_within(self, x: np.ndarray, point: OperatingPoint, timeout_s: float) -> np.ndarray:
+        """``forward``, which at a remote point ends within ``timeout_s``; several threads may call it at the same time.
+
+        Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
+        """
+        return self.forward(x, point)
 
     def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The ``p`` best labels at ``point`` (default: in full) and their scores, best first: int and float32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.model import ElasticModel
 from slotool.errors import ArtifactError, InputError
-from slotool.models import Classification, Model
+from slotool.models import Classification, Model, Signature
+from slotool.models.adapters.remote import RemoteModel, open_remote
 from slotool.models.loading import load
 from slotool.models.signature import FREE
 from slotool.models.tasks import infer_task, scores_of, task_of_document
@@ -63,6 +64,9 @@ class ModelFamily(ElasticModel):
             raise InputError(f"{name}: two versions have the same name")
         require_versions([(version.name, model) for version, model in versions])
         self.points = tuple(self._models)
+        self.remote_points = {
+            point: model.timeout_s for point, model in self._models.items() if isinstance(model, RemoteModel)
+        }
         first = versions[0][1]
         task.require(first.signature)
         self._input = _only_input(name, first, self.input_shape)
@@ -73,7 +77,17 @@ class ModelFamily(ElasticModel):
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         """As ``ElasticModel.forward``. Raises ``RunError`` when the model itself fails."""
         self.require(point)
-        scores = self._models[point]({self._input: x})[self.task.output]
+        return self._scores(x, point, self._models[point]({self._input: x}))
+
+    def forward_within(self, x: np.ndarray, point: OperatingPoint, timeout_s: float) -> np.ndarray:
+        model = self._models[point]
+        if not isinstance(model, RemoteModel):
+            return self.forward(x, point)
+        inputs = model.signature.conform({self._input: x})
+        return self._scores(x, point, model.run_within(inputs, min(timeout_s, model.timeout_s)))
+
+    def _scores(self, x: np.ndarray, point: OperatingPoint, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        scores = outputs[self.task.output]
         if scores.shape != (len(x), self.classes):
             raise InputError(f"{point}: {self.task.output} has shape {list(scores.shape)}, expected one score a class")
         if self.task.scores == "probabilities":
@@ -94,6 +108,10 @@ class ModelFamily(ElasticModel):
                 "task": self.task.document(),
                 "input_shape": list(self.input_shape),
                 "labels": list(self.labels),
+                "signatures": {
+                    version.name: model.signature.document()
+                    for version, model in zip(self.versions, self._models.values(), strict=True)
+                },
             }
             bundle.write_json(VERSIONS_FILE, document)
 
@@ -112,7 +130,13 @@ class ModelFamily(ElasticModel):
             location = str(artifact.file(version.stored)) if version.stored else version.location
             if version.sha256 and checksum(location, ArtifactError) != version.sha256:
                 raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
-            versions.append((version, load(location, threads=torch.get_num_threads())))
+            known = stored.signatures.get(version.name)
+            if "://" in location and known is not None:
+                # It may be gone for now: calls of it fail then, and the other versions serve.
+                model: Model = open_remote(location, signature=Signature.of_document(known))
+            else:
+                model = load(location, threads=torch.get_num_threads())
+            versions.append((version, model))
         return cls(artifact.name, versions, task, stored.input_shape, stored.labels)
 
 
@@ -124,6 +148,7 @@ class _Stored:
     task: dict[str, Any]
     input_shape: list[int]
     labels: list[str]
+    signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:

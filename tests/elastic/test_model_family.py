@@ -16,7 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from slotool.elastic import load_model
+from slotool.elastic.model_family import ModelFamily, ModelVersion, task_of
 from slotool.errors import ArtifactError, InputError
+from slotool.models.adapters.remote import RemoteUnavailable, open_remote
+from slotool.models.adapters.sklearn import SklearnModel
 from slotool.tables import OperatingPoint, OutcomeTable
 
 io = pytest.importorskip("skops.io")
@@ -113,3 +116,19 @@ def test_an_artifact_that_was_altered(files: Path, slotool: Slotool) -> None:
     (files / "wine" / "versions.json").write_text("{}")
     with pytest.raises(InputError, match=r"versions\.json is not what was written"):
         load_model(str(files / "wine"))
+
+
+def test_a_family_loads_while_another_server_is_gone(tmp_path: Path) -> None:
+    signature = SklearnModel(LARGE).signature
+    away = open_remote("http://127.0.0.1:9/v2/models/m", timeout_s=0.05, signature=signature)
+    versions = [(ModelVersion("here", "."), SklearnModel(LARGE)), (ModelVersion("away", away.url), away)]
+    ModelFamily("wine", versions[1:], task_of(away, None, None), (13,), ("0", "1", "2")).save(
+        tmp_path / "wine", config={}, seed=0, copy=False
+    )
+    loaded, point = load_model(str(tmp_path / "wine")), OperatingPoint.of(version="away")
+    assert list(loaded.remote_points) == [point]
+    with pytest.raises(RemoteUnavailable, match="no connection"):
+        loaded.forward_within(X.to_numpy(dtype=np.float32)[:1], point, 0.05)
+    both = ModelFamily("wine", versions, task_of(away, None, None), (13,), ("0", "1", "2"))
+    assert list(both.remote_points.values()) == [0.05]
+    assert both.forward_within(X.to_numpy(dtype=np.float32), both.points[0], 1.0).shape == (len(X), 3)

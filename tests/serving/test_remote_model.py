@@ -14,7 +14,7 @@ from live_server import LiveServer, ThreeLinear, live_server, served
 
 from slotool.errors import InputError, RunError, TimedOut
 from slotool.models import Signature, TensorSpec
-from slotool.models.adapters.remote import GrpcModel, HttpModel, RemoteUnavailable
+from slotool.models.adapters.remote import GrpcModel, HttpModel, RemoteUnavailable, open_remote
 from slotool.models.loading import load
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
@@ -52,7 +52,8 @@ def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:
 
 
 class Endpoint(ThreadingHTTPServer):
-    """Answers inference requests by ``answers``, one after the other: status and body, after ``delay_s``."""
+    """Answers inference requests by ``answers``, one after the other: status and body, after ``delay_s`` and, with
+    ``drip_s``, a byte at a time."""
 
     signature = Signature((TensorSpec("x", "FP32", (-1,)),), (TensorSpec("y", "FP32", (-1,)),))
     daemon_threads = True
@@ -60,7 +61,7 @@ class Endpoint(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[tuple[int, bytes]] = []
-        self.delay_s, self.calls = 0.0, 0
+        self.delay_s, self.drip_s, self.calls = 0.0, 0.0, 0
 
     @property
     def url(self) -> str:
@@ -83,7 +84,13 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        try:
+            for at in range(len(body) if self.server.drip_s else 0):
+                self.wfile.write(body[at : at + 1])
+                time.sleep(self.server.drip_s)
+            self.wfile.write(b"" if self.server.drip_s else body)
+        except ConnectionError:  # the client would not wait
+            self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -123,6 +130,24 @@ def test_the_time_of_a_call_ends(endpoint: Endpoint) -> None:
         model([1.0])
     assert time.monotonic() - started_s < 4.0
     endpoint.answers.append((200, RIGHT))
+
+
+def test_an_answer_that_drips_ends_too(endpoint: Endpoint) -> None:
+    with HttpModel(endpoint.url) as model:
+        endpoint.answers, endpoint.drip_s = [(200, RIGHT)], 0.05
+        with pytest.raises(TimedOut, match="did not answer within"):
+            model.run_within({"x": np.ones(1, dtype=np.float32)}, 0.2)
+        endpoint.answers, endpoint.drip_s = [(200, RIGHT)], 0.0
+        assert model([1.0])["y"].tolist() == [2.5]
+
+
+def test_one_whose_signature_is_known_is_not_asked_before_its_first_call(endpoint: Endpoint) -> None:
+    for url in ("http://127.0.0.1:9/v2/models/m", "grpc://127.0.0.1:9/m"):
+        with open_remote(url, signature=Endpoint.signature) as model, pytest.raises(RemoteUnavailable):
+            model.run_within({"x": np.ones(1, dtype=np.float32)}, 0.1)
+    endpoint.answers = [(200, RIGHT)]
+    with open_remote(endpoint.url, signature=Endpoint.signature) as model:
+        assert model([1.0])["y"].tolist() == [2.5]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ from slotool.tables import FULL, OperatingPoint
 # Answers of a server that may be another one in a moment: too many requests, no worker, no upstream.
 RETRIED_STATUS = {429, 502, 503, 504}
 FIRST_PAUSE_S = 0.02
+# Of a call with all its retries, where nothing else is asked for.
+TIMEOUT_S = 10.0
+# Of one answer.
+MAX_ANSWER_BYTES = 64 << 20
 BINARY_EXTENSION = "binary_tensor_data"
 
 
@@ -29,25 +33,31 @@ class RemoteUnavailable(RunError):
 
 
 class RemoteModel(Model):
-    """``timeout_s``: of a call with all its retries.
+    """``timeout_s``: of a call with all its retries. ``signature``: what the model is known to take and give; with one,
+    the endpoint is not asked, so that it may be gone for now.
 
     A call that finds no connection, or is rejected for now, is made again after a pause, as often as the time allows.
     A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
     unknown there, ``RemoteUnavailable`` when the endpoint cannot be reached, ``TimedOut`` when the time ran out.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0):
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S):
         if not timeout_s > 0:
             raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
         self.url, self.timeout_s = url, timeout_s
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
-        deadline_s, pause_s = time.monotonic() + self.timeout_s, FIRST_PAUSE_S
+        return self.run_within(inputs, self.timeout_s)
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        """``run``, with all its retries within ``timeout_s`` in place of the model's own time. Several threads may
+        call it at the same time."""
+        deadline_s, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
         while True:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise TimedOut(f"{self.url} did not answer within {self.timeout_s:g} s")
+                raise TimedOut(f"{self.url} did not answer within {timeout_s:.3g} s")
             try:
                 return self._call(inputs, left_s)
             except RemoteUnavailable:
@@ -67,7 +77,7 @@ class HttpModel(RemoteModel):
     Tensors are sent in binary form where the server says that it reads it.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0):
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None):
         super().__init__(url.rstrip("/"), timeout_s=timeout_s)
         import httpx
 
@@ -78,9 +88,13 @@ class HttpModel(RemoteModel):
         self.name = path.partition("/")[0]
         # No proxy of the environment: where a call goes is what was written.
         self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._server_url = f"{base}/v2"
+        # Known once the server was asked, by the first call at the latest.
+        self._binary: bool | None = None
         try:
-            self.signature = Signature.of_document(self._metadata(self.url))
-            self._binary = BINARY_EXTENSION in (self._metadata(f"{base}/v2").get("extensions") or ())
+            self.signature = signature or Signature.of_document(self._metadata(self.url, timeout_s))
+            if signature is None:
+                self._binary = self._reads_binary(timeout_s)
         except SlotoolError:
             self.close()
             raise
@@ -88,24 +102,30 @@ class HttpModel(RemoteModel):
     def close(self) -> None:
         self._client.close()
 
-    def _metadata(self, url: str) -> dict[str, Any]:
-        answer = self._send("GET", url, timeout_s=self.timeout_s)
-        return strict_json.decode_object(answer.content, url)
+    def _metadata(self, url: str, timeout_s: float) -> dict[str, Any]:
+        return strict_json.decode_object(self._send("GET", url, timeout_s=timeout_s)[0], url)
+
+    def _reads_binary(self, timeout_s: float) -> bool:
+        return BINARY_EXTENSION in (self._metadata(self._server_url, timeout_s).get("extensions") or ())
 
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        deadline_s = time.monotonic() + timeout_s
+        if self._binary is None:
+            self._binary = self._reads_binary(timeout_s)
         body, head = messages.write_request(self.signature, inputs, binary=self._binary)
         kind = "application/json" if head is None else "application/octet-stream"
         headers = {"Content-Type": kind} | ({} if head is None else {messages.HEADER_LENGTH: str(head)})
-        answer = self._send("POST", f"{self.url}/infer", timeout_s=timeout_s, content=body, headers=headers)
-        return messages.read_response(
-            self.signature, answer.content, answer.headers.get(messages.HEADER_LENGTH), self.url
-        )
+        left_s = max(deadline_s - time.monotonic(), 1e-3)
+        content, length = self._send("POST", f"{self.url}/infer", timeout_s=left_s, content=body, headers=headers)
+        return messages.read_response(self.signature, content, length, self.url)
 
-    def _send(self, method: str, url: str, *, timeout_s: float, **request: Any) -> Any:
+    def _send(self, method: str, url: str, *, timeout_s: float, **request: Any) -> tuple[bytes, str | None]:
+        """The body of an answer of status 200, and what it says of the length of its JSON."""
         import httpx
 
         try:
-            answer = self._client.request(method, url, timeout=timeout_s, **request)
+            with self._client.stream(method, url, timeout=timeout_s, **request) as answer:
+                content = _whole(answer, url, timeout_s)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise RemoteUnavailable(f"{url}: no connection ({reason(error)})") from error
         except httpx.TimeoutException as error:
@@ -113,18 +133,18 @@ class HttpModel(RemoteModel):
         except httpx.HTTPError as error:
             raise RunError(f"{url}: the call failed ({reason(error)})") from error
         if answer.status_code in RETRIED_STATUS:
-            raise RemoteUnavailable(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
+            raise RemoteUnavailable(f"{url} answered {answer.status_code}: {_sentence(content)}")
         if answer.status_code in (400, 404):
-            raise InputError(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
+            raise InputError(f"{url} answered {answer.status_code}: {_sentence(content)}")
         if answer.status_code != 200:
-            raise RunError(f"{url} answered {answer.status_code}: {_sentence(answer.content)}")
-        return answer
+            raise RunError(f"{url} answered {answer.status_code}: {_sentence(content)}")
+        return content, answer.headers.get(messages.HEADER_LENGTH)
 
 
 class GrpcModel(RemoteModel):
     """``grpc://host:8001/NAME`` or ``…/NAME/VERSION``. Raises ``MissingPackageError`` without tritonclient."""
 
-    def __init__(self, url: str, *, timeout_s: float = 10.0):
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None):
         super().__init__(url, timeout_s=timeout_s)
         extras.require("grpc", "tritonclient", needed_by="a model behind gRPC")
         from tritonclient import grpc
@@ -136,13 +156,7 @@ class GrpcModel(RemoteModel):
         self._grpc = grpc
         self._client = grpc.InferenceServerClient(parts.netloc)
         try:
-            metadata = self._guarded(
-                lambda: self._client.get_model_metadata(
-                    self.name, self._version, as_json=True, client_timeout=timeout_s
-                ),
-                timeout_s,
-            )
-            self.signature = Signature.of_document(_with_shapes(metadata))
+            self.signature = signature or self._signature(timeout_s)
         except SlotoolError:
             self.close()
             raise
@@ -155,6 +169,12 @@ class GrpcModel(RemoteModel):
 
     def close(self) -> None:
         self._client.close()
+
+    def _signature(self, timeout_s: float) -> Signature:
+        def ask() -> Any:
+            return self._client.get_model_metadata(self.name, self._version, as_json=True, client_timeout=timeout_s)
+
+        return Signature.of_document(_with_shapes(self._guarded(ask, timeout_s)))
 
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
         given = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
@@ -180,6 +200,24 @@ class GrpcModel(RemoteModel):
                 raise TimedOut(f"{self.url} did not answer within {timeout_s:.3g} s") from error
             kind = InputError if status.endswith(("INVALID_ARGUMENT", "NOT_FOUND")) else RunError
             raise kind(text) from error
+
+
+def _whole(answer: Any, url: str, timeout_s: float) -> bytes:
+    """The body of an answer that is arriving. Raises ``TimedOut`` when it drips, ``RunError`` when it has no end."""
+    deadline_s, content = time.monotonic() + timeout_s, bytearray()
+    for chunk in answer.iter_bytes():
+        content += chunk
+        if time.monotonic() > deadline_s:
+            raise TimedOut(f"{url} did not answer within {timeout_s:.3g} s")
+        if len(content) > MAX_ANSWER_BYTES:
+            raise RunError(f"{url} answered with more than {MAX_ANSWER_BYTES >> 20} MiB")
+    return bytes(content)
+
+
+def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature | None = None) -> RemoteModel:
+    """The model behind ``url``, over HTTP or gRPC by its scheme, as ``RemoteModel`` has it."""
+    kind = GrpcModel if urlsplit(url).scheme == "grpc" else HttpModel
+    return kind(url, timeout_s=timeout_s, signature=signature)
 
 
 def _with_shapes(metadata: Mapping[str, Any]) -> dict[str, Any]:
