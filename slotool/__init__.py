@@ -1,4 +1,31 @@
-"""slotool: profile, predict and serve neural networks so that latency and accuracy promises hold."""
+"""slotool: profile, predict and serve neural networks so that latency and accuracy promises hold.
+
+Everything that the command line does is a function here, imported when first used: ``slotool.predict("ResNet50")``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from slotool import errors
+
+if TYPE_CHECKING:
+    from slotool.api.predict import predict
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+__all__ = ["__version__", "errors", "predict"]
+
+# Where each function is; importing slotool imports none of them.
+_MODULES = {
+    "predict": "predict",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'slotool' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"slotool.api.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,6 +4,7 @@
 
     SlotoolError
     ├── InputError              what was given cannot be used (exit 2)
+    │   ├── ArgumentError       an argument of a function has a value that it cannot have
     │   ├── TableError          a latency, outcome or request table; names file, row and column
     │   ├── ArtifactError       a bundle that is torn, altered, of another kind or version
     │   ├── DataError           a data set that is missing, corrupt or misshapen
@@ -14,10 +15,13 @@
     │   └── WorkerError         a measuring or serving process died, hung or answered nonsense
     ├── PromiseBroken           the run is fine, its verdict is not: an SLO missed, a tolerance violated (exit 1)
     └── TimedOut                the time allowed ran out (exit 124)
+
+``SlotoolWarning`` is a Python warning: the work goes on, and something should not be missed.
 """
 
 __all__ = [
     "AlreadyExistsError",
+    "ArgumentError",
     "ArtifactError",
     "DataError",
     "GraphError",
@@ -26,6 +30,7 @@ __all__ = [
     "PromiseBroken",
     "RunError",
     "SlotoolError",
+    "SlotoolWarning",
     "TableError",
     "TimedOut",
     "WorkerError",
@@ -38,6 +43,14 @@ class SlotoolError(Exception):
 
 class InputError(SlotoolError):
     """What was given cannot be used."""
+
+
+class ArgumentError(InputError):
+    """A value that an argument cannot have. ``argument``: its name in Python; ``problem``: the sentence without it."""
+
+    def __init__(self, argument: str, problem: str):
+        super().__init__(f"{argument}: {problem}")
+        self.argument, self.problem = argument, problem
 
 
 class TableError(InputError):
@@ -78,3 +91,7 @@ class PromiseBroken(SlotoolError):
 
 class TimedOut(SlotoolError):
     """The time allowed for a job ran out."""
+
+
+class SlotoolWarning(UserWarning):
+    """Something that should not be missed, though the work goes on."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
-    from slotool.graphs.capture.apart import Limits
     from slotool.graphs.capture.sources import Source
 
 
@@ -87,6 +86,7 @@ def capture(
 
     Example: slotool capture --torch nets:small --torch nets:large --input-shape 3,32,32 -o nets.jsonl
     """
+    from slotool.api.networks import captured_sources
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.graphs.capture.apart import Limits
@@ -144,27 +144,6 @@ def sources_of(
         )
     each = shapes * len(torch) if len(shapes) == 1 else shapes
     return [Source("torch", name, shape, input_dtype) for name, shape in zip(torch, each, strict=True)]
-
-
-def captured_sources(sources: Sequence[Source], limits: Limits | None = None) -> list[OperatorGraph]:
-    """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``."""
-    from slotool.errors import SlotoolError
-    from slotool.graphs.capture.apart import all_captured_apart
-
-    graphs = []
-    for answer in all_captured_apart(sources, limits):
-        if isinstance(answer, SlotoolError):
-            raise answer
-        graphs.append(answer)
-    return graphs
-
-
-def captured(keras: str | None, torch: str | None, onnx: Path | None, input_shape: str | None) -> OperatorGraph:
-    """The graph of what `--keras`, `--onnx` or `--torch` with `--input-shape` names, called so."""
-    shapes = None if input_shape is None else [input_shape]
-    sources = sources_of(keras, None if torch is None else [torch], None if onnx is None else [onnx], shapes)
-    (graph,) = captured_sources(sources)
-    return graph
 
 
 def captured_applications(output: Output, names: str) -> tuple[list[OperatorGraph], dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slotool.cli import terminal
+from slotool.errors import ArgumentError
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
@@ -26,6 +28,8 @@ _STATED = ("COMMANDLINE", "DEFAULT_MAP")
 # Parameters that name what a command writes; every other path is read.
 _OUTPUTS = ("out", "plot", "plots", "log")
 _CONFIG_PATH = "slotool.config"
+# Functions take seconds; options take them with a unit.
+_UNIT = re.compile(r"_(s|ms|gb)$")
 
 _running: list[typer.Context] = []
 
@@ -41,6 +45,8 @@ class Command(TyperCommand):
         _running.append(ctx)
         try:
             return super().invoke(ctx)
+        except ArgumentError as error:
+            raise typer.BadParameter(error.problem, ctx=ctx, param_hint=_option_of(ctx.command, error)) from error
         finally:
             _running.pop()
 
@@ -115,6 +121,15 @@ def refuse_without_effect(options: Sequence[str], why: str) -> None:
         source = ctx.get_parameter_source(param.name or "")
         if param.name in options and source is not None and source.name in _STATED:
             raise typer.BadParameter(f"it has no effect {why}; leave it out", param_hint=param.opts[-1])
+
+
+def _option_of(command: Any, error: ArgumentError) -> str:
+    """The option, or the argument, for an argument of the function that the command calls: ``--slo`` for ``slo_s``."""
+    name = error.argument
+    for param in command.params:
+        if param.name == name or param.name == _UNIT.sub("", name):
+            return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
+    return name
 
 
 def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:

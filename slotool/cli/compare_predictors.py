@@ -23,9 +23,7 @@ from slotool.cli.predictor_options import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from slotool.cli.output import Output
+    from slotool.cli.output import Output, Table
     from slotool.graphs import OperatorGraph
     from slotool.predictors.base import Predictor
     from slotool.predictors.labels import Labelled

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from slotool.api.display import CONSOLE, PLAIN_WIDTH, Part, Table, duration, number, table
+from slotool.api.progress import Progress, rich_bar
+from slotool.api.result import DOCUMENT_VERSION, Result, plain
 from slotool.cli import interrupts, terminal
 from slotool.printable import printable
 
-DOCUMENT_VERSION = 1
-PIPE_COLUMNS = 120
-_NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
-
-
-class Progress(Protocol):
-    """What a long job calls: ``advance`` per finished item, ``say`` to change the line's text."""
-
-    def advance(self, steps: int = 1) -> None: ...
-
-    def say(self, text: str) -> None: ...
+__all__ = ["Output", "Progress", "Table", "duration", "number", "table"]
 
 
 class Output:
@@ -39,14 +28,23 @@ class Output:
         self._stdout = _console(sys.stdout)
         self._stderr = _console(sys.stderr)
 
-    def result(self, command: str, document: Mapping[str, Any], *human: Table | str) -> None:
+    def result(self, command: str, document: Mapping[str, Any], *human: Part) -> None:
         """End a command: print ``document`` as JSON, or what a person reads instead."""
+        body = {"schema": f"slotool/{command}", "schema_version": DOCUMENT_VERSION, **document}
+        self._print(plain(body), human)
+
+    def show(self, result: Result) -> None:
+        """End a command: print the result's warnings, and its document as JSON or what a person reads instead."""
+        for sentence in result.warnings:
+            self.warn(sentence)
+        self._print(result.document, result.shown())
+
+    def _print(self, document: Mapping[str, Any], human: Sequence[Part]) -> None:
         if self.as_json:
-            body = {"schema": f"slotool/{command}", "schema_version": DOCUMENT_VERSION, **document}
-            print(json.dumps(_plain(body), allow_nan=False))
-        else:
-            for part in human:
-                self._stdout.print(printable(part, lines=True) if isinstance(part, str) else part)
+            print(json.dumps(document, allow_nan=False))
+            return
+        for part in human:
+            self._stdout.print(printable(part, lines=True) if isinstance(part, str) else part)
 
     def note(self, text: str) -> None:
         """A remark on stderr, one line: a name with a line end in it must not look like a line of its own."""
@@ -63,94 +61,37 @@ class Output:
         """A bar with ETA on stderr when it is a terminal; one line at the start when it is not or none is wanted."""
         if self.as_json or self._quiet or not self._moving or not sys.stderr.isatty():
             self.note(text if total is None else f"{text} ({total})")
-            yield _Silent()
+            yield _Checking()
             return
-        from rich import progress as bars
-
-        columns = (
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(),
-            bars.MofNCompleteColumn(),
-            bars.TimeElapsedColumn(),
-            bars.TextColumn("left", markup=False),
-            bars.TimeRemainingColumn(),
-        )
-        with bars.Progress(*columns, console=self._stderr, transient=True) as live:
-            yield _Bar(live, live.add_task(printable(text), total=total))
+        with rich_bar(self._stderr, text, total) as bar:
+            yield _Checking(bar)
 
 
 def _console(stream: TextIO) -> Console:
-    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one. Nothing that is printed
-    is markup: names come from files, and ``[/red]`` or ``:net:`` may be one."""
-    width = None if stream.isatty() else PIPE_COLUMNS
+    """A terminal has a width of its own; a pipe has none, and rich would assume a narrow one."""
+    width = None if stream.isatty() else PLAIN_WIDTH
     color = terminal.current().color
     return Console(
         file=stream,
         width=width,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=True,
+        **CONSOLE,
         force_terminal=True if color == "always" else None,
         no_color=True if color == "never" else None,
     )
 
 
-class _Silent:
-    def advance(self, steps: int = 1) -> None:
-        interrupts.check()
+class _Checking:
+    """A phase that ends at Ctrl-C, also one that a library swallowed."""
 
-    def say(self, text: str) -> None:
-        interrupts.check()
-
-
-class _Bar:
-    def __init__(self, live: Any, task: Any):
-        self._live, self._task = live, task
+    def __init__(self, bar: Progress | None = None):
+        self._bar = bar
 
     def advance(self, steps: int = 1) -> None:
         interrupts.check()
-        self._live.advance(self._task, steps)
+        if self._bar is not None:
+            self._bar.advance(steps)
 
     def say(self, text: str) -> None:
-        self._live.update(self._task, description=printable(text))
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A rich table; a column is right-aligned when every cell of it begins like a number."""
-    texts = [[printable(number(cell) if isinstance(cell, float) else str(cell)) for cell in row] for row in rows]
-    built = Table(title=Text(printable(title), style="bold"), title_justify="left", header_style="bold")
-    for i, name in enumerate(columns):
-        numeric = bool(texts) and all(_NUMBER.match(row[i]) for row in texts)
-        built.add_column(Text(printable(name)), justify="right" if numeric else "left")
-    for row in texts:
-        built.add_row(*map(Text, row))
-    return built
-
-
-def number(value: float) -> str:
-    """Four significant digits, without exponent where a person would not use one."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """``1.234 ms``, ``56.7 µs``, ``2.3 s``: the unit a person would choose."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars and arrays as JSON's own types; NaN and infinities as null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+        interrupts.check()
+        if self._bar is not None:
+            self._bar.say(text)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slotool.cli.capture import CaptureTimeout, InputDtype, InputShape, Onnx, Torch
+import slotool
+from slotool.cli.capture import CaptureTimeout, InputDtype, InputShape, Onnx, Torch, sources_of
 from slotool.cli.options import Force, Json, parse_duration
 
 if TYPE_CHECKING:
-    from slotool.cli.predict_report import Answer
-    from slotool.graphs import OperatorGraph
-    from slotool.predictors.colocation import PredictorArtifact
-    from slotool.predictors.trained import TrainedPredictor
+    from collections.abc import Sequence
+
+    from slotool.graphs.capture.sources import Source
 
 
 def register(app: typer.Typer) -> None:
@@ -74,44 +74,40 @@ def predict(
 
     Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
     """
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.cli.predict_report import report_predictions
-    from slotool.cli.predict_source import Sources, chosen_predictor
 
-    sources = Sources.of(graph, keras, torch, onnx, input_shape, input_dtype)
-    slo_s = parse_duration(slo, "--slo")
-    if out is not None:
-        refuse_existing(out, force)
-    output = Output(as_json=json)
-    chosen = chosen_predictor(predictor, backend, sources, bool(co_runners))
-    # Before a model is opened, which takes seconds.
-    chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
-    graphs = sources.graphs(timeout)
-    others = _others(co_runners or [], graphs if graph else [])
-    answer = _colocated(chosen.opened, graphs, others) if co_runners else _solo(chosen.opened.require_solo(), graphs)
-    answer = answer.on_this_machine()
-    if out is not None:
-        answer.trained.latency_table(answer.items, answer.predictions).save(out)
-    report_predictions(output, answer, chosen, slo_s, [graph.name or graph.id for graph in others], out)
+    found = slotool.predict(
+        _networks(graph, keras, torch, onnx, input_shape, input_dtype),
+        predictor=predictor,
+        backend=backend,
+        co_runners=co_runners or (),
+        slo_s=parse_duration(slo, "--slo"),
+        out=out,
+        force=force,
+        timeout_s=timeout,
+    )
+    Output(as_json=json).show(found)
 
 
-def _others(names: list[str], graphs: list[OperatorGraph]) -> list[OperatorGraph]:
-    """The networks of these names: those of the graph file given, else what ``--keras`` takes."""
-    from slotool.cli.capture import captured
+def _networks(
+    graph: list[Path] | None,
+    keras: list[str] | None,
+    torch: list[str] | None,
+    onnx: list[Path] | None,
+    input_shape: list[str] | None,
+    input_dtype: str | None,
+) -> Sequence[Source | Path]:
+    """What these options name. A usage error unless exactly one sort is given, and a shape for every ``--torch``."""
+    from slotool.graphs.store import require_graph_suffix
 
-    known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
-    return [known[name] if name in known else captured(name, None, None, None) for name in names]
-
-
-def _solo(trained: TrainedPredictor[OperatorGraph], graphs: list[OperatorGraph]) -> Answer:
-    from slotool.cli.predict_report import Answer
-
-    return Answer(trained, graphs, graphs, trained.predict(graphs))
-
-
-def _colocated(opened: PredictorArtifact, graphs: list[OperatorGraph], others: list[OperatorGraph]) -> Answer:
-    from slotool.cli.predict_report import Answer
-
-    alone, colocations, predictions = opened.predict_colocated(graphs, others)
-    return Answer(opened.require_colocated(), graphs, colocations, predictions, alone)
+    if sum(bool(own) for own in (graph, keras, torch, onnx)) != 1:
+        raise typer.BadParameter("give exactly one of --graph, --keras, --torch and --onnx, once or several times")
+    if graph:
+        for given, flag in ((input_shape, "--input-shape"), (input_dtype, "--input-dtype")):
+            if given:
+                raise typer.BadParameter("it has no effect with --graph; leave it out", param_hint=flag)
+        for path in graph:
+            require_graph_suffix(path)
+        return graph
+    names: list[str | None] = [*keras] if keras else [None]
+    return [source for name in names for source in sources_of(name, torch, onnx, input_shape, input_dtype)]

@@ -35,6 +35,10 @@ def test_every_json_document_is_described_and_nothing_else() -> None:
         name
         for path in (ROOT / "slotool" / "cli").glob("*.py")
         for name in re.findall(r"(?:\.result|report)\(\s*(?:output, )?\"([a-z-]+)\"", path.read_text())
+    } | {
+        name
+        for path in (ROOT / "slotool" / "api").glob("*.py")
+        for name in re.findall(r"^    schema = \"([a-z-]+)\"", path.read_text(), re.MULTILINE)
     }
     described = set(json_documents.DOCUMENTS)
     assert printed == described - {name for name in described if name.startswith("profile-")} | {

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slotool.cli.predict_source import Sources
+from slotool.api.chosen_predictor import chosen_predictor
+from slotool.api.networks import Networks
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.three_term import ThreeTermPredictor
@@ -63,11 +64,9 @@ def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(s
 
 
 def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
-    sources = Sources.of(keras=["ResNet50", "VGG16"])
-    from slotool.cli.predict_source import chosen_predictor
-
-    assert chosen_predictor(None, None, sources, False).opened.setting.backend == "keras"
-    assert chosen_predictor(None, None, Sources.of(onnx=[Path("a.onnx")]), False).why is not None
+    networks = Networks.of(["ResNet50", "VGG16"])
+    assert chosen_predictor(None, None, networks, False).opened.setting.backend == "keras"
+    assert chosen_predictor(None, None, Networks.of("a.onnx"), False).why is not None
 
 
 @pytest.mark.parametrize(
@@ -104,14 +103,12 @@ def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> Non
 
 
 def test_the_advice_to_measure_names_a_folder_that_opens(monkeypatch) -> None:
-    from slotool.cli.predict_source import chosen_predictor
-
     monkeypatch.chdir(Path(__file__).parents[2])
-    chosen = chosen_predictor(None, "torch", Sources.of(onnx=[Path("a.onnx")]), False)
+    chosen = chosen_predictor(None, "torch", Networks.of("a.onnx"), False)
     assert chosen.folder == "models/predictor-torch"
     assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
     monkeypatch.chdir(Path(__file__).parent)
-    chosen = chosen_predictor(None, "torch", Sources.of(onnx=[Path("a.onnx")]), False)
+    chosen = chosen_predictor(None, "torch", Networks.of("a.onnx"), False)
     assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
 
 

@@ -1,0 +1,79 @@
+"""Which predictor answers: the one named, else the shipped one of the framework that the networks come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.networks import Networks
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.predictors.colocation import PredictorArtifact
+    from slotool.predictors.trained import TrainedPredictor
+
+# Shipped predictors by the backend whose latencies they learnt.
+SHIPPED = {"torch": "predictor-torch", "keras": "predictor"}
+TORCH, KERAS = SHIPPED
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none;
+    ``folder``: what other commands take to open it."""
+
+    opened: PredictorArtifact
+    path: str
+    why: str | None
+    folder: str
+
+
+def chosen_predictor(predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool) -> Chosen:
+    """That of ``predictor``; else the shipped one of ``backend``, or of the framework that ``asked`` comes from.
+
+    Raises ``ArgumentError`` for a backend that no shipped predictor has, or another than that of ``predictor``.
+    """
+    from slotool.artifacts.shipped import shipped_artifact
+    from slotool.predictors.colocation import PredictorArtifact
+
+    if predictor is not None:
+        opened = PredictorArtifact.load(str(predictor))
+        own = opened.setting.backend
+        if backend not in (None, own):
+            raise ArgumentError("backend", f"{predictor} predicts {own}, not {backend}: leave it out")
+        return Chosen(opened, str(predictor), None, str(predictor))
+    if backend is not None and backend not in SHIPPED:
+        raise ArgumentError(
+            "backend",
+            f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {backend}: name a predictor of your own",
+        )
+    found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
+    name = SHIPPED[found]
+    folder = shipped_artifact(name).path
+    nearby = Path("models", name)
+    shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder
+    return Chosen(PredictorArtifact.load(str(folder)), name, why, str(shown))
+
+
+def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
+    if asked.framework == TORCH:
+        return TORCH, "the networks are torch modules"
+    if asked.framework == KERAS:
+        return KERAS, "the networks are Keras models"
+    if colocated:
+        return KERAS, "the shipped one that predicts co-located latencies; --backend chooses another"
+    if asked.framework:
+        return TORCH, "none is shipped for ONNX Runtime; --backend chooses another"
+    return TORCH, "a graph file names no framework; --backend chooses another"
+
+
+def machine_differences(trained: TrainedPredictor[Any]) -> list[str] | None:
+    """In what this machine differs from the one whose latencies were learnt, in words; None when it is the same."""
+    from slotool.machine import differences, machine_id
+
+    here, there = machine_id(), trained.setting.machine
+    facts = trained.facts
+    if there == here or (facts is not None and machine_id(facts) == here):
+        return None
+    return (differences(facts) if facts is not None else []) or [f"machine {there} → {here}"]

@@ -1,0 +1,104 @@
+"""Tables and numbers as a person reads them: one source for the terminal, for plain text and for notebooks."""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slotool.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+# Width of text that goes to no terminal, columns.
+PLAIN_WIDTH = 120
+_NUMBER = re.compile(r"–$|[-−+±<>≤≥]?\s?\d")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts: its title, the names of its columns, and cells by row."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Of each column: whether every cell begins like a number, and so stands to the right."""
+        return [bool(self.rows) and all(_NUMBER.match(row[i]) for row in self.rows) for i in range(len(self.columns))]
+
+    def __rich__(self) -> RichTable:
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        built = RichTable(title=Text(self.title, style="bold"), title_justify="left", header_style="bold")
+        for name, numeric in zip(self.columns, self.numeric, strict=True):
+            built.add_column(Text(name), justify="right" if numeric else "left")
+        for row in self.rows:
+            built.add_row(*map(Text, row))
+        return built
+
+    def html(self) -> str:
+        """The same table as HTML, every text escaped."""
+        sides = ["right" if numeric else "left" for numeric in self.numeric]
+        head = "".join(_cell("th", text, side) for text, side in zip(self.columns, sides, strict=True))
+        lines = ["".join(_cell("td", text, side) for text, side in zip(row, sides, strict=True)) for row in self.rows]
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        caption = f'<caption style="text-align: left"><b>{html.escape(self.title)}</b></caption>'
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+Part = Table | str
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """A table of any values: floats with four digits, other values as ``str`` writes them."""
+    texts = (tuple(printable(number(cell) if isinstance(cell, float) else str(cell)) for cell in row) for row in rows)
+    return Table(printable(title), tuple(map(printable, columns)), tuple(texts))
+
+
+def plain_text(parts: Iterable[Part]) -> str:
+    """Tables and sentences as text without colours, ``PLAIN_WIDTH`` columns wide."""
+    from rich.console import Console
+
+    file = io.StringIO()
+    console = Console(file=file, width=PLAIN_WIDTH, **CONSOLE, color_system=None)
+    for part in parts:
+        console.print(printable(part, lines=True) if isinstance(part, str) else part)
+    return file.getvalue().rstrip("\n")
+
+
+def html_text(parts: Iterable[Part]) -> str:
+    """Tables and sentences as HTML, every text escaped."""
+    return "\n".join(
+        f"<p>{html.escape(printable(part, lines=True))}</p>" if isinstance(part, str) else part.html() for part in parts
+    )
+
+
+# How rich prints: nothing is markup, for names come from files, and ``[/red]`` or ``:net:`` may be one.
+CONSOLE: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
+
+
+def number(value: float) -> str:
+    """Four significant digits, without exponent where a person would not use one."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """``1.234 ms``, ``56.7 µs``, ``2.3 s``: the unit a person would choose."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def _cell(tag: str, text: str, side: str) -> str:
+    return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag}>'

@@ -1,0 +1,171 @@
+"""What functions take as networks: graphs, files of them, and models of Keras, PyTorch and ONNX."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits, Source
+
+GRAPH_SUFFIXES = (".parquet", ".jsonl")
+Shapes = Sequence[int] | Sequence[Sequence[int]]
+# OperatorGraph, Source, torch.nn.Module or keras.Model, a graph or model file, a name: see ``Networks.of``.
+Network = Any
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """A model object: ``framework`` is torch or keras, ``input_shape`` of one example, for torch."""
+
+    framework: str
+    model: Any
+    input_shape: tuple[int, ...]
+    input_dtype: str | None
+
+    def captured(self) -> OperatorGraph:
+        """Its graph, captured in this process."""
+        name = type(self.model).__name__
+        if self.framework == "torch":
+            from slotool.graphs.capture import capture_torch
+
+            return replace(capture_torch(self.model, self.input_shape, self.input_dtype), name=name)
+        from slotool.graphs.capture import capture_keras
+
+        graph = capture_keras(self.model)
+        return replace(graph, name=graph.name or name)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks that were asked about, in order; nothing is read or captured before ``graphs``."""
+
+    parts: Sequence[OperatorGraph | Path | Source | InMemory]
+
+    @classmethod
+    def of(
+        cls,
+        networks: Network | Sequence[Network],
+        input_shape: Shapes | None = None,
+        input_dtype: str | None = None,
+        *,
+        argument: str = "networks",
+    ) -> Networks:
+        """One network or several: each an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an
+        .onnx file, a .keras file, a name in keras.applications, ``module:factory`` of a torch module, a
+        ``torch.nn.Module``, a ``keras.Model``, or a ``Source``. ``input_shape``, of one example without the batch, is
+        for torch modules: one for all, or one for each.
+
+        Raises ``ArgumentError`` for anything else, and where shapes do not belong to torch modules one for one.
+        """
+        given = list(networks) if isinstance(networks, list | tuple) else [networks]
+        if not given:
+            raise ArgumentError(argument, "name at least one network")
+        shapes = _shapes(input_shape, sum(map(_needs_shape, given)))
+        if input_dtype is not None and not shapes:
+            raise ArgumentError("input_dtype", "it belongs to torch modules, and none is given")
+        each = iter(shapes)
+        return cls([_part(one, next(each) if _needs_shape(one) else (), input_dtype, argument) for one in given])
+
+    @property
+    def framework(self) -> str | None:
+        """torch, keras or onnx: of the first model. Graphs name none."""
+        return next((part.framework for part in self.parts if _is_model(part)), None)
+
+    def graphs(self, timeout_s: float | None = None) -> list[OperatorGraph]:
+        """All graphs, in the order given. Models named are captured in processes of their own, each of which may take
+        ``timeout_s``. Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails."""
+        from slotool.graphs.capture import Limits, Source
+        from slotool.graphs.store import read_graphs
+
+        sources = [part for part in self.parts if isinstance(part, Source)]
+        captured = iter(captured_sources(sources, None if timeout_s is None else Limits(timeout_s)))
+        found: list[OperatorGraph] = []
+        for part in self.parts:
+            if isinstance(part, Source):
+                found.append(next(captured))
+            elif isinstance(part, Path):
+                found += read_graphs(part)
+            else:
+                found.append(part.captured() if isinstance(part, InMemory) else part)
+        return found
+
+
+def captured_sources(sources: Sequence[Source], limits: Limits | None = None) -> list[OperatorGraph]:
+    """Their graphs, each captured in a process of its own. Raises the first error; see ``captured_apart``."""
+    from slotool.errors import SlotoolError
+    from slotool.graphs.capture import all_captured_apart
+
+    graphs = []
+    for answer in all_captured_apart(sources, limits):
+        if isinstance(answer, SlotoolError):
+            raise answer
+        graphs.append(answer)
+    return graphs
+
+
+def _part(
+    one: Network, shape: tuple[int, ...], dtype: str | None, argument: str
+) -> OperatorGraph | Path | Source | InMemory:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Source
+
+    if isinstance(one, OperatorGraph | Source):
+        return one
+    if isinstance(one, str | Path):
+        suffix = Path(one).suffix
+        if suffix == ".onnx":
+            return Source("onnx", str(one))
+        if suffix in GRAPH_SUFFIXES or (isinstance(one, Path) and suffix != ".keras"):
+            return Path(one)
+        return Source("torch", str(one), shape, dtype) if _needs_shape(one) else Source("keras", str(one))
+    if _is_instance(one, "torch", "nn", "Module"):
+        return InMemory("torch", one, shape, dtype)
+    if _is_instance(one, "keras", "Model"):
+        return InMemory("keras", one, (), None)
+    raise ArgumentError(
+        argument, f"a {type(one).__name__} is neither a network, nor the name or file of one: see slotool.predict"
+    )
+
+
+def _needs_shape(one: Network) -> bool:
+    """Whether it is a torch module, or names one."""
+    if isinstance(one, str):
+        return ":" in one and Path(one).suffix not in (*GRAPH_SUFFIXES, ".onnx", ".keras")
+    return _is_instance(one, "torch", "nn", "Module")
+
+
+def _shapes(given: Shapes | None, modules: int) -> list[tuple[int, ...]]:
+    """One shape per torch module."""
+    if given is None:
+        if modules:
+            raise ArgumentError("input_shape", "a torch module needs the shape of one example, such as (3, 32, 32)")
+        return []
+    if not modules:
+        raise ArgumentError("input_shape", "it belongs to torch modules, and none is given")
+    flat = not any(isinstance(size, Sequence) for size in given)
+    shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
+    if len(shapes) not in (1, modules):
+        raise ArgumentError("input_shape", f"{len(shapes)} shapes for {modules} torch modules; give one, or one each")
+    for shape in shapes:
+        if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
+    return shapes * modules if len(shapes) == 1 else shapes  # type: ignore[return-value]  # checked just above
+
+
+def _is_model(part: OperatorGraph | Path | Source | InMemory) -> TypeGuard[Source | InMemory]:
+    return hasattr(part, "framework")
+
+
+def _is_instance(value: Any, package: str, *path: str) -> bool:
+    """Whether ``value`` is of this class of a package; never imports the package."""
+    found = sys.modules.get(package)
+    for name in path:
+        found = getattr(found, name, None)
+    return isinstance(found, type) and isinstance(value, found)

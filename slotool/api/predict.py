@@ -1,0 +1,89 @@
+"""``slotool.predict``: the latency of a network that was not measured, solo or co-located, with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.chosen_predictor import chosen_predictor
+from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.prediction import Prediction
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.trained import TrainedPredictor
+
+
+def predict(
+    networks: Network | Sequence[Network],
+    *,
+    predictor: str | Path | None = None,
+    input_shape: Shapes | None = None,
+    input_dtype: str | None = None,
+    backend: str | None = None,
+    co_runners: Sequence[Network] = (),
+    slo_s: float | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    timeout_s: float = 600.0,
+) -> Prediction:
+    """Predict the latency of networks that were not measured, solo or co-located.
+
+    It is that on the machine and backend whose measurements the predictor learnt. Each has a 90 % interval, or a
+    sentence why it has none.
+
+    Args:
+        networks: One or several: a ``torch.nn.Module``, a ``keras.Model``, a name in keras.applications, an .onnx or
+            .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``, or a graph file.
+        predictor: Predictor artifact; None: the shipped one of the networks' framework.
+        input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
+        input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
+        backend: Without ``predictor``: predict how ``"torch"`` or ``"keras"`` would run the networks.
+        co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
+        slo_s: Also give the probability that the latency is at most this, seconds.
+        out: Also write a latency table here, its rows marked as predicted.
+        force: Replace ``out`` if it exists.
+        timeout_s: Seconds after which the capture of one model has hung.
+
+    Returns:
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        GraphError: A model cannot be captured, or the predictor cannot take it.
+        ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
+        AlreadyExistsError: ``out`` exists.
+        TimedOut: A capture took longer than ``timeout_s``.
+        RunError: A capture died, or took too much memory.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+
+    asked = Networks.of(networks, input_shape, input_dtype)
+    if slo_s is not None and not slo_s > 0:
+        raise ArgumentError("slo_s", f"{slo_s} is no latency")
+    if out is not None:
+        refuse_existing(Path(out), force)
+    chosen = chosen_predictor(predictor, backend, asked, bool(co_runners))
+    # Before a model is opened, which takes seconds.
+    trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
+    graphs = asked.graphs(timeout_s)
+    others = _others(co_runners, [] if asked.framework else graphs, timeout_s)
+    written = None if out is None else Path(out)
+    if others:
+        solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
+        found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
+    else:
+        found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
+    found = found.on_this_machine()
+    if written is not None:
+        trained.latency_table(found.items, found.predictions).save(written)
+    return found
+
+
+def _others(networks: Sequence[Network], graphs: Sequence[OperatorGraph], timeout_s: float) -> list[OperatorGraph]:
+    """Co-runners: those of ``graphs`` that are named, and captures of the others."""
+    known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
+    given = [known.get(one, one) if isinstance(one, str) else one for one in networks]
+    return Networks.of(given, argument="co_runners").graphs(timeout_s) if given else []

@@ -1,0 +1,232 @@
+"""What ``predict`` finds: first whose latencies these are, then the table, then what it does not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.chosen_predictor import Chosen, machine_differences
+from slotool.api.display import Part, duration, table
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.colocation import SoloLatency
+    from slotool.predictors.trained import Predictions, TrainedPredictor
+
+MAX_ROWS_SHOWN = 20
+MAX_WARNINGS = 3
+NOT_HERE = "measured on another machine, where an interval says nothing of this one"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Prediction(Result):
+    """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
+
+    ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
+    the predictor's, in words, None where it is the same. ``out``: the latency table written, if any.
+    """
+
+    chosen: Chosen
+    trained: TrainedPredictor[Any]
+    graphs: Sequence[OperatorGraph]
+    items: Sequence[Any]
+    predictions: Predictions
+    solo: Sequence[SoloLatency] = ()
+    others: Sequence[OperatorGraph] = ()
+    slo_s: float | None = None
+    differences: Sequence[str] | None = None
+    out: Path | None = None
+
+    schema = "predict"
+    rows_key = "predictions"
+
+    @property
+    def latency_s(self) -> np.ndarray:
+        """Predicted latencies, float64 [n], seconds."""
+        return self.predictions.latency_s
+
+    @property
+    def interval_s(self) -> np.ndarray:
+        """Lower and upper ends of the 90 % intervals, float64 [n, 2], seconds; NaN where there is none."""
+        import numpy as np
+
+        return np.stack([self.predictions.low_s, self.predictions.high_s], axis=1)
+
+    @property
+    def probability_within_slo(self) -> np.ndarray | None:
+        """P(latency ≤ ``slo_s``), float64 [n], NaN where there is no interval; None without an SLO."""
+        return None if self.slo_s is None else self.trained.probability_within(self.predictions, self.slo_s)
+
+    def on_this_machine(self) -> Prediction:
+        """Without intervals where this machine is not the predictor's."""
+        found = machine_differences(self.trained)
+        if found is None:
+            return self
+        return replace(self, predictions=self.predictions.without_interval(NOT_HERE), differences=found)
+
+    def findings(self) -> Row:
+        return {
+            "predictor": self.trained.predictor.name,
+            "artifact": self.chosen.path,
+            "artifact_why": self.chosen.why,
+            "setting": self.trained.setting.document(),
+            "this_machine": {"same": self.differences is None, "differences": list(self.differences or [])},
+            "nominal_coverage": 0.9,
+            "slo_s": self.slo_s,
+            "co_runners": self._names,
+            "predictions": self._rows,
+            "latency_table": None if self.out is None else str(self.out),
+        }
+
+    def shown(self) -> list[Part]:
+        shown = self._rows[:MAX_ROWS_SHOWN]
+        what = f"co-located with {' and '.join(self._names)}, " if self._names else ""
+        bounded = any(row["low_s"] is not None for row in self._rows)
+        interval = ", and its 90 % interval" if bounded else ""
+        title = f"Latency {what}predicted by {self.trained.predictor.name}{interval}"
+        parts: list[Part] = [self._whose, table(title, self._titles, [_cells(row) for row in shown])]
+        if any(row.get("solo_measured") is False for row in shown):
+            parts.append("~: predicted solo latency; the others were measured")
+        parts += _no_intervals(shown)
+        if self.differences is not None:
+            parts.append(self._calibrate)
+        if len(self._rows) > MAX_ROWS_SHOWN:
+            parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """Which networks are not as those learnt from, and in what."""
+        found = self._unlike
+        sentences = [f"{name}: {sentence}" for name, sentence in found[:MAX_WARNINGS]]
+        if len(found) > MAX_WARNINGS:
+            sentences.append(f"{len(found) - MAX_WARNINGS} more networks are unlike the training networks (--json)")
+        return sentences
+
+    @property
+    def _names(self) -> list[str]:
+        return [graph.name or graph.id for graph in self.others]
+
+    @property
+    def _whose(self) -> str:
+        """The first line: whose latencies these are, and in what this machine differs."""
+        why = f" ({self.chosen.path}: {self.chosen.why})" if self.chosen.why else ""
+        line = f"for {self.trained.setting}{why}"
+        if self.differences is None:
+            return line
+        return f"{line}; THIS MACHINE IS ANOTHER: {', '.join(self.differences[:3])}; no interval is valid here"
+
+    @property
+    def _calibrate(self) -> str:
+        if all(graph.unknown for graph in self.graphs):
+            return "no backend runs such networks from their graphs, so profile cannot measure them here"
+        return (
+            "to learn this machine, measure ten networks here and adapt: "
+            f"slotool profile solo GRAPHS --for {self.chosen.folder} -o few.parquet; "
+            f"slotool adapt-predictor {self.chosen.folder} few.parquet --graphs GRAPHS -o here"
+        )
+
+    @property
+    def _unlike(self) -> list[tuple[str, str]]:
+        found = []
+        columns = (self.graphs, self.predictions.outside, self.predictions.no_interval)
+        for graph, outside, why in zip(*columns, strict=True):
+            if not graph.plain:
+                sentence = f"it is {graph.form}, and is priced as the float32 that was measured"
+                found.append((graph.name or graph.id, sentence))
+            elif outside is not None:
+                effect = "; the interval is the wider for it" if why is None else ""
+                found.append((graph.name or graph.id, f"unlike the training networks: {outside}{effect}"))
+        return found
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """What is said of each network, as JSON."""
+        predictions, chances = self.predictions, self.probability_within_slo
+        rows: list[Row] = []
+        for i, graph in enumerate(self.graphs):
+            row: Row = {
+                "graph_id": graph.id,
+                "name": graph.name,
+                "kind": graph.kind,
+                "operators": len(graph.operators),
+                "weights": graph.weights,
+                "flops": graph.flops,
+                "form": graph.form,
+                "latency_s": float(predictions.latency_s[i]),
+                "low_s": _finite(predictions.low_s[i]),
+                "high_s": _finite(predictions.high_s[i]),
+                "no_interval": predictions.no_interval[i],
+                "outside": predictions.outside[i],
+                "domain": predictions.distances[i].document() if predictions.distances else None,
+            }
+            if self.solo:
+                solo = self.solo[i]
+                ratio = row["latency_s"] / solo.latency_s
+                row |= {"solo_s": solo.latency_s, "solo_measured": solo.measured, "degradation_ratio": ratio}
+            if chances is not None:
+                row["probability_within_slo"] = _finite(chances[i])
+            rows.append(row)
+        return rows
+
+    @property
+    def _titles(self) -> list[str]:
+        titles = ["graph", "kind", "FLOPs", "latency", "from", "to", "like training"]
+        if self.others:
+            titles[3:4] = ["solo", "latency", "ratio"]
+        return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
+
+
+def _no_intervals(rows: Sequence[Row]) -> list[str]:
+    """One line for each reason that the first line does not give."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["no_interval"] not in (None, NOT_HERE):
+            reasons.setdefault(row["no_interval"], []).append(row["name"] or row["graph_id"])
+    lines = []
+    for why, names in reasons.items():
+        of = "" if len(names) == len(rows) and len(reasons) == 1 else f" of {', '.join(names[:3])}"
+        more = f" and {len(names) - 3} more" if of and len(names) > 3 else ""
+        lines.append(f"no interval{of}{more}: {why}")
+    return lines
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _cells(row: Row) -> list[str]:
+    latency = duration(row["latency_s"])
+    low, high = ("–" if row[key] is None else duration(row[key]) for key in ("low_s", "high_s"))
+    cells = [row["name"] or row["graph_id"], row["kind"], _compact(row["flops"]), latency, low, high]
+    if "solo_s" in row:
+        alone = ("" if row["solo_measured"] else "~") + duration(row["solo_s"])
+        cells[3:4] = [alone, latency, f"{row['degradation_ratio']:.2f}×"]
+    cells.append("yes" if row["outside"] is None else _share_alike(row))
+    if "probability_within_slo" in row:
+        chance = row["probability_within_slo"]
+        cells.append("–" if chance is None else f"{chance:.1%}")
+    return cells
+
+
+def _share_alike(row: Row) -> str:
+    """How much of an unlike network's cost is spent as in a training network; "no" where all is, yet its size is
+    another."""
+    domain = row["domain"]
+    share = "100%" if domain is None else f"{max(0.0, 1 - domain['unseen_share'] - domain['unlike_share']):.0%}"
+    return "no" if share == "100%" else share
+
+
+def _compact(count: int) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return str(count)

@@ -1,0 +1,65 @@
+"""``slotool.predict`` takes networks in any form, and says what it cannot take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slotool
+from slotool.errors import ArgumentError
+from slotool.graphs.store import write_graphs
+from slotool.testing.predictors import random_networks
+
+MLPS = random_networks(3, seed=0)
+
+
+def test_a_torch_module_in_memory_is_predicted_as_torch_runs_it() -> None:
+    from torch import nn
+
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    found = slotool.predict([module, module], input_shape=(8,))
+    assert found.document["setting"]["backend"] == "torch"
+    assert [graph.name for graph in found.graphs] == ["Sequential", "Sequential"]
+    assert found.latency_s.shape == (2,)
+    assert found.interval_s.shape == (2, 2)
+
+
+def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_path: Path) -> None:
+    write_graphs(tmp_path / "some.jsonl", MLPS[1:])
+    found = slotool.predict([MLPS[0], tmp_path / "some.jsonl"], out=tmp_path / "latency.parquet", slo_s=1.0)
+    assert [graph.id for graph in found.graphs] == [graph.id for graph in MLPS]
+    assert found.probability_within_slo is not None
+    from slotool.tables import LatencyTable
+
+    assert LatencyTable.load(tmp_path / "latency.parquet").rows["subject"].tolist() == [graph.id for graph in MLPS]
+    with pytest.raises(slotool.errors.AlreadyExistsError):
+        slotool.predict(MLPS[0], out=tmp_path / "latency.parquet")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument", "said"),
+    [
+        ({"networks": []}, "networks", "at least one"),
+        ({"networks": 3}, "networks", "a int is neither a network"),
+        ({"networks": "nets:tiny"}, "input_shape", "needs the shape of one example"),
+        ({"networks": ["a:b", "c:d"], "input_shape": [(1,), (2,), (3,)]}, "input_shape", "3 shapes for 2"),
+        ({"networks": "a:b", "input_shape": (0,)}, "input_shape", "not a list of sizes"),
+        ({"networks": "ResNet50", "input_shape": (3,)}, "input_shape", "none is given"),
+        ({"networks": "ResNet50", "input_dtype": "int64"}, "input_dtype", "none is given"),
+        ({"networks": "ResNet50", "backend": "onnx"}, "backend", "none of onnx"),
+        ({"networks": "ResNet50", "slo_s": -1.0}, "slo_s", "no latency"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, object], argument: str, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said) as raised:
+        slotool.predict(**arguments)
+    assert raised.value.argument == argument
+    assert str(raised.value).startswith(f"{argument}: ")
+
+
+def test_the_command_names_the_option_instead(slotool, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "some.jsonl", MLPS)
+    finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--backend", "onnx")
+    assert finished.exit_code == 2
+    assert "Invalid value for --backend: slotool ships predictors" in finished.stderr
