@@ -9,7 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from slotool.data.columns import Inputs
 from slotool.errors import InputError
+from slotool.models.signature import Signature
+from slotool.models.tasks import Task
 from slotool.tables import OperatingPoint
 
 
@@ -34,12 +37,16 @@ class ElasticModel(ABC):
     ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
     come as CSR matrices; it takes arrays too. ``negative_inputs``: whether it answers
     negative inputs as it does others. ``remote_points``: points that another server answers, and the seconds that a
-    call may take at most; a server calls them by ``forward_within``, outside its workers.
+    call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
+    ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
+    single float32 input and scores of classes.
     """
 
     sparse: bool = False
     negative_inputs: bool = True
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
+    signature: Signature | None = None
+    task: Task | None = None
     name: str
     input_shape: tuple[int, ...]
     classes: int
@@ -59,6 +66,14 @@ class ElasticModel(ABC):
         Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
         """
         return self.forward(x, point)
+
+    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+        """The outputs of ``signature`` by name at ``point`` for its inputs, an array where it has only one.
+
+        Raises ``InputError`` for inputs that do not fit the signature, for a point that the model does not have, and
+        when it has no signature.
+        """
+        raise InputError(f"{self.name} has no named outputs of its own")
 
     def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The ``p`` best labels at ``point`` (default: in full) and their scores, best first: int and float32

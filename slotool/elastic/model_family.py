@@ -46,6 +46,8 @@ class ModelFamily(ElasticModel):
     Raises ``InputError`` naming the version and the tensor when two signatures differ or are of another form.
     """
 
+    task: Classification
+
     def __init__(
         self,
         name: str,

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.rules.policies import Conc, consults_second, from_point, takes_second
+from slotool.models.signature import FREE
+from slotool.rules.policies import Conc, consults_second, from_point
+from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers."""
-
-    logits: np.ndarray
-    confidence: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,16 @@ class EnsemblePlan:
     second: OperatingPoint | None = None
     threshold: float = 0.0
     concurrent: bool = False
+
+    def consults(self, first: Computed) -> np.ndarray:
+        """Which examples the second version answers too: bool [n]. Raises ``InputError`` where the first has no
+        confidence to tell by."""
+        if first.confidence is None:
+            raise InputError(
+                f"version {version_name(self.first)} states no confidence: no second version can be consulted"
+            )
+        unsure: np.ndarray = consults_second(first.confidence, self.threshold)
+        return unsure
 
 
 class PointRunner:
@@ -57,62 +63,90 @@ class PointRunner:
         """Whether both versions begin at the same time, so that ``run_concurrently`` is the one to call."""
         return self._plans[point].concurrent
 
-    def run(self, x: np.ndarray, point: OperatingPoint) -> Scores:
-        """Scores of ``x`` (float32 [n, *input_shape]), one version after the other.
+    def run(self, x: Inputs, point: OperatingPoint) -> Computed:
+        """What the model makes of ``x``, float32 [n, *input_shape] or its named inputs; one version after the other.
 
         The second version sees only the examples whose first answer is not sure enough (tolerance-tiers, §IV-C).
         """
         if point not in self._plans:
             self.add([point])
         plan = self._plans[point]
-        first = self._score(x, plan.first)
+        first = self._compute(x, plan.first)
         if plan.second is None:
             return first
-        unsure = consults_second(first.confidence, plan.threshold)
-        return combined(first, unsure, self._score(x[unsure], plan.second)) if unsure.any() else first
+        unsure = plan.consults(first)
+        return combined(first, unsure, self._compute(x[unsure], plan.second)) if unsure.any() else first
 
-    async def run_concurrently(self, x: np.ndarray, point: OperatingPoint, pool: Executor) -> Scores:
-        """Scores of ``x``, both versions at once in ``pool``; the second is waited for only when the first is not
-        sure.
+    async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Computed:
+        """The same, both versions at once in ``pool``; the second is waited for only when the first is not sure.
 
         If it is not needed, it is cancelled before it begins, or its answer is ignored.
         """
         plan = self._plans[point]
         assert plan.second is not None
         loop = asyncio.get_running_loop()
-        runs = [loop.run_in_executor(pool, self._score, x, at) for at in (plan.first, plan.second)]
+        runs = [loop.run_in_executor(pool, self._compute, x, at) for at in (plan.first, plan.second)]
         try:
             first = await runs[0]
-            unsure = consults_second(first.confidence, plan.threshold)
-            if not unsure.any():
-                return first
-            second = await runs[1]
-            return combined(first, unsure, Scores(second.logits[unsure], second.confidence[unsure]))
+            unsure = plan.consults(first)
+            return combined(first, unsure, (await runs[1]).take(unsure)) if unsure.any() else first
         finally:
             for unneeded in runs:
                 unneeded.cancel()
 
     def warm(self, pool: Executor | None = None) -> None:
-        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate."""
-        x = np.zeros((1, *self.model.input_shape), dtype=np.float32)
-        self.model.expected_accuracy(x)
-        for plan in self._plans.values():
-            for point in (plan.first, plan.second):
-                if point is not None:
-                    self._score(x, point)
-                if point is not None and pool is not None:
-                    pool.submit(self._score, x, point).result()
+        """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate.
 
-    def _score(self, x: np.ndarray, point: OperatingPoint) -> Scores:
+        A model that leaves sizes of its inputs open may not take the smallest: its first call is then not warm.
+        """
+        x = warm_up_example(self.model)
+        open_sizes = isinstance(x, Columns) and _has_open_sizes(self.model)
+        with suppress(*([Exception] if open_sizes else [])):
+            if isinstance(x, np.ndarray):
+                self.model.expected_accuracy(x)
+            for plan in self._plans.values():
+                for point in (plan.first, plan.second):
+                    if point is not None:
+                        self._compute(x, point)
+                    if point is not None and pool is not None:
+                        pool.submit(self._compute, x, point).result()
+
+    def _compute(self, x: Inputs, point: OperatingPoint) -> Computed:
+        model = self.model
         # Huge inputs overflow in the network; the NaN confidence that follows is answered, not warned about.
         with np.errstate(over="ignore", invalid="ignore"):
-            logits = self.model.forward(x, point)
-            return Scores(logits, confidence(logits))
+            if model.signature is None:
+                assert isinstance(x, np.ndarray)
+                logits = model.forward(x, point)
+                return Scores(logits, confidence(logits))
+            assert model.task is not None
+            tensors = model.respond(x, point)
+            return Outputs(tensors, model.task, model.task.confidences(tensors))
+
+
+def warm_up_example(model: ElasticModel) -> Inputs:
+    """One example of zeros, and of empty texts; of size 1 where the model leaves a size open."""
+    if model.signature is None:
+        return np.zeros((1, *model.input_shape), dtype=np.float32)
+    return Columns(
+        {
+            spec.name: np.full(
+                [1, *(1 if size == FREE else size for size in spec.shape[1:])],
+                b"" if spec.datatype == "BYTES" else 0,
+                spec.dtype,
+            )
+            for spec in model.signature.inputs
+        }
+    )
 
 
 def ensemble_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan:
     """What answering at ``point`` takes. Raises ``InputError`` as ``PointRunner`` does."""
     return _plan(model, _own(model), point)
+
+
+def _has_open_sizes(model: ElasticModel) -> bool:
+    return model.signature is not None and any(FREE in spec.shape[1:] for spec in model.signature.inputs)
 
 
 def _own(model: ElasticModel) -> dict[str, OperatingPoint]:
@@ -130,12 +164,3 @@ def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingP
     if not second:
         return EnsemblePlan(first)
     return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))
-
-
-def combined(first: Scores, unsure: np.ndarray, second: Scores) -> Scores:
-    """Of two answers the surer one; ``second`` holds the rows where ``unsure`` is set."""
-    logits, sure = first.logits.copy(), first.confidence.copy()
-    better = takes_second(sure[unsure], second.confidence)
-    rows = np.flatnonzero(unsure)[better]
-    logits[rows], sure[rows] = second.logits[better], second.confidence[better]
-    return Scores(logits, sure)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slotool.rules.policies import consults_second
-from slotool.serving.ensemble import EnsemblePlan, Scores, combined
+import numpy as np
 
-CallOutcome = Scores | Exception
+from slotool.errors import SlotoolError
+from slotool.serving.ensemble import EnsemblePlan
+from slotool.serving.outputs import Computed, combined
+
+CallOutcome = Computed | Exception
 # An outcome, and the instant in µs at which it was there.
 OutcomeCallback = Callable[[CallOutcome, float], None]
 
@@ -21,13 +24,19 @@ class EnsembleCall:
 
     def __init__(self, plan: EnsemblePlan, done: OutcomeCallback, cancel: Callable[[], None]):
         self._plan, self._done, self._cancel = plan, done, cancel
-        self._first: Scores | None = None
+        self._first: Computed | None = None
+        self._unsure: np.ndarray | None = None
         self._second: CallOutcome | None = None
         self.over = False
 
     def first(self, outcome: CallOutcome, now_us: float) -> None:
         """The first version's worker has ended."""
-        if isinstance(outcome, Scores) and consults_second(outcome.confidence, self._plan.threshold).any():
+        if not isinstance(outcome, Exception):
+            try:
+                self._unsure = self._plan.consults(outcome)
+            except SlotoolError as error:
+                outcome = error
+        if not isinstance(outcome, Exception) and self._unsure is not None and self._unsure.any():
             self._first = outcome
             self._combine(now_us)
             return
@@ -41,14 +50,15 @@ class EnsembleCall:
         self._combine(now_us)
 
     def _combine(self, now_us: float) -> None:
-        if self.over or self._first is None or self._second is None:
+        if self.over or self._first is None or self._second is None or self._unsure is None:
             return
         if isinstance(self._second, Exception):
             self._report(self._second, now_us)
             return
-        unsure = consults_second(self._first.confidence, self._plan.threshold)
-        second = Scores(self._second.logits[unsure], self._second.confidence[unsure])
-        self._report(combined(self._first, unsure, second), now_us)
+        try:
+            self._report(combined(self._first, self._unsure, self._second.take(self._unsure)), now_us)
+        except SlotoolError as error:
+            self._report(error, now_us)
 
     def _report(self, outcome: CallOutcome, now_us: float) -> None:
         self.over = True

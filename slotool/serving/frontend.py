@@ -286,9 +286,10 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
         parameters["rule"] = decision.rule
     parameters |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
     parameters["request"] = answer.request
-    if answer.batch > len(answer.scored.logits):
+    if answer.batch > len(answer.scored):
         parameters["batch"] = answer.batch
     if answer.slack_us != float("inf"):
         parameters["slack_us"] = round(answer.slack_us, 1)
-    parameters["confidence"] = float(answer.scored.confidence.min())
+    if answer.scored.confidence is not None:
+        parameters["confidence"] = float(answer.scored.confidence.min())
     return parameters

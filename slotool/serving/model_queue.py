@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.data.columns import Inputs
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import rejections
-from slotool.serving.ensemble import Scores
+from slotool.serving.outputs import Computed
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -25,7 +26,7 @@ class InferenceResult:
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
 
-    scored: Scores
+    scored: Computed
     decision: Decision
     queue_us: float
     compute_us: float
@@ -35,15 +36,13 @@ class InferenceResult:
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 [n]: the class of the highest score."""
-        labels: np.ndarray = self.scored.logits.argmax(axis=1).astype(np.int64)
-        return labels
+        """The answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
+        return self.scored.answers
 
     @property
-    def outputs(self) -> dict[str, np.ndarray]:
+    def outputs(self) -> Mapping[str, np.ndarray]:
         """The tensors of the Open Inference Protocol, by name."""
-        confidence = self.scored.confidence.astype(np.float32)
-        return {"logits": self.scored.logits, "label": self.labels, "confidence": confidence}
+        return self.scored.tensors
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class PendingRequest:
     """
 
     query: Query
-    x: np.ndarray
+    x: Inputs
     future: asyncio.Future[InferenceResult]
     is_disconnected: Callable[[], bool]
     headroom_us: float = 0.0

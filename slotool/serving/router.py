@@ -11,17 +11,19 @@ from functools import partial
 
 import numpy as np
 
+from slotool.data.columns import Inputs, concatenate
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
 from slotool.serving import rejections
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
-from slotool.serving.ensemble import Scores, ensemble_plan
+from slotool.serving.ensemble import ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue, PendingRequest, urgency
+from slotool.serving.outputs import Computed
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
@@ -144,14 +146,14 @@ class Router:
     async def answer(
         self,
         name: str,
-        x: np.ndarray,
+        x: Inputs,
         options: RequestOptions,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
         *,
         alone: bool = False,
     ) -> InferenceResult:
-        """The answer for ``x`` (float32 [n, *input_shape]) of the model ``name``, when its turn has come.
+        """The answer of the model ``name`` for ``x``, an array or named inputs, when its turn has come.
 
         ``is_disconnected`` is called just before any work is done: the client may have left. ``alone``: no other
         request arrived in this iteration of the event loop, so it is dispatched at once. Raises ``Rejection``.
@@ -265,7 +267,7 @@ class Router:
     def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest]) -> None:
         if batch.decision.switches:
             self._note_switch(model_queue, batch.decision.point)
-        x = wanted[0].x if len(wanted) == 1 else np.concatenate([request.x for request in wanted])
+        x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
         on_end = partial(self._call_ended, model_queue, batch, wanted)
         if batch.second_worker is None:
             self._start_call(batch.worker, model_queue, batch.decision.point, x, on_end)
@@ -277,7 +279,7 @@ class Router:
         self._start_call(batch.worker, model_queue, plan.first, x, ensemble_call.first)
 
     def _start_call(
-        self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: np.ndarray, report: OutcomeCallback
+        self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: Inputs, report: OutcomeCallback
     ) -> None:
         """Start a call on one worker; ``report`` receives its outcome when the worker is idle again or lost."""
 
@@ -313,15 +315,15 @@ class Router:
             self._retry_or_fail(model_queue, batch, outcome, done_us)
             return
         model_queue.dispatcher.answered(batch, done_us)
-        if isinstance(outcome, Scores):
-            self._finish(model_queue, batch, wanted, outcome, done_us)
-        else:
+        if isinstance(outcome, Exception):
             self._retry_separately(model_queue, batch, outcome)
+        else:
+            self._finish(model_queue, batch, wanted, outcome, done_us)
 
     def _finish(
-        self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest], scored: Scores, done_us: float
+        self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest], scored: Computed, done_us: float
     ) -> None:
-        took_us, examples = done_us - batch.begun_us, len(scored.logits)
+        took_us, examples = done_us - batch.begun_us, len(scored)
         model_queue.served.policy.observe(batch.decision.point, examples, took_us)
         self.metrics.computed(model_queue.served.name, examples)
         planned_us = model_queue.served.policy.planned_us(batch.decision.point, examples)
@@ -330,9 +332,9 @@ class Router:
         first = 0
         for request in wanted:
             query, last = request.query, first + len(request.x)
-            part = scored if len(wanted) == 1 else Scores(scored.logits[first:last], scored.confidence[first:last])
+            part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
-            if np.isnan(part.confidence).any():
+            if part.confidence is not None and np.isnan(part.confidence).any():
                 overflow = "the model's scores overflow on this input: its values are too large"
                 request.reject(rejections.bad_request(overflow))
             elif not request.future.done():
@@ -388,8 +390,10 @@ class Router:
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
 
 
-def _expected(model: ElasticModel, x: np.ndarray) -> dict[OperatingPoint, float] | None:
+def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:
     """Per point the lowest expected accuracy of any example of ``x``: the request's minimum must hold for each."""
+    if not isinstance(x, np.ndarray):
+        return None
     each = [model.expected_accuracy(x[i : i + 1]) for i in range(len(x))]
     known = [expected for expected in each if expected is not None]
     if len(known) < len(each):

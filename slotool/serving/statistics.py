@@ -47,9 +47,9 @@ class Statistics:
         self.read.add(read_us)
         self.queue.add(max(0.0, answer.queue_us - read_us))
         self.compute.add(answer.compute_us)
-        self.examples += len(answer.scored.logits)
+        self.examples += len(answer.scored)
         # Its part in the call it shared with others.
-        self.executions += len(answer.scored.logits) / answer.batch
+        self.executions += len(answer.scored) / answer.batch
         self.last_ms = time.time_ns() // 1_000_000
 
     def rejected(self, after_us: float) -> None:

@@ -34,7 +34,8 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
-from slotool.serving.ensemble import PointRunner, Scores
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Computed, Scores
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message
@@ -82,6 +83,12 @@ def _rules(points: Sequence[OperatingPoint]) -> RuleSet:
     return RuleSet("certified", 0.99, "absolute", "large", 0.1, 1_000, "0" * 64, tuple(rules))
 
 
+def logits_of(computed: Computed) -> np.ndarray:
+    """Scores of a model without a signature."""
+    assert isinstance(computed, Scores)
+    return computed.logits
+
+
 @dataclass(frozen=True)
 class Service:
     """A router over ``two_versions`` on an engine, and the one event loop in which both are used."""
@@ -118,14 +125,14 @@ class Service:
 
         return self.runner.run(in_time())
 
-    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Scores | Exception]:
+    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Computed | Exception]:
         """A call of the engine itself, past the router."""
-        ended: asyncio.Future[Scores | Exception] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[Computed | Exception] = asyncio.get_running_loop().create_future()
         self.engine.begin(worker, NAME, point, x, ended.set_result)
         return ended
 
     def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scores:
-        async def call() -> Scores | Exception:
+        async def call() -> Computed | Exception:
             return await self.begin(worker, point, x)
 
         outcome = self.run(call())
@@ -169,7 +176,8 @@ class ServingEngineConformance:
             answer = service.run(service.answer(X[:64], rule.tolerance))
             assert answer.decision.point == rule.point
             assert answer.decision.rule == rule.id
-            np.testing.assert_allclose(answer.scored.logits, alone.run(X[:64], rule.point).logits, atol=1e-4)
+            expected = alone.run(X[:64], rule.point)
+            np.testing.assert_allclose(logits_of(answer.scored), logits_of(expected), atol=1e-4)
 
     def test_both_versions_begin_at_once_only_where_there_are_workers_for_both(self, service: Service) -> None:
         conc = [rule for rule in service.tiers if in_turn(rule.point)][-1]
@@ -201,7 +209,7 @@ class ServingEngineConformance:
         )
 
     def test_a_call_that_is_cancelled_ends_before_its_time_and_the_next_is_answered(self, service: Service) -> None:
-        async def cancelled(after_s: float) -> Scores | Exception:
+        async def cancelled(after_s: float) -> Computed | Exception:
             ended = service.begin(0, LARGE, X if self.cancels_calls else X[:1])
             await asyncio.sleep(after_s)
             service.engine.cancel(0)
@@ -218,12 +226,12 @@ class ServingEngineConformance:
         service.engine.prepare(NAME, (later,))
         scored = service.scored(0, later, X[:5])
         expected = PointRunner(service.served.model, [later]).run(X[:5], later)
-        np.testing.assert_allclose(scored.logits, expected.logits, atol=1e-4)
+        np.testing.assert_allclose(scored.logits, logits_of(expected), atol=1e-4)
         foreign = OperatingPoint.of(policy="osfa", version="huge")
         assert "huge" in error_message(lambda: service.engine.prepare(NAME, (foreign,)), InputError)
 
     def test_what_the_model_raises_is_reported_and_the_worker_goes_on(self, service: Service) -> None:
-        async def outcome(point: OperatingPoint) -> Scores | Exception:
+        async def outcome(point: OperatingPoint) -> Computed | Exception:
             try:
                 return await service.begin(0, point, X[:1])
             except Exception as error:
@@ -249,6 +257,6 @@ class ServingEngineConformance:
         answers = service.run(lost())
         expected = service.served.model.forward(X, LARGE)
         for answer in answers:
-            np.testing.assert_allclose(answer.scored.logits, expected, atol=1e-4)
+            np.testing.assert_allclose(logits_of(answer.scored), expected, atol=1e-4)
         assert service.count("slotool_worker_restarts_total") >= 1
         assert service.count("slotool_retries_total", model=NAME) >= 1

@@ -15,9 +15,9 @@ from slotool.elastic import confidence
 from slotool.errors import InputError
 from slotool.scheduling import ControlSpace, Decision, FixedPoint, by_demand
 from slotool.serving import InferenceResult, Router
-from slotool.serving.ensemble import Scores
 from slotool.serving.guard import Token
 from slotool.serving.live import KEPT_SECONDS, MAX_SAMPLES, Live
+from slotool.serving.outputs import Scores
 from slotool.serving.runtime_settings import ReloadableSettings
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint

@@ -18,13 +18,14 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from slotool.artifacts.shipped import shipped_artifact
+from slotool.data.columns import Inputs
 from slotool.elastic import load_model
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import Rejection, Router, ServedModel
 from slotool.serving.engines import InferenceEngine, LocalInferenceEngine, WorkerLost
 from slotool.serving.engines.base import Done, WorkerChange
-from slotool.serving.ensemble import Scores
 from slotool.serving.events import log_to
+from slotool.serving.outputs import Scores
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served, until
@@ -46,7 +47,7 @@ class Puppet(InferenceEngine):
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         self.change = on_change
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.calls[worker] = done
 
     def answer(self, worker: int = 0) -> None:

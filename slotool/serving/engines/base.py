@@ -5,14 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
+from slotool.data.columns import Inputs
 from slotool.errors import WorkerError
-from slotool.serving.ensemble import Scores
+from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
-Done = Callable[[Scores | Exception], None]
+Done = Callable[[Computed | Exception], None]
 # Called when a worker is lost (False) and when it is replaced (True).
 WorkerChange = Callable[[int, bool], None]
 
@@ -47,11 +46,12 @@ class InferenceEngine(ABC):
         """
 
     @abstractmethod
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
-        """Compute ``x`` (float32 [n, *input_shape]) at ``point`` on an idle worker.
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
+        """Compute ``x`` at ``point`` on an idle worker.
 
-        ``done`` is called once, from the event loop, perhaps before this returns: with the scores, with ``WorkerLost``,
-        with ``CallCancelled``, or with what the model raised.
+        ``x``: float32 [n, *input_shape], or the named inputs of a model with a signature. ``done`` is called once, from
+        the event loop, perhaps before this returns: with the scores or outputs, with ``WorkerLost``, with
+        ``CallCancelled``, or with what the model raised. Arrays given to ``done`` are its own, to keep.
         """
 
     def listen(self) -> None:

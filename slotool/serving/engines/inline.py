@@ -7,8 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
+from slotool.data.columns import Inputs
 from slotool.errors import RunError
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange
 from slotool.serving.ensemble import PointRunner
@@ -40,7 +39,7 @@ class InlineInferenceEngine(InferenceEngine):
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         runner = self._runners[model]
         if runner.is_concurrent(point):
             # Kept here, since the loop holds tasks by weak references only.
@@ -48,22 +47,22 @@ class InlineInferenceEngine(InferenceEngine):
             self._concurrent = asyncio.get_running_loop().create_task(work)
             return
         try:
-            scored = runner.run(x, point)
+            computed = runner.run(x, point)
         except Exception as error:
             done(error)
         else:
-            done(scored)
+            done(computed)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def _concurrently(
-    runner: PointRunner, point: OperatingPoint, x: np.ndarray, pool: ThreadPoolExecutor, done: Done
+    runner: PointRunner, point: OperatingPoint, x: Inputs, pool: ThreadPoolExecutor, done: Done
 ) -> None:
     try:
-        scored = await runner.run_concurrently(x, point, pool)
+        computed = await runner.run_concurrently(x, point, pool)
     except Exception as error:
         done(error)
     else:
-        done(scored)
+        done(computed)

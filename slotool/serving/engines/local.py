@@ -18,12 +18,24 @@ from typing import Any
 import numpy as np
 import psutil
 
+from slotool.data.columns import Inputs
 from slotool.errors import InputError, RunError
 from slotool.process import bound_to, cores_by_preference, schedule, thread_variables
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import CALL, CANCELLED, FAILED, MAX_MESSAGE_BYTES, READY, REPLY, encode_point
-from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
-from slotool.serving.ensemble import PointRunner, Scores
+from slotool.serving.engines.protocol import (
+    CALL,
+    CANCELLED,
+    FAILED,
+    MAX_MESSAGE_BYTES,
+    READY,
+    REPLY,
+    encode_point,
+    outputs_of_tensors,
+    tensors_of_inputs,
+)
+from slotool.serving.engines.shared_tensors import MAX_PACKED_BYTES, Shapes, SharedTensors
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Computed, Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -87,7 +99,7 @@ class LocalInferenceEngine(InferenceEngine):
         now_s = time.monotonic()
         return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in self._processes))
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.listen()
         process = self._processes[worker]
         try:
@@ -191,8 +203,10 @@ class LocalInferenceEngine(InferenceEngine):
 
 @dataclass(frozen=True, slots=True)
 class _Call:
+    """``size``: its examples, or the bytes of its packed inputs."""
+
     model: str
-    examples: int
+    size: int
     done: Done
     begun_s: float
 
@@ -209,20 +223,20 @@ class _Process:
         low_priority: bool,
     ):
         self._numbers = {name: number for number, name in enumerate(models)}
-        shapes = {
-            name: Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
-            for name, served in models.items()
-        }
-        self._tensors = SharedTensors(shapes, max_examples)
+        self._models = models
+        shapes = {name: _shapes(served) for name, served in models.items() if served.model.signature is None}
+        packed_bytes = MAX_PACKED_BYTES if len(shapes) < len(models) else 0
+        self._tensors = SharedTensors(shapes, max_examples, packed_bytes)
         self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         options = {
             "parent": os.getpid(),
             "threads": threads,
             "low_priority": low_priority,
             "max_examples": max_examples,
+            "packed_bytes": packed_bytes,
             "socket_fd": other.fileno(),
             "tensors_fd": self._tensors.fd,
-            "models": [_options(served, shapes[name]) for name, served in models.items()],
+            "models": [_options(served, shapes.get(name)) for name, served in models.items()],
         }
         try:
             with bound_to(cores), other:
@@ -256,12 +270,17 @@ class _Process:
             raise RunError(f"a worker process cannot run its models: {self._tensors.read_text(length)}")
         self.was_warm = True
 
-    def begin(self, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
         self._tensors.cancelled = False
-        self._tensors.inputs(model, len(x))[:] = x.reshape(len(x), -1)
-        self.call = _Call(model, len(x), done, time.monotonic())
-        self.socket.send(CALL.pack(self._numbers[model], len(x)) + encode_point(point))
+        if self._models[model].model.signature is not None:
+            size = self._tensors.pack(tensors_of_inputs(x))
+        else:
+            assert isinstance(x, np.ndarray)
+            size = len(x)
+            self._tensors.inputs(model, size)[:] = x.reshape(size, -1)
+        self.call = _Call(model, size, done, time.monotonic())
+        self.socket.send(CALL.pack(self._numbers[model], size) + encode_point(point))
 
     def cancel(self) -> None:
         """The worker looks for this between two operators."""
@@ -273,13 +292,25 @@ class _Process:
         assert call is not None
         kind, length = REPLY.unpack(message)
         if kind == FAILED:
-            call.done(RunError(self._tensors.read_text(length)))
-            return
-        if kind == CANCELLED:
-            call.done(CallCancelled("the call was cancelled"))
-            return
-        seen = self._tensors.outputs(call.model, call.examples)
-        call.done(Scores(seen.logits.copy(), seen.confidence.copy()))
+            outcome: Computed | Exception = RunError(self._tensors.read_text(length))
+        elif kind == CANCELLED:
+            outcome = CallCancelled("the call was cancelled")
+        else:
+            outcome = self._computed(call, length)
+        call.done(outcome)
+
+    def _computed(self, call: _Call, length: int) -> Computed | Exception:
+        """A copy of what the worker left."""
+        model = self._models[call.model].model
+        if model.signature is None:
+            left = self._tensors.outputs(call.model, call.size)
+            return Scores(left.logits.copy(), left.confidence.copy())
+        try:
+            return outputs_of_tensors(self._tensors.unpack(length, after=call.size, copy=True), model)
+        except RunError as error:
+            return error
+        finally:
+            self._tensors.release(call.size + length)
 
     def hangs(self, now_s: float, call_limit_s: float, start_limit_s: float) -> bool:
         """Whether its call or its start takes too long, or it was stopped (SIGSTOP) while idle now and before."""
@@ -309,12 +340,15 @@ class _Process:
         return self.popen.wait()
 
 
-def _options(served: ServedModel, shapes: Shapes) -> dict[str, Any]:
+def _shapes(served: ServedModel) -> Shapes:
+    return Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
+
+
+def _options(served: ServedModel, shapes: Shapes | None) -> dict[str, Any]:
     return {
         "name": served.name,
         "path": str(served.path),
-        "inputs": shapes.inputs,
-        "classes": shapes.classes,
+        "shapes": shapes and [shapes.inputs, shapes.classes],
         "points": [encode_point(point).decode() for point in served.policy.points],
     }
 

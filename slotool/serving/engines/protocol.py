@@ -3,20 +3,31 @@
 The router sends the model's number, the examples and the point as JSON; the worker answers ``DONE``, or ``FAILED`` +
 length of the sentence it left in the shared memory, or ``CANCELLED`` when that memory said so meanwhile. A worker says
 ``READY`` once it is warm, or ``FAILED``.
+
+Of a model with a signature the router sends, instead of the examples, how many bytes its packed inputs take, and
+``DONE`` comes with the bytes of the packed outputs, which lie behind the inputs.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from functools import lru_cache
 
+import numpy as np
+
+from slotool.data.columns import Columns, Inputs
+from slotool.elastic import ElasticModel
+from slotool.serving.outputs import Outputs
 from slotool.tables import OperatingPoint
 
 CALL = struct.Struct("<HI")
 REPLY = struct.Struct("<BI")
 READY, DONE, FAILED, CANCELLED = 1, 2, 3, 4
 MAX_MESSAGE_BYTES = 65_536
+# No tensor has this name: a lone array of inputs, or the confidences among outputs.
+_UNNAMED = ""
 
 
 @lru_cache(maxsize=4_096)
@@ -28,3 +39,26 @@ def encode_point(point: OperatingPoint) -> bytes:
 @lru_cache(maxsize=4_096)
 def decode_point(text: bytes) -> OperatingPoint:
     return OperatingPoint.of(json.loads(text))
+
+
+def tensors_of_inputs(x: Inputs) -> dict[str, np.ndarray]:
+    """Inputs as tensors to pack."""
+    return {_UNNAMED: x} if isinstance(x, np.ndarray) else x.arrays
+
+
+def inputs_of_tensors(tensors: Mapping[str, np.ndarray]) -> Inputs:
+    """The inputs that ``tensors_of_inputs`` made them of."""
+    return tensors[_UNNAMED] if _UNNAMED in tensors else Columns(tensors)
+
+
+def tensors_of_outputs(outputs: Outputs) -> dict[str, np.ndarray]:
+    """Outputs as tensors to pack."""
+    sure = {} if outputs.confidence is None else {_UNNAMED: outputs.confidence}
+    return {**outputs.tensors, **sure}
+
+
+def outputs_of_tensors(tensors: dict[str, np.ndarray], model: ElasticModel) -> Outputs:
+    """The outputs of ``model`` that ``tensors_of_outputs`` made them of."""
+    assert model.task is not None
+    confidence = tensors.pop(_UNNAMED, None)
+    return Outputs(tensors, model.task, confidence)

@@ -15,12 +15,22 @@ from typing import Any
 import numpy as np
 
 from slotool.artifacts.bundle import MANIFEST
+from slotool.data.columns import Inputs
 from slotool.errors import InputError, RunError
+from slotool.models.packing import pack, unpack
 from slotool.process import limit_threads
 from slotool.profiling.engines.ray_cluster import connect, first_line, quiet_ray
 from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import decode_point, encode_point
-from slotool.serving.ensemble import PointRunner, Scores
+from slotool.serving.engines.protocol import (
+    decode_point,
+    encode_point,
+    inputs_of_tensors,
+    outputs_of_tensors,
+    tensors_of_inputs,
+    tensors_of_outputs,
+)
+from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Computed, Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -57,17 +67,23 @@ class Worker:
             return FAILED, f"{type(error).__name__}: {error}"
         return (DONE,)
 
-    def compute(self, call: int, name: str, point: bytes, x: np.ndarray) -> Any:
-        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``."""
+    def compute(self, call: int, name: str, point: bytes, x: np.ndarray | bytes) -> Any:
+        """``DONE`` with logits and confidences, ``FAILED`` with a sentence, or ``CANCELLED``.
+
+        Of a model with a signature ``x`` is packed, and so are the outputs that come with ``DONE``.
+        """
         self._call = call
         try:
             self._check_cancelled()
-            scored = self._runners[name].run(x, decode_point(point))
+            inputs = inputs_of_tensors(unpack(x)) if isinstance(x, bytes) else x
+            computed = self._runners[name].run(inputs, decode_point(point))
         except CallCancelled:
             return (CANCELLED,)
         except Exception as error:
             return FAILED, f"{type(error).__name__}: {error}"
-        return DONE, scored.logits, scored.confidence
+        if isinstance(computed, Scores):
+            return DONE, computed.logits, computed.confidence
+        return DONE, pack(tensors_of_outputs(computed))
 
     def cancel(self, call: int) -> None:
         """``compute`` looks for this between two operators."""
@@ -116,6 +132,7 @@ def _has(entry: Mapping[str, Any]) -> bool:
 @dataclass(slots=True)
 class _Call:
     number: int
+    model: str
     done: Done
     begun_s: float
 
@@ -188,12 +205,14 @@ class RayInferenceEngine(InferenceEngine):
         lost_s = [place.lost_s for place in self._places if place.lost_s is not None]
         return max(0.0, min(lost_s) + self._warm_took_s - time.monotonic()) if lost_s else 0.0
 
-    def begin(self, worker: int, model: str, point: OperatingPoint, x: np.ndarray, done: Done) -> None:
+    def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.listen()
         place = self._places[worker]
         self._calls += 1
-        call = place.call = _Call(self._calls, done, time.monotonic())
-        answer = place.actor.compute.remote(call.number, model, encode_point(point), x)
+        call = place.call = _Call(self._calls, model, done, time.monotonic())
+        has_signature = self._models[model].model.signature is not None
+        sent = pack(tensors_of_inputs(x)) if has_signature else x
+        answer = place.actor.compute.remote(call.number, model, encode_point(point), sent)
         self._when_done(answer, partial(self._answered, worker, place.life))
 
     def cancel(self, worker: int) -> None:
@@ -281,9 +300,13 @@ class RayInferenceEngine(InferenceEngine):
         call, place.call = place.call, None
         kind, *said = answer
         if kind == DONE:
-            call.done(Scores(*said))
+            call.done(self._computed(call.model, said))
         else:
             call.done(CallCancelled("the call was cancelled") if kind == CANCELLED else RunError(said[0]))
+
+    def _computed(self, model: str, said: list[Any]) -> Computed:
+        served = self._models[model].model
+        return Scores(*said) if served.signature is None else outputs_of_tensors(unpack(said[0]), served)
 
     def _lost(self, worker: int, life: int, why: Any) -> None:
         """Say so once, and wait until ray has started the actor again."""

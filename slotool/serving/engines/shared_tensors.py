@@ -9,17 +9,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slotool.serving.ensemble import Scores
+from slotool.errors import RunError
+from slotool.models.packing import Packed, unpack
+from slotool.serving.outputs import Scores
 
 _ALIGN = 64
 # Before the tensors: whether the call in progress is cancelled.
 _CANCELLED, _HEADER_BYTES = 0, 64
 _TEXT_BYTES = 1_024
+# Of named tensors, inputs and outputs of a call together; pages that no call touches take no memory.
+MAX_PACKED_BYTES = 2**30
+# Pages beyond this are given back when a call has ended.
+_KEPT_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Of one example: ``inputs`` float32 numbers in, ``classes`` scores out."""
+    """Of one example of a model without a signature: ``inputs`` float32 numbers in, ``classes`` scores out."""
 
     inputs: int
     classes: int
@@ -29,19 +35,22 @@ class Shapes:
 
 
 class SharedTensors:
-    """One call's inputs, logits and confidences, behind one another, or what went wrong.
+    """One call's inputs, logits and confidences, behind one another, or named tensors, or what went wrong.
 
-    Room for ``max_examples`` of the largest model; pages that no call touches take no memory. The file has no name:
-    it is gone when both ends are. ``fd``: what a child inherits; give it there instead of making a new one.
+    ``shapes``: of models without a signature, by name; there is room for ``max_examples`` of the largest.
+    ``packed_bytes``: room for named tensors of models with one. Pages that no call touches take no memory. The file has
+    no name: it is gone when both ends are. ``fd``: what a child inherits; give it there instead of making a new one.
     """
 
-    def __init__(self, shapes: Mapping[str, Shapes], max_examples: int, fd: int | None = None):
+    def __init__(self, shapes: Mapping[str, Shapes], max_examples: int, packed_bytes: int, fd: int | None = None):
         self._shapes = dict(shapes)
-        size = _HEADER_BYTES + max([_TEXT_BYTES, *(shape.bytes_for(max_examples) for shape in self._shapes.values())])
+        room = max([_TEXT_BYTES, packed_bytes, *(shape.bytes_for(max_examples) for shape in self._shapes.values())])
+        size = _HEADER_BYTES + _aligned(room)
         self.fd = os.memfd_create("slotool-tensors") if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, size)
         self._memory = mmap.mmap(self.fd, size)
+        self._view = memoryview(self._memory)
 
     def inputs(self, model: str, examples: int) -> np.ndarray:
         """float32 [examples, inputs], to be written by the router and read by the worker."""
@@ -55,6 +64,28 @@ class SharedTensors:
         logits = np.frombuffer(self._memory, np.float32, shape.classes * examples, at).reshape(examples, -1)
         sure = np.frombuffer(self._memory, np.float64, examples, at + _aligned(4 * shape.classes * examples))
         return Scores(logits, sure)
+
+    def pack(self, tensors: Mapping[str, np.ndarray], after: int = 0) -> int:
+        """Write named tensors behind the first ``after`` bytes, and return how many bytes they take.
+
+        Raises ``InputError`` for values that no tensor may have, ``RunError`` when there is no room for them.
+        """
+        packed, at = Packed(tensors), _HEADER_BYTES + _aligned(after)
+        if packed.size > len(self._view) - at:
+            raise RunError(f"the tensors of a call take more than the {MAX_PACKED_BYTES >> 20} MiB there are for them")
+        packed.write(self._view[at:])
+        return packed.size
+
+    def unpack(self, size: int, after: int = 0, *, copy: bool = False) -> dict[str, np.ndarray]:
+        """The named tensors that were written there. Views of this memory, unless ``copy``."""
+        at = _HEADER_BYTES + _aligned(after)
+        return unpack(self._view[at : at + size], copy=copy)
+
+    def release(self, used: int) -> None:
+        """Give memory back after a call whose named tensors took ``used`` bytes."""
+        if used > _KEPT_BYTES:
+            first = -(-(_HEADER_BYTES + _KEPT_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._memory.madvise(mmap.MADV_REMOVE, first, len(self._view) - first)
 
     def write_text(self, text: str) -> int:
         """Bytes of ``text`` that were kept, at the beginning."""

@@ -29,9 +29,12 @@ from slotool.serving.engines.protocol import (
     READY,
     REPLY,
     decode_point,
+    inputs_of_tensors,
+    tensors_of_outputs,
 )
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner
+from slotool.serving.outputs import Outputs, Scores
 
 
 def main() -> int:
@@ -46,8 +49,8 @@ def main() -> int:
 
 
 def _serve(options: dict[str, Any]) -> int:
-    shapes = {entry["name"]: Shapes(entry["inputs"], entry["classes"]) for entry in options["models"]}
-    tensors = SharedTensors(shapes, options["max_examples"], options["tensors_fd"])
+    shapes = {entry["name"]: Shapes(*entry["shapes"]) for entry in options["models"] if entry["shapes"]}
+    tensors = SharedTensors(shapes, options["max_examples"], options["packed_bytes"], options["tensors_fd"])
     router = socket.socket(fileno=options["socket_fd"])
     try:
         runners = _warm_runners(options)
@@ -64,8 +67,7 @@ def _serve(options: dict[str, Any]) -> int:
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:
-            _answer(message, runners, tensors)
-            reply = REPLY.pack(DONE, 0)
+            reply = REPLY.pack(DONE, _answer(message, runners, tensors))
         except CallCancelled:
             reply = REPLY.pack(CANCELLED, 0)
         except Exception as error:
@@ -97,16 +99,22 @@ def _check_cancelled(tensors: SharedTensors) -> None:
         raise CallCancelled("the call was cancelled")
 
 
-def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> None:
-    number, examples = CALL.unpack_from(message)
+def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> int:
+    """Bytes of the outputs, where they are packed."""
+    number, size = CALL.unpack_from(message)
     _check_cancelled(tensors)
     name, runner = runners[number]
-    point = decode_point(message[CALL.size :])
-    x = tensors.inputs(name, examples).reshape(examples, *runner.model.input_shape)
-    scored = runner.run(x, point)
-    outputs = tensors.outputs(name, examples)
-    outputs.logits[:] = scored.logits
-    outputs.confidence[:] = scored.confidence
+    point, model = decode_point(message[CALL.size :]), runner.model
+    if model.signature is not None:
+        computed = runner.run(inputs_of_tensors(tensors.unpack(size)), point)
+        assert isinstance(computed, Outputs)
+        return tensors.pack(tensors_of_outputs(computed), after=size)
+    computed = runner.run(tensors.inputs(name, size).reshape(size, *model.input_shape), point)
+    assert isinstance(computed, Scores)
+    outputs = tensors.outputs(name, size)
+    outputs.logits[:] = computed.logits
+    outputs.confidence[:] = computed.confidence
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""What a call gives: scores of classes, or the outputs that a model names itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.errors import RunError
+from slotool.models import Task
+from slotool.rules.policies import takes_second
+
+Rows = slice | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of a model without a signature.
+
+    ``logits``: float32 [n, classes]; ``confidence``: float64 [n], NaN where the scores are not numbers.
+    """
+
+    logits: np.ndarray
+    confidence: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    @property
+    def answers(self) -> np.ndarray:
+        """int64 [n]: the class of the highest score."""
+        answers: np.ndarray = self.logits.argmax(axis=1).astype(np.int64)
+        return answers
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """What the Open Inference Protocol answers, by name."""
+        return {"logits": self.logits, "label": self.answers, "confidence": self.confidence.astype(np.float32)}
+
+    def take(self, rows: Rows) -> Scores:
+        """Those examples."""
+        return Scores(self.logits[rows], self.confidence[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Of a model with a signature. ``tensors``: its outputs [n, ...] by name; ``task``: what they mean; ``confidence``:
+    float64 [n], None where the task has none."""
+
+    tensors: Mapping[str, np.ndarray]
+    task: Task
+    confidence: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    @property
+    def answers(self) -> np.ndarray:
+        """The answer to each example: [n, ...]."""
+        return self.task.answers(self.tensors)
+
+    def take(self, rows: Rows) -> Outputs:
+        """Those examples."""
+        tensors = {name: array[rows] for name, array in self.tensors.items()}
+        return Outputs(tensors, self.task, None if self.confidence is None else self.confidence[rows])
+
+
+Computed = Scores | Outputs
+
+
+def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
+    """Of two answers the surer one; ``second`` holds the examples where ``unsure`` (bool [n]) is set.
+
+    Raises ``RunError`` when the versions' outputs have shapes of which no batch can be made.
+    """
+    assert first.confidence is not None
+    assert second.confidence is not None
+    better = takes_second(first.confidence[unsure], second.confidence)
+    rows = np.flatnonzero(unsure)[better]
+    if len(rows) == len(first):
+        return second
+    confidence = _replaced(first.confidence, rows, second.confidence[better])
+    if isinstance(first, Scores):
+        assert isinstance(second, Scores)
+        return Scores(_replaced(first.logits, rows, second.logits[better]), confidence)
+    assert isinstance(second, Outputs)
+    for name, array in first.tensors.items():
+        if array.shape[1:] != second.tensors[name].shape[1:] and len(rows):
+            other = list(second.tensors[name].shape[1:])
+            raise RunError(f"output {name} has shape {list(array.shape[1:])} of one version and {other} of the other")
+    tensors = {name: _replaced(array, rows, second.tensors[name][better]) for name, array in first.tensors.items()}
+    return Outputs(tensors, first.task, confidence)
+
+
+def _replaced(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    replaced = array.copy()
+    replaced[rows] = values
+    return replaced
