@@ -10,13 +10,15 @@ from slotool import errors
 
 if TYPE_CHECKING:
     from slotool.api.predict import predict
+    from slotool.api.serve import serve
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "errors", "predict"]
+__all__ = ["__version__", "errors", "predict", "serve"]
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
     "predict": "predict",
+    "serve": "serve",
 }
 
 
