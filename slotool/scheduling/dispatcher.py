@@ -160,7 +160,10 @@ class Dispatcher:
     def _begin(self, worker: int, decision: Decision, now_us: float) -> Batch:
         serves, first = self.policy.serves, self.queue.peek()
         room = 0 if first is not None and first.alone else decision.batch_size
-        queries = self.queue.take(room, lambda query: not query.alone and serves(decision.point, query))
+        key = first.batch_key if first is not None else None
+        queries = self.queue.take(
+            room, lambda query: not query.alone and query.batch_key == key and serves(decision.point, query)
+        )
         second = (
             self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from slotool.tables import OperatingPoint
@@ -22,6 +22,7 @@ class Query:
     Protocol's servers). It decides between equal deadlines, and which query is shed when not all can be in time.
     ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
     expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
+    ``batch_key``: it shares a call only with queries of the same key, whose tensors can be joined.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Query:
     examples: int = 1
     expected_accuracy: Mapping[OperatingPoint, float] | None = None
     alone: bool = False
+    batch_key: Hashable = None
 
     def slack_us(self, now_us: float) -> float:
         """µs left until the deadline; negative once it has passed, ``inf`` without one."""
