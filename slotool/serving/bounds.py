@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from slotool.serving import rejections
 from slotool.serving.rejections import Rejection, bad_request
+
+if TYPE_CHECKING:
+    from slotool.serving.interface import Interface
 
 # Everything in a request but its tensor: names, id, parameters, requested outputs, white space.
 OVERHEAD_BYTES = 64 * 2**10
 # A float64 in full has 24 characters; a comma, a blank and some indentation come on top.
 BYTES_PER_NUMBER = 32
+# A negative integer among the typed contents of a gRPC message has ten.
+BYTES_PER_TYPED_NUMBER = 10
 # An image may carry profiles, previews and text besides its pixels.
 IMAGE_OVERHEAD_BYTES = 2**20
 # What a compressed body may always become, for a large input per number of one example, and how many times its length.
@@ -26,15 +32,34 @@ INFLATED_RATIO = 8
 UNCOUNTED_BYTES = 4 * 2**10
 # Commas, lists, objects and quotation marks of a request beyond those of its data.
 SPARE_COMMAS, SPARE_LISTS, MAX_OBJECTS, MAX_QUOTES = 1_024, 256, 512, 4_096
+# Values of a request in JSON where the model does not say how many there can be; binary tensors have bytes as a bound.
+MAX_JSON_VALUES, MAX_TEXT_OBJECTS = 2**20, 2**14
+# No shape multiplies to more, be it that one of its sizes is 0.
+MAX_TENSOR_VALUES = 2**31
 
 MAX_OUTPUTS = 64
 MAX_PARAMETERS = 64
 MAX_ID_CHARACTERS = 1_024
 
 
-def tensor_body_bytes(input_shape: Sequence[int], max_batch: int, max_bytes: int) -> int:
-    """The longest body of an inference request: the largest batch as JSON, or ``max_bytes`` where that is less."""
-    return min(max_bytes, OVERHEAD_BYTES + BYTES_PER_NUMBER * max_batch * math.prod(input_shape))
+def tensor_body_bytes(interface: Interface, max_bytes: int) -> int:
+    """The longest body of an inference request: the largest batch as JSON, or ``max_bytes`` where that is less.
+
+    ``max_bytes`` also where sizes are free, or texts of any length.
+    """
+    return _bytes_of_largest(interface, BYTES_PER_NUMBER, max_bytes)
+
+
+def message_bytes(interface: Interface, max_bytes: int) -> int:
+    """The longest gRPC message of an inference request: the largest batch of typed numbers, or ``max_bytes``."""
+    return _bytes_of_largest(interface, BYTES_PER_TYPED_NUMBER, max_bytes)
+
+
+def _bytes_of_largest(interface: Interface, bytes_per_number: int, max_bytes: int) -> int:
+    values = interface.values_per_example
+    if values is None:
+        return max_bytes
+    return min(max_bytes, OVERHEAD_BYTES + bytes_per_number * interface.max_batch * values)
 
 
 def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
@@ -42,9 +67,9 @@ def example_body_bytes(input_shape: Sequence[int], max_bytes: int) -> int:
     return min(max_bytes, IMAGE_OVERHEAD_BYTES + BYTES_PER_NUMBER * math.prod(input_shape))
 
 
-def inflated_anyway_bytes(input_shape: Sequence[int]) -> int:
+def inflated_anyway_bytes(interface: Interface) -> int:
     """What a compressed body may become however short it is: one example of short numbers fits."""
-    return max(INFLATED_BYTES, OVERHEAD_BYTES + INFLATED_BYTES_PER_NUMBER * math.prod(input_shape))
+    return max(INFLATED_BYTES, OVERHEAD_BYTES + INFLATED_BYTES_PER_NUMBER * (interface.values_per_example or 0))
 
 
 def inflated_bytes(compressed_bytes: int, max_bytes: int, anyway_bytes: int = INFLATED_BYTES) -> int:
@@ -52,25 +77,42 @@ def inflated_bytes(compressed_bytes: int, max_bytes: int, anyway_bytes: int = IN
     return min(max_bytes, max(anyway_bytes, INFLATED_RATIO * compressed_bytes))
 
 
-def require_countable(text: bytes, input_shape: Sequence[int], max_batch: int) -> None:
+def require_countable(
+    text: bytes, values: int, lists: int = 0, *, objects: int = MAX_OBJECTS, quotes: int = MAX_QUOTES
+) -> None:
     """Raises ``Rejection`` (400) for JSON with more parts than a request for such tensors can have, before it is
     parsed.
 
-    ``text``: the JSON part of a request.
+    ``text``: the JSON part of a request; the others: how many of each its tensors can need.
     """
     if len(text) <= UNCOUNTED_BYTES:
         return
-    values = max_batch * math.prod(input_shape)
-    # Data may be nested: a list per example, per row of it, and so on.
-    lists = sum(max_batch * math.prod(input_shape[:axis]) for axis in range(len(input_shape)))
     for mark, most, what in (
         (b",", values + SPARE_COMMAS, "values"),
         (b"[", lists + SPARE_LISTS, "lists"),
-        (b"{", MAX_OBJECTS, "objects"),
-        (b'"', MAX_QUOTES, "quotation marks"),
+        (b"{", objects, "objects"),
+        (b'"', quotes, "quotation marks"),
     ):
         if text.count(mark) > most:
             raise bad_request(f"the request holds more than {most} {what}, more than any for this model needs")
+
+
+def require_countable_for(interface: Interface, text: bytes) -> None:
+    """``require_countable`` of an inference request."""
+    values, batch = interface.values_per_example, interface.max_batch
+    if values is not None:
+        require_countable(text, batch * values, batch * sum(_lists_per_example(t.shape) for t in interface.inputs))
+    elif any(tensor.datatype == "BYTES" for tensor in interface.inputs):
+        # Texts may hold any of these marks.
+        most = MAX_JSON_VALUES
+        require_countable(text, most, most, objects=MAX_TEXT_OBJECTS, quotes=2 * most)
+    else:
+        require_countable(text, MAX_JSON_VALUES, MAX_JSON_VALUES)
+
+
+def _lists_per_example(shape: Sequence[int]) -> int:
+    """Data may be nested: a list per example, per row of it, and so on. ``shape``: with the batch before it."""
+    return sum(math.prod(shape[1:axis]) for axis in range(1, len(shape)))
 
 
 def require_few(count: int, most: int, what: str) -> None:

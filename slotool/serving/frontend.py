@@ -13,11 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
+from slotool.data.columns import Inputs
 from slotool.serving import bounds, rejections
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.feedback import Feedback
 from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
+from slotool.serving.interface import Interface
 from slotool.serving.live import Live
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.rejections import Rejection
@@ -50,6 +52,7 @@ class Limits:
 class FrontEnd:
     """The router with its models, the limits on what clients send, and the token they must show, if any.
 
+    ``interfaces``: by model, the tensors that clients send and get.
     ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
     """
 
@@ -58,6 +61,7 @@ class FrontEnd:
         self.limits = limits
         self.token = token
         self.default_tolerance: float | None = None
+        self.interfaces = {name: Interface.of(served.model, self.limits.batch) for name, served in self.models.items()}
         self.statistics = {name: Statistics() for name in self.models}
         self.feedback = {name: Feedback() for name in self.models}
         self.live = Live(self.router.waiting)
@@ -106,7 +110,7 @@ class FrontEnd:
     async def infer(
         self,
         served: ServedModel,
-        x: np.ndarray,
+        x: Inputs,
         options: RequestOptions,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
@@ -134,13 +138,14 @@ class FrontEnd:
         return answer
 
     def _count(
-        self, served: ServedModel, x: np.ndarray, options: RequestOptions, answer: InferenceResult, read_us: float
+        self, served: ServedModel, x: Inputs, options: RequestOptions, answer: InferenceResult, read_us: float
     ) -> None:
         latency_us = answer.queue_us + answer.compute_us
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer, read_us)
-        self.feedback[served.name].answered(x, answer)
+        if isinstance(x, np.ndarray):
+            self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
 
@@ -168,7 +173,7 @@ class FrontEnd:
 
     def tensor_bytes(self, served: ServedModel) -> int:
         """The longest body of an inference request that this model can need."""
-        return bounds.tensor_body_bytes(served.model.input_shape, self.limits.batch, self.limits.body_bytes)
+        return bounds.tensor_body_bytes(self.interfaces[served.name], self.limits.body_bytes)
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""

@@ -16,7 +16,7 @@ import grpc
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
-from slotool.serving import grpc_messages, rejections, request_options, tensors
+from slotool.serving import bounds, grpc_messages, rejections, request_options
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
@@ -88,8 +88,8 @@ class GrpcFrontEnd:
 
     def _message_bytes(self) -> int:
         """The longest message that any of the models can need; of a compressed one, once it is inflated."""
-        limits, models = self._front.limits, self._front.models.values()
-        return max(grpc_messages.message_bytes(m.model.input_shape, limits.batch, limits.body_bytes) for m in models)
+        most = self._front.limits.body_bytes
+        return max(bounds.message_bytes(interface, most) for interface in self._front.interfaces.values())
 
     async def stop(self, grace_s: float) -> None:
         """Take no new requests, and answer those in flight for at most ``grace_s`` seconds."""
@@ -193,13 +193,11 @@ class GrpcFrontEnd:
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        shape, classes = served.model.input_shape, served.model.classes
-        return grpc_messages.metadata_message(tensors.model_metadata(served.name, VERSION, shape, classes))
+        return grpc_messages.metadata_message(self._front.interfaces[served.name].metadata(served.name, VERSION))
 
     async def _model_config(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        shape, classes, batch = served.model.input_shape, served.model.classes, self._front.limits.batch
-        return grpc_messages.config_message(tensors.model_config(served.name, shape, classes, batch))
+        return grpc_messages.config_message(self._front.interfaces[served.name].config(served.name))
 
     async def _model_statistics(self, request: Any, context: Any) -> Any:
         """Of one model, or of all when none is named."""
@@ -214,10 +212,12 @@ class GrpcFrontEnd:
         front = self._front
         arrival_us = front.router.now_us()
         served = self._named(request)
-        asked = grpc_messages.parse_infer(request, tuple(served.model.input_shape), max_batch=front.limits.batch)
+        interface = front.interfaces[served.name]
+        asked = grpc_messages.parse_infer(request, interface)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
-        return grpc_messages.format_infer(served.name, VERSION, asked, answer.outputs, explanation(answer))
+        outputs = {name: answer.output(name) for name in asked.outputs}
+        return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
 
 
 def _authorization(context: Any) -> str | None:

@@ -6,7 +6,7 @@ Source: kserve.github.io, Open Inference Protocol V2 over gRPC; Triton's ``Model
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,32 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from slotool.serving import bounds, tensors
+from slotool.models.signature import TensorSpec
+from slotool.serving import bounds, tensors, values
+from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request
-from slotool.serving.tensors import DATATYPES, INPUT, InferRequest
+from slotool.serving.tensors import InferRequest
 
 # A ``ModelInferRequest`` with more fields, in all its messages, is not parsed; packed numbers are one field.
 MAX_FIELDS = 1_024
 # Which fields hold messages with repeated fields of their own: inputs, outputs, and in these parameters and contents.
 _NESTED: Mapping[int, Any] = {5: {4: {}, 5: {}}, 6: {3: {}}, 4: {}}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-def message_bytes(input_shape: Iterable[int], max_batch: int, max_bytes: int) -> int:
-    """The longest message of an inference request: a float32 with its tag has five bytes."""
-    return min(max_bytes, bounds.OVERHEAD_BYTES + 5 * max_batch * math.prod(input_shape))
+# Which field of its contents holds the values of a typed tensor. FP16 and BF16 have none: they come raw.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 
 
 def parse(raw: bytes, kind: type[Message]) -> Any:
@@ -71,51 +83,59 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     raise bad_request("the message is not a ModelInferRequest")
 
 
-def parse_infer(request: Any, input_shape: tuple[int, ...], *, max_batch: int) -> InferRequest:
-    """Read a ``ModelInferRequest``; its tensor is in ``raw_input_contents`` or in ``fp32_contents``.
+def parse_infer(request: Any, interface: Interface) -> InferRequest:
+    """Read a ``ModelInferRequest``: all its tensors are in ``raw_input_contents``, or each in its own ``contents``.
 
     Raises ``Rejection`` (400) naming what is wrong.
     """
     bounds.require_few(len(request.inputs), bounds.MAX_OUTPUTS, "inputs")
     bounds.require_few(len(request.outputs), bounds.MAX_OUTPUTS, "outputs")
     bounds.require_id(request.id)
-    document = {
-        "inputs": [
-            {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)} for tensor in request.inputs
-        ],
-        "outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs],
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise bad_request(f"raw_input_contents: there are {len(raw)} for {len(request.inputs)} inputs")
+    entries = [
+        {"name": given.name, "datatype": given.datatype, "shape": list(given.shape), "at": at}
+        for at, given in enumerate(request.inputs)
+    ]
+    arrays = {
+        spec.name: _array(spec, shape, request.inputs[entry["at"]], raw[entry["at"]] if raw else None)
+        for spec, shape, entry in tensors.matched(entries, interface)
     }
-    shape = tensors.shape_of(tensors.only_input(document), input_shape, max_batch)
-    x = _data(request, shape)
-    tensors.require_finite(x)
-    return InferRequest(x, tensors.wanted(document, {}), request.id, parameters_of(request.parameters))
+    document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
+    outputs = tensors.wanted(document, {}, interface)
+    return InferRequest(interface.x(arrays), outputs, request.id, parameters_of(request.parameters))
 
 
-def _data(request: Any, shape: tuple[int, ...]) -> np.ndarray:
-    tensor, raw = request.inputs[0], request.raw_input_contents
-    typed = tensor.contents.fp32_contents
-    if "shared_memory_region" in tensor.parameters:
-        raise bad_request(f"input {INPUT}: shared memory is not served")
-    if not raw:
-        if len(typed) != math.prod(shape):
-            raise bad_request(
-                f"input {INPUT}: fp32_contents has {len(typed)} values, but its shape has {math.prod(shape)}"
-            )
-        return np.array(typed, dtype=np.float32).reshape(shape)
-    if typed or len(raw) != 1:
-        raise bad_request(f"input {INPUT}: exactly one of fp32_contents and raw_input_contents is expected, once")
-    if len(raw[0]) != 4 * math.prod(shape):
-        raise bad_request(
-            f"input {INPUT}: raw_input_contents has {len(raw[0])} bytes, but this shape has {4 * math.prod(shape)}"
-        )
-    return np.frombuffer(raw[0], dtype="<f4").reshape(shape).astype(np.float32)
+def _array(spec: TensorSpec, shape: tuple[int, ...], given: Any, raw: bytes | None) -> np.ndarray:
+    if "shared_memory_region" in given.parameters:
+        raise bad_request(f"input {spec.name}: shared memory is not served")
+    filled = [field.name for field, _ in given.contents.ListFields()]
+    if raw is None:
+        return _typed(spec, given.contents, filled, shape)
+    if filled:
+        raise bad_request(f"input {spec.name}: exactly one of {filled[0]} and raw_input_contents is expected")
+    return values.of_raw(spec, raw, shape)
+
+
+def _typed(spec: TensorSpec, contents: Any, filled: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
+    field = _CONTENTS.get(spec.datatype)
+    if field is None:
+        raise bad_request(f"input {spec.name}: {spec.datatype} is read from raw_input_contents only")
+    if any(name != field for name in filled):
+        raise bad_request(f"input {spec.name}: {spec.datatype} is read from {field}, not from {', '.join(filled)}")
+    typed = getattr(contents, field)
+    if len(typed) != math.prod(shape):
+        raise bad_request(f"input {spec.name}: {field} has {len(typed)} values, but its shape has {math.prod(shape)}")
+    return values.of_list(spec, typed).reshape(shape)
 
 
 def format_infer(
     model: str,
     version: str,
+    interface: Interface,
     request: InferRequest,
-    outputs: Mapping[str, np.ndarray],
+    outputs: Mapping[str, np.ndarray | None],
     parameters: Mapping[str, str | float],
 ) -> Any:
     """A ``ModelInferResponse`` with the tensors that were asked for, raw, as Triton sends them."""
@@ -126,9 +146,9 @@ def format_infer(
         else:
             response.parameters[name].double_param = value
     for name in request.outputs:
-        array = outputs[name]
-        response.outputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
-        response.raw_output_contents.append(array.tobytes())
+        spec, array = interface.output_by_name[name], tensors.answered(name, outputs)
+        response.outputs.add(name=name, datatype=spec.datatype, shape=array.shape)
+        response.raw_output_contents.append(values.to_raw(spec, array))
     return response
 
 
@@ -148,7 +168,7 @@ def metadata_message(document: Mapping[str, Any]) -> Any:
 
 
 def config_message(document: Mapping[str, Any]) -> Any:
-    """``ModelConfigResponse`` of ``tensors.model_config``."""
+    """``ModelConfigResponse`` of ``Interface.config``."""
     config = json_format.ParseDict(document, model_config_pb2.ModelConfig())
     return service_pb2.ModelConfigResponse(config=config)
 

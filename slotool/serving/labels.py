@@ -31,7 +31,7 @@ class FeedbackEndpoint:
             # A label has at most nine digits, a comma and a blank.
             batch = self._front.limits.batch
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + bounds.BYTES_PER_NUMBER * batch)
-            bounds.require_countable(body, (), batch)
+            bounds.require_countable(body, batch)
             known.label(served, *_asked(body))
             await known.look(served)
         return json_response(known.summary())

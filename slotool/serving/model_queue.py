@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from slotool.data.columns import Inputs
+from slotool.models import Classification
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import rejections
-from slotool.serving.outputs import Computed
+from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
+from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -39,10 +41,19 @@ class InferenceResult:
         """The answers: int64 [n], the class of the highest score, or what the task of the model's signature says."""
         return self.scored.answers
 
-    @property
-    def outputs(self) -> Mapping[str, np.ndarray]:
-        """The tensors of the Open Inference Protocol, by name."""
-        return self.scored.tensors
+    def output(self, name: str) -> np.ndarray | None:
+        """The tensor of the Open Inference Protocol that is called so (``Interface``); None where there is none.
+
+        A model's own comes before what its task makes of it.
+        """
+        scored = self.scored
+        own = {LOGITS: scored.logits} if isinstance(scored, Scores) else scored.tensors
+        if name in own:
+            return own[name]
+        if name == CONFIDENCE and scored.confidence is not None:
+            return scored.confidence.astype(np.float32)
+        classified = isinstance(scored, Scores) or isinstance(scored.task, Classification)
+        return scored.answers.astype(np.int64) if name == LABEL and classified else None
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ class OpenInference:
 
     def __init__(self, front: FrontEnd):
         self._front = front
+        self._readers = {name: tensors.RequestReader(interface) for name, interface in front.interfaces.items()}
         model = "/v2/models/{model}"
         versioned = f"{model}/versions/{{version}}"
         self.routes = [
@@ -68,14 +69,12 @@ class OpenInference:
 
     async def model_metadata(self, request: Request) -> Response:
         served = self._front.model(**_addressed(request))
-        return json_response(
-            tensors.model_metadata(served.name, VERSION, served.model.input_shape, served.model.classes)
-        )
+        return json_response(self._front.interfaces[served.name].metadata(served.name, VERSION))
 
     async def model_config(self, request: Request) -> Response:
         """Triton's model configuration extension."""
-        served, batch = self._front.model(**_addressed(request)), self._front.limits.batch
-        return json_response(tensors.model_config(served.name, served.model.input_shape, served.model.classes, batch))
+        served = self._front.model(**_addressed(request))
+        return json_response(self._front.interfaces[served.name].config(served.name))
 
     async def model_statistics(self, request: Request) -> Response:
         """Triton's statistics extension, of one model."""
@@ -96,7 +95,7 @@ class OpenInference:
         front = self._front
         arrival_us = front.router.now_us()
         served = front.model(**_addressed(request))
-        anyway_bytes = bounds.inflated_anyway_bytes(served.model.input_shape)
+        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.name])
         body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
         reply = await self.answer(
             served, request.headers, body, arrival_us, partial(client_disconnected, request.receive)
@@ -115,11 +114,13 @@ class OpenInference:
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
-        header_length, batch = headers.get(tensors.HEADER_LENGTH), front.limits.batch
-        asked = tensors.parse_request(body, header_length, served.model.input_shape, max_batch=batch)
+        asked = self._readers[served.name].parse(body, headers.get(tensors.HEADER_LENGTH))
         options = request_options.from_parameters(asked.parameters)
         answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected)
-        content, json_length = tensors.format_response(served.name, VERSION, asked, answer.outputs, explanation(answer))
+        outputs = {name: answer.output(name) for name in asked.outputs}
+        content, json_length = tensors.format_response(
+            served.name, VERSION, front.interfaces[served.name], asked, outputs, explanation(answer)
+        )
         if json_length is None:
             return Reply(content)
         return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)})

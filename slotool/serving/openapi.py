@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slotool import __version__
+from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
 from slotool.serving.frontend import VERSION, Limits
+from slotool.serving.interface import Interface
 from slotool.serving.request_options import MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
-from slotool.serving.tensors import INPUT, OUTPUTS
 
 Document = dict[str, Any]
 _REJECTIONS = {
@@ -31,11 +32,13 @@ _ASKING = (400, 401, 404, 408, 413, 415, 431, 499, 500, 503, 504)
 _LABELLING = (400, 401, 403, 404, 408, 413, 415, 431, 499)
 _LOOKING = (401, 404, 431)
 _NUMBER, _TEXT, _OBJECT = {"type": "number"}, {"type": "string"}, {"type": "object"}
+_JSON_TYPES = dict.fromkeys(DTYPES, "number") | {"BOOL": "boolean", "BYTES": "string"}
 _WHOLE: Document = {"type": "integer", "minimum": 0}
 
 
 def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bool) -> Document:
     """The whole document, as plain JSON values."""
+    interfaces = [Interface.of(served.model, limits.batch) for served in models.values()]
     made: Document = {
         "openapi": "3.1.0",
         "info": {
@@ -44,7 +47,7 @@ def document(models: Mapping[str, ServedModel], limits: Limits, *, has_token: bo
             "description": "Open Inference Protocol V2 and the Tolerance Tiers service, with deadlines and tolerances.",
         },
         "paths": {**_pages(), **_server(), **_models(list(models), limits), **_compute(list(models))},
-        "components": {"schemas": {**_messages(list(models), limits), **_others(models)}},
+        "components": {"schemas": {**_messages(list(models), interfaces), **_others(models)}},
     }
     if has_token:
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -135,23 +138,16 @@ def _compute(names: list[str]) -> Document:
     return {"/compute": {"post": operation}}
 
 
-def _messages(names: list[str], limits: Limits) -> Document:
+def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
     """Requests for inferences, and their answers."""
-    shape, name = _list({"type": "integer"}), {"type": "string", "enum": names}
-    tensor = _object(
-        ["name", "datatype", "shape"],
-        name={"const": INPUT},
-        datatype={"const": "FP32"},
-        shape=shape | {"description": f"[batch, *input_shape], batch at most {limits.batch}"},
-        data={"type": "array", "description": "The values, flat or nested; absent in binary form"},
-        parameters=_OBJECT,
-    )
+    name: Document = {"type": "string", "enum": names}
+    outputs = [tensor for interface in interfaces for tensor in interface.output_by_name.values()]
     output = _object(
         ["name", "datatype", "shape"],
-        name={"enum": list(OUTPUTS)},
-        datatype={"enum": ["FP32", "INT64"]},
-        shape=shape,
-        data=_list(_NUMBER),
+        name={"enum": _unique(tensor.name for tensor in outputs)},
+        datatype={"enum": _unique(tensor.datatype for tensor in outputs)},
+        shape=_list({"type": "integer"}),
+        data=_list({"type": [*_unique(_JSON_TYPES[tensor.datatype] for tensor in outputs), "null"]}),
         parameters=_OBJECT,
     )
     asked = _object(
@@ -163,8 +159,7 @@ def _messages(names: list[str], limits: Limits) -> Document:
         priority=_up_to(MAX_PRIORITY, "integer"),
         binary_data_output={"type": "boolean"},
     )
-    inputs = _list(tensor) | {"minItems": 1, "maxItems": 1}
-    wanted = _list(_object(["name"], name={"enum": list(OUTPUTS)}, parameters=_OBJECT))
+    wanted = _list(_object(["name"], name={"enum": _unique(t.name for t in outputs)}, parameters=_OBJECT))
     version, why = {"const": VERSION}, _ref("Explanation")
     computed: Document = {"label": {"type": "integer"}, "model": name, "latency_us": _NUMBER}
     needed = ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"]
@@ -172,7 +167,7 @@ def _messages(names: list[str], limits: Limits) -> Document:
     explained |= dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
     explained["batch"] = {"type": "integer"}
     return {
-        "InferRequest": _object(["inputs"], id=_TEXT, parameters=asked, inputs=inputs, outputs=wanted),
+        "InferRequest": _object(["inputs"], id=_TEXT, parameters=asked, inputs=_inputs(interfaces), outputs=wanted),
         "InferResponse": _object(["model_name", "outputs"], model_name=name, model_version=version, id=_TEXT,
                                  parameters=why, outputs=_list(output)),
         "ComputeResponse": {"allOf": [_object(list(computed), **computed), why]},
@@ -180,12 +175,38 @@ def _messages(names: list[str], limits: Limits) -> Document:
     }  # fmt: skip
 
 
+def _inputs(interfaces: Sequence[Interface]) -> Document:
+    """The tensors of a request, in any order."""
+    by_tensor = {tensor: interface for interface in interfaces for tensor in interface.inputs}
+    tensors = [
+        _object(
+            ["name", "datatype", "shape"],
+            name={"const": tensor.name},
+            datatype={"const": tensor.datatype},
+            shape=_list({"type": "integer"}) | {"description": f"{tensor}, batch at most {interface.max_batch}"},
+            data={"type": "array", "description": "The values, flat or nested; absent in binary form"},
+            parameters=_OBJECT,
+        )
+        for tensor, interface in by_tensor.items()
+    ]
+    counts = [len(interface.inputs) for interface in interfaces]
+    return _list(tensors[0] if len(tensors) == 1 else {"anyOf": tensors}) | {
+        "minItems": min(counts),
+        "maxItems": max(counts),
+    }
+
+
+def _unique(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
 def _others(models: Mapping[str, ServedModel]) -> Document:
     some: Document = {"type": "array"}
     tolerance, share = {"type": ["number", "null"], "minimum": 0}, {"type": ["number", "null"]}
     known = _object(["number", "answered", "waiting"])
     metadata: Document = {"name": {"type": "string", "enum": list(models)}, "versions": _list(_TEXT), "platform": _TEXT}
-    labels = _list(_up_to(max(served.model.classes for served in models.values()) - 1, "integer")) | {"minItems": 1}
+    classes = max(1, *(served.model.classes for served in models.values()))
+    labels = _list(_up_to(classes - 1, "integer")) | {"minItems": 1}
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share, "alarms": some}
     return {
         "Error": _object(["error"], error=_TEXT),

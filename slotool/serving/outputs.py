@@ -33,11 +33,6 @@ class Scores:
         answers: np.ndarray = self.logits.argmax(axis=1).astype(np.int64)
         return answers
 
-    @property
-    def tensors(self) -> dict[str, np.ndarray]:
-        """What the Open Inference Protocol answers, by name."""
-        return {"logits": self.logits, "label": self.answers, "confidence": self.confidence.astype(np.float32)}
-
     def take(self, rows: Rows) -> Scores:
         """Those examples."""
         return Scores(self.logits[rows], self.confidence[rows])

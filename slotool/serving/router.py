@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from slotool.data.columns import Inputs, concatenate
+from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
@@ -23,7 +23,7 @@ from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue, PendingRequest, urgency
-from slotool.serving.outputs import Computed
+from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
@@ -178,6 +178,7 @@ class Router:
             options.priority,
             len(x),
             None if options.min_accuracy is None else _expected(model_queue.served.model, x),
+            batch_key=x.batch_key if isinstance(x, Columns) else None,
         )
         loop = asyncio.get_running_loop()
         future: asyncio.Future[InferenceResult] = loop.create_future()
@@ -335,8 +336,7 @@ class Router:
             part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
             if part.confidence is not None and np.isnan(part.confidence).any():
-                overflow = "the model's scores overflow on this input: its values are too large"
-                request.reject(rejections.bad_request(overflow))
+                request.reject(rejections.no_confidence(finite=isinstance(part, Scores)))
             elif not request.future.done():
                 request.overrun_us = took_us - planned_us if planned_us else 0.0
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us

@@ -7,104 +7,210 @@ then says how long the JSON is. Source: kserve.github.io, Open Inference Protoco
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from slotool import strict_json
-from slotool.serving import bounds
+from slotool.data.columns import Columns
+from slotool.models.signature import FREE, TensorSpec
+from slotool.serving import bounds, values
+from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
 
 HEADER_LENGTH = "inference-header-content-length"
-INPUT = "input"
-OUTPUTS = ("logits", "label", "confidence")
-DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
 _REMEMBERED_BYTES = 1_024
-_LOWEST = np.finfo(np.float32).min
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """``x``: float32 [n, *input_shape], finite. ``outputs``: name to whether its data is wanted in binary form."""
+    """``x``: what the model takes, one array or columns. ``outputs``: name to whether its data is wanted in binary
+    form."""
 
-    x: np.ndarray
+    x: np.ndarray | Columns
     outputs: Mapping[str, bool]
     id: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_request(
-    body: bytes, header_length: str | None, input_shape: Sequence[int], *, max_batch: int
-) -> InferRequest:
-    """Read an inference request for a model of this ``input_shape``.
+class _Tensor(NamedTuple):
+    """An input as a request's JSON announces it: with its values (``data``), or with where they are among the bytes
+    that follow the JSON, from ``start`` up to ``stop``."""
 
-    ``header_length``: text of the header ``Inference-Header-Content-Length``, None without one.
-    Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
-    """
-    head, raw = _split(body, header_length)
-    read = _remembered if raw and len(head) <= _REMEMBERED_BYTES else _read
-    asked = read(head, tuple(input_shape), max_batch)
-    x = _tensor_data(asked.tensor, asked.shape, raw)
-    require_finite(x)
-    return InferRequest(x, asked.outputs, asked.id, asked.parameters)
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    data: list[Any] | None
+    start: int
+    stop: int
+
+    def array(self, raw: bytes) -> np.ndarray:
+        if self.data is not None:
+            return values.of_json(self.spec, self.data, self.shape)
+        return values.of_raw(self.spec, raw[self.start : self.stop], self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """The content of a request's JSON. Requests with the same JSON share it: never change it."""
 
-    tensor: Mapping[str, Any]
-    shape: tuple[int, ...]
+    tensors: tuple[_Tensor, ...]
+    raw_bytes: int
     outputs: Mapping[str, bool]
     id: str
     parameters: Mapping[str, Any]
 
 
-def _read(head: bytes, input_shape: tuple[int, ...], max_batch: int) -> _Asked:
-    bounds.require_countable(head, input_shape, max_batch)
-    document = json_object(head)
-    request_id = document.get("id")
-    request_id = "" if request_id is None else request_id
-    if not isinstance(request_id, str):
-        raise bad_request("id: text is expected")
-    bounds.require_id(request_id)
-    parameters = _parameters(document, "the request")
-    tensor = only_input(document)
-    shape = shape_of(tensor, input_shape, max_batch)
-    return _Asked(tensor, shape, wanted(document, parameters), request_id, parameters)
+class RequestReader:
+    """Reads inference requests for the model of one interface."""
+
+    def __init__(self, interface: Interface):
+        self._interface = interface
+        # A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
+        self._remembered = lru_cache(maxsize=1_024)(self._read)
+
+    def parse(self, body: bytes, header_length: str | None) -> InferRequest:
+        """``header_length``: text of the header ``Inference-Header-Content-Length``, None without one.
+
+        Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
+        """
+        head, raw = _split(body, header_length)
+        asked = (self._remembered if raw and len(head) <= _REMEMBERED_BYTES else self._read)(head)
+        if len(raw) != asked.raw_bytes:
+            raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
+        x = self._interface.x({tensor.spec.name: tensor.array(raw) for tensor in asked.tensors})
+        return InferRequest(x, asked.outputs, asked.id, asked.parameters)
+
+    def _read(self, head: bytes) -> _Asked:
+        bounds.require_countable_for(self._interface, head)
+        document = json_object(head)
+        request_id = document.get("id")
+        request_id = "" if request_id is None else request_id
+        if not isinstance(request_id, str):
+            raise bad_request("id: text is expected")
+        bounds.require_id(request_id)
+        parameters = _parameters(document, "the request")
+        tensors, raw_bytes = self._tensors(document.get("inputs"))
+        return _Asked(tensors, raw_bytes, wanted(document, parameters, self._interface), request_id, parameters)
+
+    def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
+        """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise bad_request("inputs: a list of tensors is expected")
+        found: dict[str, _Tensor] = {}
+        at = 0
+        for spec, shape, entry in matched(entries, self._interface):
+            size = _raw_size(entry, spec, shape)
+            data = None if size is not None else entry["data"]
+            found[spec.name] = _Tensor(spec, shape, data, at, at + (size or 0))
+            at += size or 0
+        return tuple(found[spec.name] for spec in self._interface.inputs), at
 
 
-# A client that sends its tensors in binary form sends the same few lines of JSON before them again and again.
-_remembered = lru_cache(maxsize=1_024)(_read)
+def matched(
+    entries: list[dict[str, Any]], interface: Interface
+) -> list[tuple[TensorSpec, tuple[int, ...], dict[str, Any]]]:
+    """Each of a request's inputs with what the model has under its name, and with its shape.
+
+    Raises ``Rejection`` (400) naming an input that is unknown, given twice, missing, or of another datatype or shape.
+    """
+    found: dict[str, tuple[TensorSpec, tuple[int, ...], dict[str, Any]]] = {}
+    for entry in entries:
+        name = entry.get("name")
+        spec = interface.input_by_name.get(name) if isinstance(name, str) else None
+        if spec is None:
+            raise bad_request(f"inputs: no input is called {shown(name)}; {_listed(interface.inputs)}")
+        if spec.name in found:
+            raise bad_request(f"input {spec.name}: it is given twice")
+        if entry.get("datatype") != spec.datatype:
+            raise bad_request(f"input {spec.name}: datatype {shown(entry.get('datatype'))}, expected {spec.datatype!r}")
+        found[spec.name] = spec, shape_of(spec, entry.get("shape"), interface.max_batch), entry
+    for spec in interface.inputs:
+        if spec.name not in found:
+            raise bad_request(f"input {spec.name}: it is missing; {spec} is expected")
+    batches = {name: shape[0] for name, (_, shape, _) in found.items()}
+    if len(set(batches.values())) > 1:
+        listed = ", ".join(f"{name} {count}" for name, count in batches.items())
+        raise bad_request(f"inputs have different numbers of examples: {listed}"[:300])
+    return list(found.values())
+
+
+def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
+    """A tensor's shape, [batch, ...]. Raises ``Rejection`` (400)."""
+    whole = isinstance(shape, list) and all(type(size) is int for size in shape)
+    expected = spec.shape
+    if (
+        not whole
+        or len(shape) != len(expected)
+        or shape[0] < 1
+        or any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
+    ):
+        sizes = ", ".join(["batch", *map(str, expected[1:])])
+        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected [{sizes}]")
+    if shape[0] > max_batch:
+        raise bad_request(
+            f"input {spec.name}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once"
+        )
+    # Of a tensor without values too: its sizes are multiplied in compiled code.
+    if math.prod(size or 1 for size in shape) > bounds.MAX_TENSOR_VALUES:
+        raise bad_request(f"input {spec.name}: shape {shown(shape)} has too many values")
+    return tuple(shape)
+
+
+def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
+    """Names of the outputs asked for, with whether in binary form. Raises ``Rejection`` (400)."""
+    binary = parameters.get("binary_data_output", False)
+    if not isinstance(binary, bool):
+        raise bad_request("binary_data_output: true or false is expected")
+    asked = document.get("outputs")
+    if asked is None or asked == []:
+        return {tensor.name: binary for tensor in interface.outputs}
+    if not isinstance(asked, list):
+        raise bad_request("outputs: a list of tensors is expected")
+    bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
+    return dict(_wanted_output(entry, binary, interface) for entry in asked)
+
+
+def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str, bool]:
+    name = entry.get("name") if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict) or not isinstance(name, str) or name not in interface.output_by_name:
+        known = _listed(interface.output_by_name.values())
+        raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
+    parameters = _parameters(entry, f"output {name}")
+    for unknown in ("classification", "shared_memory_region"):
+        if unknown in parameters:
+            raise bad_request(f"output {name}: {unknown} is not served")
+    wanted = parameters.get("binary_data", binary)
+    if not isinstance(wanted, bool):
+        raise bad_request(f"output {name}: binary_data is true or false")
+    return name, wanted
 
 
 def format_response(
     model: str,
     version: str,
+    interface: Interface,
     request: InferRequest,
-    tensors: Mapping[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray | None],
     parameters: Mapping[str, str | float | int],
 ) -> tuple[bytes, int | None]:
     """The response's body, and the length of its JSON when binary tensors follow (else None).
 
-    ``tensors``: float32 or int64 arrays by output name. In JSON form, where infinity does not exist, a class that was
-    not computed (−inf) scores the lowest float32.
+    ``tensors``: by output name, None where the answer has none. Raises ``Rejection`` (400)
+    for an output that the answer has not, or that cannot be written as it was asked for.
     """
     outputs, raw = [], []
     for name, binary in request.outputs.items():
-        array = tensors[name]
-        entry: dict[str, Any] = {"name": name, "datatype": DATATYPES[array.dtype], "shape": list(array.shape)}
+        spec, array = interface.output_by_name[name], answered(name, tensors)
+        entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
         if binary:
-            raw.append(array.tobytes())
+            raw.append(values.to_raw(spec, array))
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            flat = array.ravel()
-            entry["data"] = np.where(np.isfinite(flat), flat, _LOWEST) if flat.dtype.kind == "f" else flat
+            entry["data"] = values.to_json(spec, array)
         outputs.append(entry)
     document: dict[str, Any] = {"model_name": model, "model_version": version}
     if request.id:
@@ -112,35 +218,6 @@ def format_response(
     document |= {"parameters": dict(parameters), "outputs": outputs}
     head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return (b"".join([head, *raw]), len(head)) if raw else (head, None)
-
-
-def model_metadata(name: str, version: str, input_shape: Sequence[int], classes: int) -> dict[str, Any]:
-    """The V2 model metadata document; −1 stands for the batch."""
-    outputs = (("logits", "FP32", [-1, classes]), ("label", "INT64", [-1]), ("confidence", "FP32", [-1]))
-    return {
-        "name": name,
-        "versions": [version],
-        "platform": "slotool",
-        "inputs": [{"name": INPUT, "datatype": "FP32", "shape": [-1, *input_shape]}],
-        "outputs": [{"name": output, "datatype": datatype, "shape": shape} for output, datatype, shape in outputs],
-    }
-
-
-def model_config(name: str, input_shape: Sequence[int], classes: int, max_batch: int) -> dict[str, Any]:
-    """Triton's model configuration document; its shapes leave the batch out."""
-    scalar = {"dims": [1], "reshape": {"shape": []}}
-    return {
-        "name": name,
-        "platform": "slotool",
-        "backend": "slotool",
-        "max_batch_size": max_batch,
-        "input": [{"name": INPUT, "data_type": "TYPE_FP32", "dims": list(input_shape)}],
-        "output": [
-            {"name": "logits", "data_type": "TYPE_FP32", "dims": [classes]},
-            {"name": "label", "data_type": "TYPE_INT64", **scalar},
-            {"name": "confidence", "data_type": "TYPE_FP32", **scalar},
-        ],
-    }
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[bytes, bytes]:
@@ -175,105 +252,37 @@ def _parameters(owner: Mapping[str, Any], what: str) -> dict[str, Any]:
     return parameters
 
 
-def require_finite(x: np.ndarray) -> None:
-    """Raises ``Rejection`` (400) when a value is not a number."""
-    if not np.isfinite(x).all():
-        raise bad_request(f"input {INPUT}: it holds NaN or infinity")
+def _raw_size(tensor: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
+    """Bytes of a tensor among those that follow the JSON; None when its values are in the JSON.
 
-
-def only_input(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The one FP32 tensor of a request's ``inputs``. Raises ``Rejection`` (400)."""
-    inputs = document.get("inputs")
-    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
-        raise bad_request(f"inputs: a list of one tensor named {INPUT} is expected")
-    if inputs[0].get("name") != INPUT:
-        raise bad_request(f"inputs: the tensor is called {shown(inputs[0].get('name'))}, expected {INPUT!r}")
-    if inputs[0].get("datatype") != "FP32":
-        raise bad_request(f"input {INPUT}: datatype {shown(inputs[0].get('datatype'))}, expected 'FP32'")
-    return inputs[0]
-
-
-def shape_of(tensor: Mapping[str, Any], input_shape: tuple[int, ...], max_batch: int) -> tuple[int, ...]:
-    """A tensor's shape, [batch, *input_shape]. Raises ``Rejection`` (400)."""
-    shape = tensor.get("shape")
-    whole = isinstance(shape, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in shape)
-    if not whole or not isinstance(shape, list) or tuple(shape[1:]) != input_shape or not shape or shape[0] < 1:
-        raise bad_request(f"input {INPUT}: shape {shown(shape)}, expected [batch, {', '.join(map(str, input_shape))}]")
-    if shape[0] > max_batch:
-        raise bad_request(f"input {INPUT}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once")
-    return tuple(shape)
-
-
-def _tensor_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes) -> np.ndarray:
-    parameters = _parameters(tensor, f"input {INPUT}")
+    Raises ``Rejection`` (400) when they are in both or neither, or as many as the shape cannot have.
+    """
+    parameters = _parameters(tensor, f"input {spec.name}")
     if "shared_memory_region" in parameters:
-        raise bad_request(f"input {INPUT}: shared memory is not served")
+        raise bad_request(f"input {spec.name}: shared memory is not served")
     size = parameters.get("binary_data_size")
-    if size is not None:
-        return _binary_data(tensor, shape, raw, size)
-    if raw:
-        raise bad_request(f"input {INPUT}: {len(raw)} bytes follow the JSON, but it names no binary_data_size")
-    if not isinstance(tensor.get("data"), list):
-        raise bad_request(f"input {INPUT}: it has neither a list of data nor a binary_data_size")
-    return _json_data(tensor["data"], shape)
-
-
-def _binary_data(tensor: Mapping[str, Any], shape: tuple[int, ...], raw: bytes, size: Any) -> np.ndarray:
-    expected = 4 * math.prod(shape)
-    if not isinstance(size, int) or isinstance(size, bool) or size != expected:
-        raise bad_request(f"input {INPUT}: binary_data_size {shown(size)}, but this shape has {expected} bytes")
-    if len(raw) != expected:
-        raise bad_request(f"input {INPUT}: {len(raw)} bytes follow the JSON, expected {expected}")
+    if size is None:
+        if not isinstance(tensor.get("data"), list):
+            raise bad_request(f"input {spec.name}: it has neither a list of data nor a binary_data_size")
+        return None
+    expected = values.ITEM_BYTES[spec.datatype] * math.prod(shape)
+    is_text = spec.datatype == "BYTES"
+    if type(size) is not int or size < expected or (size > expected and not is_text):
+        has = f"{'at least ' if is_text else ''}{expected} bytes"
+        raise bad_request(f"input {spec.name}: binary_data_size {shown(size)}, but this shape has {has}")
     if "data" in tensor:
-        raise bad_request(f"input {INPUT}: it has both data and a binary_data_size")
-    return np.frombuffer(raw, dtype="<f4").reshape(shape).astype(np.float32)
+        raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
+    return size
 
 
-def _json_data(data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """``data``: a flat list of numbers, or lists nested as ``shape`` says. NumPy is given numbers only: of a list with
-    one long text in it it would make an array of texts as long."""
-    size = math.prod(shape)
-    values = data if list not in set(map(type, data)) else _flattened(data, shape)
-    if not set(map(type, values)) <= {int, float}:
-        raise bad_request(f"input {INPUT}: data holds something that is not a number")
-    if len(values) != size:
-        raise bad_request(f"input {INPUT}: data has {len(values)} values, but its shape has {size}")
-    with np.errstate(over="ignore"):
-        return np.array(values, dtype=np.float64).astype(np.float32).reshape(shape)
+def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
+    """The output called ``name``. Raises ``Rejection`` (400) when the answer has none: a task without confidence."""
+    array = outputs[name]
+    if array is None:
+        raise bad_request(f"output {name}: the model's task gives none")
+    return array
 
 
-def _flattened(data: list[Any], shape: tuple[int, ...]) -> list[Any]:
-    level = data
-    for at, length in enumerate(shape[1:], start=1):
-        if len(level) != math.prod(shape[:at]) or set(map(type, level)) != {list} or set(map(len, level)) != {length}:
-            raise bad_request(f"input {INPUT}: data is ragged, or not nested as its shape {shown(list(shape))}")
-        level = list(chain.from_iterable(level))
-    return level
-
-
-def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, bool]:
-    """Names of the outputs asked for, with whether in binary form. Raises ``Rejection`` (400)."""
-    binary = parameters.get("binary_data_output", False)
-    if not isinstance(binary, bool):
-        raise bad_request("binary_data_output: true or false is expected")
-    asked = document.get("outputs")
-    if asked is None or asked == []:
-        return dict.fromkeys(OUTPUTS, binary)
-    if not isinstance(asked, list):
-        raise bad_request("outputs: a list of tensors is expected")
-    bounds.require_few(len(asked), bounds.MAX_OUTPUTS, "outputs")
-    return dict(_wanted_output(entry, binary) for entry in asked)
-
-
-def _wanted_output(entry: Any, binary: bool) -> tuple[str, bool]:
-    if not isinstance(entry, dict) or entry.get("name") not in OUTPUTS:
-        name = shown(entry.get("name")) if isinstance(entry, dict) else shown(entry)
-        raise bad_request(f"outputs: no output is called {name}; there are {', '.join(OUTPUTS)}")
-    parameters = _parameters(entry, f"output {entry['name']}")
-    for unknown in ("classification", "shared_memory_region"):
-        if unknown in parameters:
-            raise bad_request(f"output {entry['name']}: {unknown} is not served")
-    wanted = parameters.get("binary_data", binary)
-    if not isinstance(wanted, bool):
-        raise bad_request(f"output {entry['name']}: binary_data is true or false")
-    return entry["name"], wanted
+def _listed(tensors: Collection[TensorSpec]) -> str:
+    names = ", ".join(tensor.name for tensor in tensors)
+    return f"there {'is' if len(tensors) == 1 else 'are'} {names if len(names) <= 120 else f'{names[:120]}…'}"

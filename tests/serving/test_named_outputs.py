@@ -85,7 +85,7 @@ def test_requests_share_a_call_and_each_gets_its_own_outputs() -> None:
         router = Router({"counter": served})
         answers = runner.run(asked(router))
         router.close()
-    said = [word for answer in answers for word in answer.outputs["said"]]
+    said = [word for answer in answers for word in answer.scored.tensors["said"]]
     assert said == [word + b" large" for word in X.arrays["word"]]
     assert [len(answer.labels) for answer in answers] == [2, 1, 3]
 

@@ -174,11 +174,11 @@ def changed(**fields: Any) -> Any:
 
 
 BAD_REQUESTS = {
-    "no input": (request(None), "inputs: a list of one tensor", grpc.StatusCode.INVALID_ARGUMENT),
+    "no input": (request(None), "input input: it is missing", grpc.StatusCode.INVALID_ARGUMENT),
     "too few values": (changed(shape=[2, 1, 2, 3]), "has 6 values", grpc.StatusCode.INVALID_ARGUMENT),
     "another shape": (changed(shape=[1, 6]), "expected [batch, 1, 2, 3]", grpc.StatusCode.INVALID_ARGUMENT),
     "another dtype": (changed(datatype="INT64"), "expected 'FP32'", grpc.StatusCode.INVALID_ARGUMENT),
-    "another name": (changed(name="x"), "expected 'input'", grpc.StatusCode.INVALID_ARGUMENT),
+    "another name": (changed(name="x"), "no input is called 'x'; there is input", grpc.StatusCode.INVALID_ARGUMENT),
     "a batch too large": (changed(shape=[9, 1, 2, 3]), "at most 8", grpc.StatusCode.INVALID_ARGUMENT),
     "raw and typed": (both(), "exactly one of", grpc.StatusCode.INVALID_ARGUMENT),
     "NaN": (request(np.full_like(X, np.nan)), "NaN or infinity", grpc.StatusCode.INVALID_ARGUMENT),

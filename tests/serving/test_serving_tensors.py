@@ -11,12 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from slotool.models import TensorSpec
+from slotool.serving.interface import Interface
 from slotool.serving.rejections import Rejection
-from slotool.serving.tensors import format_response, parse_request
+from slotool.serving.tensors import InferRequest, RequestReader, format_response
 
 SHAPE = (2, 3)
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=4)
 numbers = st.floats(-1e6, 1e6, width=32)
+
+
+def interface(shape: tuple[int, ...] = SHAPE, max_batch: int = 8) -> Interface:
+    """Of a model without a signature: four classes."""
+    inputs = (TensorSpec("input", "FP32", (-1, *shape)),)
+    outputs = (
+        TensorSpec("logits", "FP32", (-1, 4)),
+        TensorSpec("label", "INT64", (-1,)),
+        TensorSpec("confidence", "FP32", (-1,)),
+    )
+    return Interface(inputs, outputs, (), False, max_batch)
+
+
+FIXED = interface()
+
+
+def parse(body: bytes, header_length: str | None = None, like: Interface = FIXED) -> InferRequest:
+    return RequestReader(like).parse(body, header_length)
 
 
 def tensor(x: np.ndarray, **more: Any) -> dict[str, Any]:
@@ -39,7 +59,7 @@ def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shap
     body, length = binary_body(x, id="42")
     forms = [(json_body(x), None), (json_body(x, nested=True), None), (body, length)]
     for content, header_length in forms:
-        request = parse_request(content, header_length, shape, max_batch=5)
+        request = parse(content, header_length, interface(shape))
         assert request.x.dtype == np.float32
         np.testing.assert_array_equal(request.x, x)
     assert request.id == "42"
@@ -49,13 +69,13 @@ def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shap
 def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary: bool) -> None:
     x = np.zeros((n, *SHAPE), dtype=np.float32)
     outputs = [{"name": name, "parameters": {"binary_data": binary}} for name in names]
-    request = parse_request(json_body(x, outputs=outputs, id="7"), None, SHAPE, max_batch=4)
+    request = parse(json_body(x, outputs=outputs, id="7"))
     tensors: dict[str, np.ndarray] = {
         "logits": np.arange(4 * n, dtype=np.float32).reshape(n, 4) / 3,
         "label": np.arange(n, dtype=np.int64),
         "confidence": np.linspace(0, 1, n, dtype=np.float32),
     }
-    content, json_length = format_response("m", "1", request, tensors, {"reason": "µ"})
+    content, json_length = format_response("m", "1", FIXED, request, tensors, {"reason": "µ"})
     document = json.loads(content[:json_length])
     assert (document["id"], document["model_name"], document["parameters"]) == ("7", "m", {"reason": "µ"})
     wanted = names or list(tensors)
@@ -72,30 +92,28 @@ def test_outputs_arrive_as_they_were_formatted(n: int, names: list[str], binary:
 
 
 def test_null_is_as_good_as_absent() -> None:
-    asked = parse_request(json_body(np.zeros((1, 2), np.float32), parameters=None, id=None), None, (2,), max_batch=1)
+    asked = parse(json_body(X, parameters=None, id=None))
     assert (asked.id, asked.parameters) == ("", {})
 
 
 def test_binary_data_output_is_the_default_of_outputs_that_say_nothing() -> None:
     x = np.zeros((1, *SHAPE), dtype=np.float32)
-    all_binary = parse_request(json_body(x, parameters={"binary_data_output": True}), None, SHAPE, max_batch=1)
+    all_binary = parse(json_body(x, parameters={"binary_data_output": True}))
     assert set(all_binary.outputs.values()) == {True}
     outputs = [{"name": "label"}, {"name": "logits", "parameters": {"binary_data": False}}]
-    mixed = parse_request(
-        json_body(x, outputs=outputs, parameters={"binary_data_output": True}), None, SHAPE, max_batch=1
-    )
+    mixed = parse(json_body(x, outputs=outputs, parameters={"binary_data_output": True}))
     assert mixed.outputs == {"label": True, "logits": False}
 
 
 def test_a_class_that_was_not_computed_is_a_number_in_json_and_infinity_in_binary() -> None:
     x = np.zeros((1, *SHAPE), dtype=np.float32)
     logits = np.array([[-np.inf, 1.0]], dtype=np.float32)
-    plain = parse_request(json_body(x, outputs=[{"name": "logits"}]), None, SHAPE, max_batch=1)
-    content, _ = format_response("m", "1", plain, {"logits": logits}, {})
+    plain = parse(json_body(x, outputs=[{"name": "logits"}]))
+    content, _ = format_response("m", "1", FIXED, plain, {"logits": logits}, {})
     assert json.loads(content)["outputs"][0]["data"] == [-3.4028235e38, 1.0]
     outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
-    binary = parse_request(json_body(x, outputs=outputs), None, SHAPE, max_batch=1)
-    content, length = format_response("m", "1", binary, {"logits": logits}, {})
+    binary = parse(json_body(x, outputs=outputs))
+    content, length = format_response("m", "1", FIXED, binary, {"logits": logits}, {})
     np.testing.assert_array_equal(np.frombuffer(content[length:], np.float32), logits[0])
 
 
@@ -112,8 +130,8 @@ BAD_JSON = {
     "not text": (b"\xff\xfe{", "not JSON"),
     "nested without end": (b"[" * 4_000, "nested more than 100 deep"),
     "a list": (b"[]", "not a JSON object"),
-    "no inputs": (b"{}", "a list of one tensor"),
-    "two inputs": (json.dumps({"inputs": [tensor(X, data=SIX)] * 2}).encode(), "a list of one tensor"),
+    "no inputs": (b"{}", "a list of tensors is expected"),
+    "two inputs": (json.dumps({"inputs": [tensor(X, data=SIX)] * 2}).encode(), "input input: it is given twice"),
     "another name": (one(name="x"), "called 'x'"),
     "another datatype": (one(datatype="FP64"), "datatype 'FP64'"),
     "another shape": (one(shape=[1, 3, 2]), r"\[batch, 2, 3\]"),
@@ -137,9 +155,9 @@ BAD_JSON = {
     "too few values": (one(data=SIX[1:]), "5 values"),
     "ragged data": (one(data=[[1.0], [1.0, 2.0]]), "ragged"),
     "text as data": (one(data=["0"] * 6), "not a number"),
-    "null as data": (one(data=[None] * 6), "not a number"),
+    "null as data": (one(data=[None] * 6), "NaN or infinity"),
     "huge integers": (one(data=[10**400] * 6), "number is infinity"),
-    "too large for float32": (one(data=[1e39] * 6), "NaN or infinity"),
+    "too large for float32": (one(data=[1e39] * 6), "beyond FP32"),
     "no data": (json.dumps({"inputs": [tensor(X)]}).encode(), "neither"),
     "shared memory": (one(parameters={"shared_memory_region": "r"}), "shared memory"),
     "parameters of another kind": (one(parameters=[]), "not a JSON object"),
@@ -152,7 +170,11 @@ BAD_JSON = {
     ),
     "id of another kind": (json_body(X, id=7), "id"),
     "NaN": (json_body(X).replace(b"0.0", b"NaN", 1), "not JSON"),
-    "binary_data_size without data": (one(parameters={"binary_data_size": 24}), "0 bytes follow"),
+    "binary_data_size and data": (one(parameters={"binary_data_size": 24}), "both data and a binary_data_size"),
+    "binary_data_size without bytes": (
+        json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": 24})]}).encode(),
+        "0 bytes follow the JSON, expected 24",
+    ),
 }
 
 
@@ -160,7 +182,7 @@ BAD_JSON = {
 def test_bad_json_is_rejected_with_a_sentence(what: str) -> None:
     body, sentence = BAD_JSON[what]
     with pytest.raises(Rejection, match=sentence) as caught:
-        parse_request(body, None, SHAPE, max_batch=8)
+        parse(body)
     assert caught.value.status == 400
     assert len(str(caught.value)) < 300
 
@@ -168,33 +190,33 @@ def test_bad_json_is_rejected_with_a_sentence(what: str) -> None:
 @pytest.mark.parametrize("length", ["", "-1", "1_0", "+5", "１", "9" * 20, "1e3", "100000"])
 def test_a_bad_header_length_is_rejected(length: str) -> None:
     with pytest.raises(Rejection, match="Inference-Header-Content-Length"):
-        parse_request(binary_body(X)[0], length, SHAPE, max_batch=8)
+        parse(binary_body(X)[0], length)
 
 
 @pytest.mark.parametrize("size", [23, 25, -24, "24", True, None, 24.0])
 def test_a_binary_size_that_is_not_the_shapes_is_rejected(size: object) -> None:
     head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": size})]}).encode()
     with pytest.raises(Rejection, match="binary_data_size"):
-        parse_request(head + X.tobytes(), str(len(head)), SHAPE, max_batch=8)
+        parse(head + X.tobytes(), str(len(head)))
 
 
 @pytest.mark.parametrize("extra", [b"", b"\0" * 25])
 def test_more_or_fewer_bytes_than_promised_are_rejected(extra: bytes) -> None:
     head = json.dumps({"inputs": [tensor(X, parameters={"binary_data_size": X.nbytes})]}).encode()
     with pytest.raises(Rejection, match="bytes follow the JSON"):
-        parse_request(head + extra, str(len(head)), SHAPE, max_batch=8)
+        parse(head + extra, str(len(head)))
 
 
 def test_nan_in_binary_is_rejected() -> None:
     body, length = binary_body(np.full_like(X, np.nan))
     with pytest.raises(Rejection, match="NaN or infinity"):
-        parse_request(body, length, SHAPE, max_batch=8)
+        parse(body, length)
 
 
 @given(st.binary(max_size=200), st.none() | st.text(max_size=8))
 def test_no_bytes_whatsoever_do_more_than_be_rejected(body: bytes, header_length: str | None) -> None:
     with pytest.raises(Rejection):
-        parse_request(body, header_length, SHAPE, max_batch=8)
+        parse(body, header_length)
 
 
 json_values = st.recursive(
@@ -207,7 +229,7 @@ json_values = st.recursive(
 @given(st.sampled_from(["name", "shape", "datatype", "data", "parameters"]), json_values)
 def test_no_json_value_in_a_tensor_does_more_than_be_rejected(member: str, value: Any) -> None:
     try:
-        request = parse_request(one(**{member: value}), None, SHAPE, max_batch=8)
+        request = parse(one(**{member: value}))
     except Rejection as rejection:
         if rejection.status != 400:
             raise

@@ -1,0 +1,117 @@
+"""The tensors that clients send to a served model and get from it, by name, as the Open Inference Protocol has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from slotool.data.columns import Columns
+from slotool.elastic import ElasticModel
+from slotool.errors import InputError
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.models.tasks import Classification, MultiLabel, Task
+from slotool.serving.rejections import bad_request
+
+INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
+_LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
+# Triton's names of datatypes where they are not TYPE_ and the protocol's.
+_TRITON_TYPES = {"BYTES": "TYPE_STRING"}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
+    ``on_request``: outputs that are answered to requests that name them. ``named``: the model takes ``Columns`` of any
+    values; else it takes one array of finite FP32. ``max_batch``: most examples in a request.
+
+    The first dimension of every tensor counts examples.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    on_request: tuple[TensorSpec, ...]
+    named: bool
+    max_batch: int
+
+    @classmethod
+    def of(cls, model: ElasticModel, max_batch: int) -> Interface:
+        """The model's own signature or, where it has none, one input and the outputs of a classifier.
+
+        Raises ``InputError`` for a signature whose first dimensions do not count examples.
+        """
+        if model.signature is None:
+            inputs = (TensorSpec(INPUT, "FP32", (FREE, *model.input_shape)),)
+            outputs = (TensorSpec(LOGITS, "FP32", (FREE, model.classes)), _LABEL, _CONFIDENCE)
+            return cls(inputs, outputs, (), False, max_batch)
+        signature = model.signature
+        if not signature.batched:
+            fixed = next(t for t in (*signature.inputs, *signature.outputs) if t.shape[:1] != (FREE,))
+            raise InputError(
+                f"{model.name}: {fixed.name} is {fixed}; to be served, the first dimension of every tensor must be free"
+            )
+        own = {tensor.name for tensor in signature.outputs}
+        further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
+        return cls(signature.inputs, signature.outputs, further, True, max_batch)
+
+    @cached_property
+    def input_by_name(self) -> Mapping[str, TensorSpec]:
+        return {tensor.name: tensor for tensor in self.inputs}
+
+    @cached_property
+    def output_by_name(self) -> Mapping[str, TensorSpec]:
+        """Those on request too."""
+        return {tensor.name: tensor for tensor in (*self.outputs, *self.on_request)}
+
+    @cached_property
+    def values_per_example(self) -> int | None:
+        """Of all inputs together; None where sizes are free or texts are of any length."""
+        if any(tensor.datatype == "BYTES" or FREE in tensor.shape[1:] for tensor in self.inputs):
+            return None
+        return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
+
+    def x(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray | Columns:
+        """What the model takes: ``arrays``, one for each input, by name.
+
+        Raises ``Rejection`` (400) when a network of slotool's own is given NaN or infinity.
+        """
+        if self.named:
+            return Columns({tensor.name: arrays[tensor.name] for tensor in self.inputs})
+        x = arrays[INPUT]
+        if not np.isfinite(x).all():
+            raise bad_request(f"input {INPUT}: it holds NaN or infinity")
+        return x
+
+    def metadata(self, name: str, version: str) -> dict[str, Any]:
+        """The V2 model metadata document; −1 stands for a free size, the first being the batch."""
+        tensors = Signature(self.inputs, self.outputs).document()
+        return {"name": name, "versions": [version], "platform": "slotool", **tensors}
+
+    def config(self, name: str) -> dict[str, Any]:
+        """Triton's model configuration document; its shapes leave the batch out."""
+        return {
+            "name": name,
+            "platform": "slotool",
+            "backend": "slotool",
+            "max_batch_size": self.max_batch,
+            "input": [_triton_tensor(tensor) for tensor in self.inputs],
+            "output": [_triton_tensor(tensor) for tensor in self.outputs],
+        }
+
+
+def _outputs_of(task: Task | None) -> Iterator[TensorSpec]:
+    """What a task makes of a model's outputs."""
+    if isinstance(task, Classification):
+        yield _LABEL
+    if isinstance(task, Classification | MultiLabel) or (task is not None and task.confidence_output is not None):
+        yield _CONFIDENCE
+
+
+def _triton_tensor(tensor: TensorSpec) -> dict[str, Any]:
+    # Triton has no tensor without dimensions: one of a single number is reshaped.
+    dims = {"dims": list(tensor.shape[1:])} if tensor.shape[1:] else {"dims": [1], "reshape": {"shape": []}}
+    return {"name": tensor.name, "data_type": _TRITON_TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}"), **dims}

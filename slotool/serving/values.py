@@ -1,0 +1,129 @@
+"""Values of every datatype, from bytes and from JSON, checked before NumPy or a model sees them.
+
+JSON has neither NaN nor infinity: ``null`` among floating-point data is NaN, both ways, and infinity is written as the
+largest number of the datatype. Text in JSON is UTF-8.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from slotool.models.inference_messages import of_bfloat16_bits, of_bytes, to_bfloat16_bits, to_bytes
+from slotool.models.signature import DTYPES, TensorSpec
+from slotool.serving.rejections import bad_request, shown
+
+# Bytes of one value in raw form. A text has its length before it, in so many bytes.
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"BF16": 2, "BYTES": 4}
+# Python's types of JSON values, by NumPy's kind of datatype.
+_JSON_TYPES: dict[str, set[type]] = {"f": {int, float, type(None)}, "i": {int}, "u": {int}, "b": {bool}, "O": {str}}
+_CALLED = {"f": "a number", "i": "a whole number", "u": "a whole number", "b": "true or false", "O": "text"}
+_LITTLE_ENDIAN = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
+_LARGEST = {name: float(np.finfo(dtype).max) for name, dtype in DTYPES.items() if dtype.kind == "f"}
+_LARGEST["BF16"] = float(of_bfloat16_bits(np.array([0x7F7F], dtype=np.uint16))[0])
+
+
+def of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor whose raw form is ``raw``. Raises ``Rejection`` (400) when it is that of none."""
+    datatype, count = spec.datatype, math.prod(shape)
+    if datatype == "BYTES":
+        return _texts_of_raw(spec, raw, shape)
+    if len(raw) != count * ITEM_BYTES[datatype]:
+        expected = count * ITEM_BYTES[datatype]
+        raise bad_request(f"input {spec.name}: {len(raw)} bytes, but this shape has {expected} bytes")
+    if datatype == "BF16":
+        return of_bfloat16_bits(np.frombuffer(raw, dtype="<u2")).reshape(shape)
+    if datatype == "BOOL" and raw.translate(None, b"\0\1"):
+        raise bad_request(f"input {spec.name}: a BOOL is a byte of 0 or 1")
+    return np.frombuffer(raw, dtype=_LITTLE_ENDIAN[datatype]).reshape(shape).astype(spec.dtype)
+
+
+def _texts_of_raw(spec: TensorSpec, raw: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    count = math.prod(shape)
+    try:
+        # No array is made for more texts than there are lengths.
+        if count * ITEM_BYTES["BYTES"] <= len(raw):
+            return of_bytes(spec, raw, shape)
+    except (ValueError, struct.error):
+        pass
+    raise bad_request(
+        f"input {spec.name}: {len(raw)} bytes, which are not {count} texts with their lengths before them"
+    )
+
+
+def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """The tensor that ``data`` is: a flat list, or lists nested as ``shape`` says. Raises ``Rejection`` (400).
+
+    NumPy is given values of the right type only: of a list of numbers with one long text in it it would make an array
+    of texts as long.
+    """
+    values = data if list not in set(map(type, data)) else _flattened(spec, data, shape)
+    kind = spec.dtype.kind
+    if not set(map(type, values)) <= _JSON_TYPES[kind]:
+        raise bad_request(f"input {spec.name}: data holds something that is not {_CALLED[kind]}")
+    if len(values) != math.prod(shape):
+        raise bad_request(f"input {spec.name}: data has {len(values)} values, but its shape has {math.prod(shape)}")
+    if kind == "f":
+        return _floats(spec, np.array(values, dtype=np.float64)).reshape(shape)
+    return of_list(spec, [text.encode() for text in values] if kind == "O" else values).reshape(shape)
+
+
+def of_list(spec: TensorSpec, values: Sequence[Any]) -> np.ndarray:
+    """A flat array of values that Python has in the right type.
+
+    Raises ``Rejection`` (400) for a whole number that the datatype does not hold.
+    """
+    array = np.empty(len(values), dtype=spec.dtype)
+    if spec.dtype.kind in "iu" and len(values):
+        info = np.iinfo(spec.dtype)
+        for value in (min(values), max(values)):
+            if not info.min <= value <= info.max:
+                raise bad_request(f"input {spec.name}: {shown(value)} is beyond {spec.datatype}")
+    array[:] = values
+    return array
+
+
+def _floats(spec: TensorSpec, values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        array = values.astype(spec.dtype)
+    if spec.datatype == "BF16":
+        array = of_bfloat16_bits(to_bfloat16_bits(array))
+    if np.isinf(array).any():
+        raise bad_request(f"input {spec.name}: data holds a number beyond {spec.datatype}")
+    return array
+
+
+def _flattened(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
+    level = data
+    for at, length in enumerate(shape[1:], start=1):
+        nested = len(level) == math.prod(shape[:at]) and all(type(part) is list for part in level)
+        if not nested or any(len(part) != length for part in level):
+            raise bad_request(f"input {spec.name}: data is ragged, or not nested as its shape {shown(list(shape))}")
+        level = list(chain.from_iterable(level))
+    return level
+
+
+def to_raw(spec: TensorSpec, array: np.ndarray) -> bytes:
+    """The raw form of a tensor."""
+    return to_bytes(spec, array) if spec.datatype in ("BYTES", "BF16") else array.tobytes()
+
+
+def to_json(spec: TensorSpec, array: np.ndarray) -> Any:
+    """Flat values for orjson. Raises ``Rejection`` (400) for text that is not UTF-8: JSON was asked for."""
+    flat = array.ravel()
+    if spec.datatype == "BYTES":
+        try:
+            return [text.decode() for text in flat]
+        except UnicodeDecodeError:
+            raise bad_request(f"output {spec.name}: it is not UTF-8 text; ask for it in binary form") from None
+    if flat.dtype.kind == "f":
+        most = _LARGEST[spec.datatype]
+        # float32 holds every float16, and orjson writes no float16.
+        flat = np.nan_to_num(flat, nan=np.nan, posinf=most, neginf=-most)
+        return flat.astype(np.float32) if flat.dtype == np.float16 else flat
+    return flat

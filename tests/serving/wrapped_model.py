@@ -1,0 +1,39 @@
+"""Models of any signature as the tests of this room serve them: one operating point, the outputs as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slotool.data.columns import Columns, Inputs
+from slotool.elastic import ElasticModel
+from slotool.models import Model, Task
+from slotool.scheduling import by_demand
+from slotool.scheduling.space import ControlSpace
+from slotool.serving import ServedModel
+from slotool.tables import FULL, OperatingPoint
+
+
+class Wrapped(ElasticModel):
+    """``model`` with its own signature and ``task``. ``given``: what it was asked about, in order."""
+
+    input_shape = ()
+    classes = 0
+    points = (FULL,)
+
+    def __init__(self, model: Model, task: Task):
+        self.name, self.model, self.task = model.name, model, task
+        self.signature = model.signature
+        self.given: list[Columns] = []
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        raise NotImplementedError
+
+    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+        assert isinstance(x, Columns)
+        self.given.append(x)
+        return self.model(x.arrays, point)
+
+
+def served_as_is(model: Model, task: Task) -> ServedModel:
+    wrapped = Wrapped(model, task)
+    return ServedModel(model.name, wrapped, by_demand(ControlSpace(wrapped.points)))
