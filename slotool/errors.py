@@ -10,7 +10,8 @@
     │   ├── DataError           a data set that is missing, corrupt or misshapen
     │   ├── GraphError          an operator graph or model that cannot be read or built
     │   ├── AlreadyExistsError  the output is there already
-    │   └── MissingPackageError a package of an optional extra is not installed
+    │   ├── MissingPackageError a package of an optional extra is not installed
+    │   └── PluginError         what an installed package adds to slotool cannot be used
     ├── RunError                the work itself failed (exit 3)
     │   └── WorkerError         a measuring or serving process died, hung or answered nonsense
     ├── PromiseBroken           the run is fine, its verdict is not: an SLO missed, a tolerance violated (exit 1)
@@ -27,6 +28,7 @@ __all__ = [
     "GraphError",
     "InputError",
     "MissingPackageError",
+    "PluginError",
     "PromiseBroken",
     "RunError",
     "SlotoolError",
@@ -75,6 +77,10 @@ class AlreadyExistsError(InputError):
 
 class MissingPackageError(InputError):
     """A package that an optional extra brings is not installed."""
+
+
+class PluginError(InputError):
+    """What an installed package adds to slotool cannot be imported, or is not what its entry point says."""
 
 
 class RunError(SlotoolError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slotool.errors import InputError
+from slotool.plugins import Registry
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
@@ -20,6 +21,7 @@ POLICIES: dict[str, type[BatchingPolicy]] = {
     made.name: made
     for made in (ValueIteration, SlackFit, MaxBatch, MaxAccuracy, MinCost, ModelSwitching, FixedBatching)
 }
+registry: Registry[type[BatchingPolicy]] = Registry("policies", POLICIES, BatchingPolicy)
 
 
 def compile_policies() -> None:
@@ -31,14 +33,15 @@ def compile_policies() -> None:
 
 
 def require_policy(name: str) -> None:
-    """Raises ``InputError`` unless ``name`` is one of ``POLICIES`` or ``fixed@POINT``."""
+    """Raises ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's."""
     base, _, point = name.partition("@")
-    if base not in POLICIES or (point and base != FixedBatching.name):
-        raise InputError(f"no policy {name!r}; there are {', '.join(POLICIES)} and fixed@POINT")
+    if base not in registry or (point and base != FixedBatching.name):
+        raise InputError(registry.unknown(name, "fixed@POINT"))
 
 
 def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPolicy:
-    """``name`` of ``POLICIES``, or ``fixed@POINT``. Raises ``InputError`` for an unknown name or point.
+    """``name`` of ``POLICIES``, ``fixed@POINT``, or that of a plugin. Raises ``InputError`` for an unknown name or
+    point, ``PluginError`` for a plugin that cannot be used.
 
     ``deadline_us``: what queries usually have, infinite when that is not known.
     """
@@ -50,4 +53,4 @@ def make_policy(name: str, grid: ControlGrid, deadline_us: float) -> BatchingPol
         return ModelSwitching(grid, deadline_us=deadline_us)
     if base == ValueIteration.name:
         return ValueIteration(grid, deadline_us if deadline_us < math.inf else None)
-    return POLICIES[base](grid)
+    return (POLICIES.get(base) or registry.load(base))(grid)

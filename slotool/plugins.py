@@ -1,0 +1,128 @@
+"""What installed packages add to slotool: found by their entry points, imported only when they are asked for by name.
+
+A package's ``pyproject.toml`` names what it adds::
+
+    [project.entry-points."slotool.policies"]
+    steady = "my_package.policies:Steady"
+
+Built-in names are looked up first and cost no search, so that no plugin can take one. A plugin that cannot be imported
+is an error only where its name is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any, Generic, TypeVar
+
+from slotool.errors import InputError, PluginError
+from slotool.printable import printable, reason
+
+# Each is the entry-point group ``slotool.<group>``; and what one of it is called in a sentence.
+GROUPS = {
+    "models": "adapter of models",
+    "datasets": "data set",
+    "predictors": "predictor",
+    "policies": "policy",
+    "rankers": "ranker",
+    "rule_generators": "method",
+    "backends": "backend",
+    "engines": "engine",
+}
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point: ``name`` in ``group`` is ``place`` (``module:attribute``) of an installed package."""
+
+    group: str
+    name: str
+    place: str
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{GROUPS[self.group]} {self.name!r} of {self.package} {self.version}"
+
+    def load(self) -> Any:
+        """What it names, imported. Raises ``PluginError`` with the first line of whatever its import raised."""
+        try:
+            return metadata.EntryPoint(self.name, self.place, self.group).load()
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {reason(error)}"
+            raise PluginError(f"{self} ({self.place}) cannot be imported: {why}") from error
+
+
+@cache
+def installed(group: str) -> tuple[Plugin, ...]:
+    """Plugins of a group of ``GROUPS``, by name. Nothing of them is imported."""
+    found = []
+    for point in metadata.entry_points(group=f"slotool.{group}"):
+        package, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
+        found.append(Plugin(group, *map(printable, (point.name, point.value, package, version))))
+    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))
+
+
+class Registry(Generic[_Made]):
+    """Things of one kind by name: slotool's own, which ``built_in`` holds, and those of installed packages.
+
+    ``base``: what plugins are subclasses of; None where they are functions. A class that has a ``name`` has that of its
+    entry point, since tables and artifacts keep it.
+    """
+
+    def __init__(self, group: str, built_in: Collection[str], base: type[Any] | None = None):
+        self.group, self.built_in, self.base = group, built_in, base
+
+    @property
+    def plugins(self) -> list[str]:
+        """Names that installed packages add. Reads the metadata of installed packages, once per process."""
+        return sorted({plugin.name for plugin in installed(self.group)} - set(self.built_in))
+
+    def names(self) -> list[str]:
+        """Slotool's own names, then those of plugins."""
+        return [*self.built_in, *self.plugins]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.plugins
+
+    def load(self, name: str) -> _Made:
+        """The plugin called ``name``. Raises ``InputError`` for a name that no package has, ``PluginError`` for one
+        that cannot be used."""
+        found = [plugin for plugin in installed(self.group) if plugin.name == name]
+        if not found or name in self.built_in:
+            raise InputError(self.unknown(name))
+        made: _Made = self._checked(found)
+        return made
+
+    def unknown(self, name: str, *more: str) -> str:
+        """The sentence for a name that is not known. ``more``: what else there is beside the built-in names."""
+        sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join([*self.built_in, *more])}"
+        return sentence + (f", and of plugins {', '.join(self.plugins)}" if self.plugins else "")
+
+    def problem(self, plugin: Plugin) -> str | None:
+        """Why a plugin cannot be used, or None. It is imported."""
+        if plugin.name in self.built_in:
+            return f"{plugin} is not used: slotool has one of that name itself"
+        try:
+            self._checked([each for each in installed(self.group) if each.name == plugin.name])
+        except PluginError as error:
+            return str(error)
+        return None
+
+    def _checked(self, found: list[Plugin]) -> Any:
+        plugin = found[0]
+        if len(found) > 1:
+            packages = " and ".join(f"{each.package} {each.version}" for each in found)
+            raise PluginError(f"{GROUPS[self.group]} {plugin.name!r} is in {packages}: uninstall all but one")
+        made = plugin.load()
+        if self.base is None:
+            if not callable(made):
+                raise PluginError(f"{plugin}: {plugin.place} cannot be called")
+        elif not (isinstance(made, type) and issubclass(made, self.base)):
+            raise PluginError(f"{plugin}: {plugin.place} is no subclass of {self.base.__module__}.{self.base.__name__}")
+        elif (own := getattr(made, "name", plugin.name)) != plugin.name:
+            raise PluginError(f"{plugin}: its class is called {own!r}; both must have one name")
+        return made
