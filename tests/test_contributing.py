@@ -10,13 +10,6 @@ from pathlib import Path
 RECIPES = re.findall(
     r"^```python\n# (\w+\.py)\n(.*?)^```", (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(), re.M | re.S
 )
-# The line that a recipe adds to a registry of slotool's.
-CONFTEST = """
-from flops_predictor import FlopsPredictor
-from slotool.predictors import registry
-
-registry.PREDICTORS[FlopsPredictor.name] = (FlopsPredictor, (registry.SOLO,))
-"""
 
 
 def test_every_recipe_passes_its_conformance_suite(tmp_path: Path) -> None:
@@ -24,7 +17,6 @@ def test_every_recipe_passes_its_conformance_suite(tmp_path: Path) -> None:
     assert len(tests) == 5
     for name, code in RECIPES:
         (tmp_path / name).write_text(code)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, *tests]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout

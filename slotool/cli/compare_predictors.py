@@ -75,13 +75,14 @@ def compare_predictors(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.predictors.registry import SOLO, names_of
+    from slotool.predictors.base import SOLO
+    from slotool.predictors.registry import names_of, registry
     from slotool.predictors.splits import PROTOCOLS
     from slotool.predictors.study import plan_tasks
 
     asked = chosen_names(protocols, list(PROTOCOLS), "--protocols")
     known = names_of(SOLO)
-    names = chosen_names(models, known, "--models") if models else known
+    names = chosen_names(models, known, "--models", plugins=registry) if models else known
     makers = predictor_makers(names, parse_depths(depths))
     points = _points(curve)
     refuse_existing(out, force)

@@ -19,6 +19,7 @@ from slotool.cli.profile_engine import ENGINES
 if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.graphs import OperatorGraph
+    from slotool.plugins import Registry
     from slotool.predictors.base import Asked, Predictor
     from slotool.predictors.labels import Labelled
     from slotool.predictors.search import Search
@@ -98,12 +99,13 @@ def parse_depths(text: str) -> list[int]:
     return whole_numbers(text, "--depths", least=1, what="a depth is a whole number of hidden layers")
 
 
-def chosen_names(text: str, known: Sequence[str], option: str) -> list[str]:
-    """Names of a comma list, each once. One that is not known is a usage error."""
+def chosen_names(text: str, known: Sequence[str], option: str, *, plugins: Registry[Any] | None = None) -> list[str]:
+    """Names of a comma list, each once. One that is neither known nor a plugin's is a usage error."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint=option)
+        if name not in known and not (plugins and name in plugins.plugins):
+            others = plugins.plugins if plugins else []
+            raise typer.BadParameter(f"{name!r} is none of {', '.join([*known, *others])}", param_hint=option)
     return names
 
 

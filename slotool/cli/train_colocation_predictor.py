@@ -104,14 +104,17 @@ def _train(source: Source, out: Path, solo: Path | None, choice: Choice, *, seed
 
 
 def _candidates(choice: Choice) -> list[Predictor[Any]]:
-    from slotool.cli.predictor_options import parse_depths, predictor_makers
-    from slotool.predictors.registry import COLOCATED, names_of
+    from slotool.cli.predictor_options import chosen_names, parse_depths, predictor_makers
+    from slotool.predictors.base import COLOCATED
+    from slotool.predictors.registry import names_of, registry
     from slotool.predictors.training import AUTO
 
-    known = names_of(COLOCATED)
-    if choice.model not in (AUTO, *known):
-        raise typer.BadParameter(f"{choice.model!r} is none of {', '.join((AUTO, *known))}", param_hint="--model")
-    makers = predictor_makers(known, parse_depths(choice.depths), choice.search, colocated=True)
+    own = names_of(COLOCATED)
+    chosen = chosen_names(choice.model, (AUTO, *own), "--model", plugins=registry)
+    if len(chosen) > 1:
+        raise typer.BadParameter("one name, or auto, is expected", param_hint="--model")
+    names = [*own, *(name for name in chosen if name not in (AUTO, *own))]
+    makers = predictor_makers(names, parse_depths(choice.depths), choice.search, colocated=True)
     return [make() for make in makers.values()]
 
 

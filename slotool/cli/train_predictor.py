@@ -90,12 +90,14 @@ def _train(source: Source, out: Path, choice: Choice, *, seed: int, force: bool,
 
 def _candidates(choice: Choice) -> tuple[list[Predictor[OperatorGraph]], str | list[str]]:
     """New predictors of those asked for, and the baselines; and which may be kept."""
-    from slotool.predictors.registry import BASELINES, SOLO, names_of
+    from slotool.predictors.base import SOLO
+    from slotool.predictors.registry import BASELINES, names_of, registry
     from slotool.predictors.training import AUTO
 
-    known = names_of(SOLO)
-    listed = chosen_names(choice.model, (AUTO, *known), "--model")
-    names = [name for name in known if AUTO in listed or name in (*listed, *BASELINES)]
+    own = names_of(SOLO)
+    listed = chosen_names(choice.model, (AUTO, *own), "--model", plugins=registry)
+    names = [name for name in own if AUTO in listed or name in (*listed, *BASELINES)]
+    names += [name for name in listed if name not in (AUTO, *own)]
     makers = predictor_makers(names, parse_depths(choice.depths), choice.search)
     return [make() for make in makers.values()], AUTO if AUTO in listed else listed
 

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
 from slotool.predictors.typecosts import TypeCosts, covariance
 
@@ -52,6 +52,7 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
     """
 
     name = "adapted"
+    fitted_to = (FROM_OTHERS,)
 
     def __init__(self, base: Predictor[OperatorGraph] | None = None):
         self.base = base

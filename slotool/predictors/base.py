@@ -21,6 +21,10 @@ Asked = TypeVar("Asked", bound=OperatorGraph | Colocation)
 Progress = Callable[[str], None]
 
 
+# What a predictor is fitted to: latencies of networks alone, of co-located ones; or it is made from other predictors.
+SOLO, COLOCATED, FROM_OTHERS = "solo", "co-located", "from others"
+
+
 class Examples(NamedTuple, Generic[Asked]):
     """What a predictor learns from: networks or co-locations, and the measured latency of each, float64 seconds [n]."""
 
@@ -45,9 +49,13 @@ class Predictor(ABC, Generic[Asked]):
 
     Made without arguments (options have defaults), then either ``fit`` or built by ``from_state``. It knows nothing
     of intervals, training bounds or files: ``TrainedPredictor`` adds those to any predictor alike.
+
+    ``name``: what the command line and artifacts call it. ``fitted_to``: some of ``SOLO``, ``COLOCATED`` and
+    ``FROM_OTHERS``.
     """
 
     name: ClassVar[str]
+    fitted_to: ClassVar[tuple[str, ...]] = (SOLO,)
 
     @property
     def fit_steps(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from slotool.errors import InputError, RunError
-from slotool.predictors.base import Asked, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.flat import FlatFeatures, FlatRegressor
 from slotool.predictors.search import Search, one_by_one
 
@@ -59,6 +59,7 @@ class DnnPredictor(FlatRegressor[Asked]):
     """
 
     name = "dnn"
+    fitted_to = (SOLO, COLOCATED)
 
     def __init__(self, depths: Sequence[int] = DEPTHS, search: Search[Trained] = one_by_one):
         if not depths or min(depths) < 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
 
 # Held-out errors count up to this (in log): how far beyond a contender is wrong says nothing more about the others.
@@ -24,6 +24,7 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
     """
 
     name = "ensemble"
+    fitted_to = (FROM_OTHERS,)
 
     def __init__(self, members: Sequence[Predictor[OperatorGraph]] = (), weights: Sequence[float] = ()):
         self.members, self.weights = tuple(members), np.asarray(weights, dtype=np.float64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slotool.predictors.base import Asked, Document, Examples, Progress, Tensors
+from slotool.predictors.base import COLOCATED, SOLO, Asked, Document, Examples, Progress, Tensors
 from slotool.predictors.flat import FlatFeatures, FlatRegressor
 
 # Directions in which the standardised columns vary less than this share of the most count as not varying: the one-hot
@@ -23,6 +23,7 @@ class LinearPredictor(FlatRegressor[Asked]):
     """
 
     name = "linear"
+    fitted_to = (SOLO, COLOCATED)
 
     def _learn(
         self,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import ArtifactError
-from slotool.predictors.base import Document, Predictor, Tensors
+from slotool.plugins import Registry
+from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Document, Predictor, Tensors
 
-# What a predictor is fitted to: latencies of networks alone, of co-located ones; or it is made from other predictors.
-SOLO, COLOCATED, FROM_OTHERS = "solo", "co-located", "from others"
-# Each class, or where it lies: those made from other predictors look theirs up here.
+# Each class, or where it lies: those made from other predictors look theirs up here. And its ``fitted_to``: none is
+# imported before it is asked for.
 PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "linear": ("linear:LinearPredictor", (SOLO, COLOCATED)),
     "three-term": ("three_term:ThreeTermPredictor", (SOLO,)),
@@ -26,25 +26,40 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "scaled": ("scaled:ScaledPredictor", (FROM_OTHERS,)),
     "ensemble": ("ensemble:EnsemblePredictor", (FROM_OTHERS,)),
 }
+registry: Registry[type[Predictor[Any]]] = Registry("predictors", PREDICTORS, Predictor)
 # Always trained too: they cost nothing, and show what an elaborate predictor adds.
 BASELINES = ("linear", "three-term")
 
 
 def names_of(*fitted_to: str) -> list[str]:
-    """Names of the predictors that are fitted to one of these."""
+    """Names of slotool's own predictors that are fitted to one of these."""
     return [name for name, (_, own) in PREDICTORS.items() if set(fitted_to) & set(own)]
 
 
 def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any]]:
     """The class of a predictor of solo latencies, or of co-located ones.
 
-    Raises ``ArtifactError`` for a name that this slotool does not know.
+    A name that is not slotool's own is that of a plugin: also from an artifact a class is loaded by its entry point
+    alone. Raises ``ArtifactError`` for a name that nothing here has, or a predictor of the other kind of latencies;
+    ``PluginError`` for a plugin that cannot be used.
     """
-    known = names_of(COLOCATED) if colocated else names_of(SOLO, FROM_OTHERS)
-    if name not in known:
-        raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {', '.join(known)}")
-    place = PREDICTORS[name][0]
-    return _imported(place) if isinstance(place, str) else place
+    fitted_to = (COLOCATED,) if colocated else (SOLO, FROM_OTHERS)
+    own = names_of(*fitted_to)
+    if name in own:
+        place = PREDICTORS[name][0]
+        return _imported(place) if isinstance(place, str) else place
+    if name in registry.plugins:
+        return _of_plugin(name, fitted_to)
+    known = ", ".join([*own, *registry.plugins])
+    missing = "" if name in PREDICTORS else "; install the package that has it"
+    raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {known}{missing}")
+
+
+def _of_plugin(name: str, fitted_to: tuple[str, ...]) -> type[Predictor[Any]]:
+    found = registry.load(name)
+    if not set(fitted_to) & set(found.fitted_to):
+        raise ArtifactError(f"{name!r} predicts {' and '.join(found.fitted_to)} latencies, not {fitted_to[0]} ones")
+    return found
 
 
 def nested_state(predictor: Predictor[Any], prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
@@ -23,6 +23,7 @@ class RidgePredictor(Predictor[Colocation]):
     """
 
     name = "ridge"
+    fitted_to = (COLOCATED,)
 
     def fit(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.registry import from_nested_state, nested_state
 
 
@@ -18,6 +18,7 @@ class ScaledPredictor(Predictor[OperatorGraph]):
     part."""
 
     name = "scaled"
+    fitted_to = (FROM_OTHERS,)
 
     def __init__(self, base: Predictor[OperatorGraph] | None = None):
         self.base, self.factor = base, 1.0

@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from threadpoolctl import threadpool_limits
 
 from slotool.errors import InputError
-from slotool.predictors.base import NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.base import COLOCATED, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.resource_features import RESOURCE_FEATURES, fair_s, resource_features
 
@@ -65,6 +65,7 @@ class SharingPredictor(Predictor[Colocation]):
     """
 
     name = "sharing"
+    fitted_to = (COLOCATED,)
 
     def fit(
         self,

@@ -15,7 +15,6 @@ from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.operators import Effect
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.colocations import Colocation
-from slotool.predictors.registry import predictor_class
 
 
 def random_networks(n: int, seed: int, kind: str = "mlp") -> list[OperatorGraph]:
@@ -79,7 +78,6 @@ class Conformance:
 
     make: Callable[[], Predictor[Any]]
     _fitted: ClassVar[dict[type, Predictor[Any]]] = {}
-    colocated: ClassVar[bool] = False
     graphs: ClassVar[list[Any]]
     latency_s: ClassVar[np.ndarray]
 
@@ -96,9 +94,6 @@ class Conformance:
         if type(self) not in self._fitted:
             self._fitted[type(self)] = self.fit()
         return self._fitted[type(self)]
-
-    def test_it_is_registered_under_its_name(self) -> None:
-        assert predictor_class(self.make().name, colocated=self.colocated) is type(self.make())
 
     def test_answers_are_positive_seconds_one_per_graph(self) -> None:
         predicted = self.fitted().predict(self.graphs)
@@ -161,7 +156,6 @@ class PredictorConformance(Conformance):
 class ColocatedPredictorConformance(Conformance):
     """``Conformance`` of a predictor of co-located latencies."""
 
-    colocated = True
     graphs = synthetic_colocations(160)
     latency_s = synthetic_colocated_latency_s(graphs)
 

@@ -14,14 +14,14 @@ from slotool.artifacts import create_artifact, open_artifact
 from slotool.errors import ArtifactError, InputError, TableError
 from slotool.graphs.store import read_graphs, write_graphs
 from slotool.machine import machine_id
-from slotool.predictors.base import Examples
+from slotool.predictors.base import COLOCATED, Examples
 from slotool.predictors.colocated_labels import is_colocated, join_colocated
 from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
 from slotool.predictors.colocation import PredictorArtifact
 from slotool.predictors.colocations import Colocation
 from slotool.predictors.labels import Setting
 from slotool.predictors.linear import LinearPredictor
-from slotool.predictors.registry import COLOCATED, names_of
+from slotool.predictors.registry import names_of
 from slotool.predictors.resource_features import fair_s
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor

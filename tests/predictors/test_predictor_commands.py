@@ -10,7 +10,8 @@ import pytest
 from slotool.artifacts import open_artifact
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_id
-from slotool.predictors.registry import SOLO, names_of
+from slotool.predictors.base import SOLO
+from slotool.predictors.registry import names_of
 from slotool.predictors.scoring import PredictionsTable
 from slotool.tables import LatencyTable
 from slotool.testing.predictors import random_networks, strange_network, synthetic_latency_s

@@ -9,10 +9,11 @@ from sklearn.linear_model import LinearRegression
 from slotool.errors import GraphError, InputError
 from slotool.graphs.encodings import FlatEncoding
 from slotool.predictors.additive import AdditivePredictor
-from slotool.predictors.base import Examples
+from slotool.predictors.base import COLOCATED, Examples
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.registry import PREDICTORS, predictor_class
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
 from slotool.testing.predictors import (
@@ -53,6 +54,13 @@ class TestRidge(ColocatedPredictorConformance):
 
 class TestSharing(ColocatedPredictorConformance):
     make = staticmethod(SharingPredictor)
+
+
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_the_registry_says_what_the_class_says(name: str) -> None:
+    fitted_to = PREDICTORS[name][1]
+    found = predictor_class(name, colocated=COLOCATED in fitted_to)
+    assert (found.name, found.fitted_to) == (name, fitted_to)
 
 
 GRAPHS = random_networks(300, seed=1)
