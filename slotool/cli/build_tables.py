@@ -97,12 +97,12 @@ def build_tables(
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import TableSettings, TableSubject
     from slotool.elastic.activators.choosing import choose, plan, steps
-    from slotool.elastic.activators.rankers.registry import CANDIDATES, RANKERS
+    from slotool.elastic.activators.rankers.registry import CANDIDATES, registry
     from slotool.elastic.activators.trained_source import TrainedSource
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
-    if ranker not in (*RANKERS, "auto"):
-        raise typer.BadParameter(f"{ranker!r} is none of auto, {', '.join(RANKERS)}", param_hint="--ranker")
+    if ranker != "auto" and ranker not in registry:
+        raise typer.BadParameter(registry.unknown(ranker, "auto"), param_hint="--ranker")
     if weight_dtype not in ("auto", "float32", "int8"):
         raise typer.BadParameter(f"{weight_dtype!r} is none of auto, float32, int8", param_hint="--weight-dtype")
     if prune_loss is not None and not prune:

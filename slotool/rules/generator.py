@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool.errors import InputError, TableError
+from slotool.plugins import Registry
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator, ToleranceKind
 from slotool.rules.bootstrap import Bootstrap
 from slotool.rules.candidates import Candidates
@@ -18,7 +19,14 @@ from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
 METHODS: dict[str, type[RuleGenerator]] = {g.name: g for g in (Certified, Bootstrap, NaiveOSFA)}
+registry: Registry[type[RuleGenerator]] = Registry("rule_generators", METHODS, RuleGenerator)
 MIN_EXAMPLES = 20
+
+
+def method_class(name: str) -> type[RuleGenerator]:
+    """One of ``METHODS``, or a plugin's. Raises ``InputError`` for an unknown name, ``PluginError`` for a plugin that
+    cannot be used."""
+    return METHODS[name] if name in METHODS else registry.load(name)
 
 
 def generate_rules(
@@ -41,11 +49,10 @@ def generate_rules(
     versions. ``max_error``: what no error can exceed. Raises ``TableError`` for a table that cannot be used,
     ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
     """
-    tiers = sorted(set(tolerances))
-    _check_settings(tiers, objectives, confidence, method, tolerance_kind, policies, thresholds, max_error)
+    tiers, generator = sorted(set(tolerances)), method_class(method)()
+    _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error)
     check_table(outcomes, policies, max_error)
     problem = Problem(outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed)
-    generator = METHODS[method]()
     assessment = generator.assess(problem)
     means = assessment.candidates.means()
     rules = [
@@ -87,14 +94,13 @@ def estimate(
 ) -> tuple[Candidates, float]:
     """The candidates that ``generate_rules`` would compare, and about how many seconds it would take: the time of one
     replay of the table, times the replays of the method. Raises like ``generate_rules``."""
-    if method not in METHODS:
-        raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    passes = method_class(method).passes
     check_table(outcomes, policies, max_error)
     candidates = Problem(outcomes, tolerances, policies=tuple(policies), thresholds=thresholds).candidates()
     candidates.means()  # compiles
     started = time.perf_counter()
     candidates.means()
-    return candidates, METHODS[method].passes * (time.perf_counter() - started)
+    return candidates, passes * (time.perf_counter() - started)
 
 
 def constant_versions(outcomes: OutcomeTable) -> list[str]:
@@ -161,14 +167,12 @@ def _check_settings(
     tiers: Sequence[float],
     objectives: Sequence[str],
     confidence: float,
-    method: str,
     tolerance_kind: str,
     policies: Sequence[str],
     thresholds: int,
     max_error: float,
 ) -> None:
     named: list[tuple[str, Sequence[str], Sequence[str]]] = [
-        ("method", [method], tuple(METHODS)),
         ("tolerance kind", [tolerance_kind], TOLERANCE_KINDS),
         ("policy", policies, POLICIES),
         ("objective", objectives, OBJECTIVES),

@@ -28,7 +28,7 @@ from slotool.elastic.activators.importance import NodeLists, NodeScores
 from slotool.elastic.activators.measure_selection import select_measure
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.rankers.ranker import MAX_LISTS, Ranker, bucket_entropy
-from slotool.elastic.activators.rankers.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import ranker_class
 from slotool.elastic.activators.slo_nn import SloNN
 from slotool.errors import InputError
 
@@ -247,9 +247,7 @@ def learn(subject: TableSubject, ranker: str, settings: TableSettings) -> Learnt
     grid, where earlier activators have dropped nodes. Its nodes are scored by their activations in the full network.
     Raises ``InputError`` as ``build`` does.
     """
-    if ranker not in RANKERS:
-        raise InputError(f"no ranker called {ranker!r}; there are {', '.join(RANKERS)}")
-    kind, shares = RANKERS[ranker], subject.shares(settings)
+    kind, shares = ranker_class(ranker), subject.shares(settings)
     tables = min(settings.tables, kind.max_tables)
     bits = settings.bits or _fitting_bits(subject, kind, shares, tables)
     activators: dict[int, Activator] = {}

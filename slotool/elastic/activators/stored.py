@@ -15,7 +15,7 @@ from slotool.elastic.activators.convolution import ConvLayer
 from slotool.elastic.activators.importance import NodeLists
 from slotool.elastic.activators.mlp import MLP, DenseLayer
 from slotool.elastic.activators.rankers.ranker import require_array
-from slotool.elastic.activators.rankers.registry import RANKERS
+from slotool.elastic.activators.rankers.registry import ranker_class
 from slotool.errors import ArtifactError, InputError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def read(artifact: Artifact) -> dict[str, Any]:
     mlp = read_mlp(document, artifact.weights(WEIGHTS_FILE))
     if mlp.fingerprint != document["weights_sha256"]:
         raise ArtifactError(f"{artifact.path}: its tables were built for other weights than it holds")
-    kind, shares = RANKERS[document["ranker"]], document["shares"]
+    kind, shares = ranker_class(document["ranker"]), document["shares"]
     entropy = {int(at): float(bits) for at, bits in document["entropy"].items()}
     if not entropy or not all(0 <= at < len(mlp.layers) for at in entropy):
         raise InputError(f"activators of layers {sorted(entropy)}, of {len(mlp.layers)}")

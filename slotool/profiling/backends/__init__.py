@@ -6,6 +6,7 @@ from importlib import import_module
 
 from slotool.errors import InputError
 from slotool.extras import missing_package
+from slotool.plugins import Registry
 from slotool.profiling.backends.base import Backend
 
 __all__ = ["BACKENDS", "Backend", "backend_class"]
@@ -16,16 +17,17 @@ BACKENDS = {
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
     "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
 }
+registry: Registry[type[Backend]] = Registry("backends", BACKENDS, Backend)
 
 
 def backend_class(name: str) -> type[Backend]:
-    """The class of a backend: one of ``BACKENDS``, or one from elsewhere as ``package.module:Class``.
+    """The class of a backend: one of ``BACKENDS``, a plugin's, or one from elsewhere as ``package.module:Class``.
 
-    Raises ``InputError`` for an unknown name, ``MissingPackageError`` for one whose library is not installed.
+    Raises ``InputError`` for an unknown name, ``MissingPackageError`` for one whose library is not installed,
+    ``PluginError`` for a plugin that cannot be used.
     """
-    if name not in BACKENDS and ":" not in name:
-        raise InputError(f"backend {name!r} is unknown; known are {', '.join(BACKENDS)}")
-    chosen = _resolve(BACKENDS.get(name, name))
+    elsewhere = name not in BACKENDS and ":" not in name
+    chosen = registry.load(name) if elsewhere else _resolve(BACKENDS.get(name, name))
     missing = chosen.missing()
     if missing:
         raise missing_package(missing, f"the {name} backend")

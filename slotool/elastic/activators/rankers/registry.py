@@ -7,8 +7,16 @@ from slotool.elastic.activators.rankers.freehash import CentredFreeHash, FreeHas
 from slotool.elastic.activators.rankers.mongoose import Mongoose
 from slotool.elastic.activators.rankers.random_order import RandomOrder
 from slotool.elastic.activators.rankers.ranker import Ranker
+from slotool.plugins import Registry
 
 _KINDS: tuple[type[Ranker], ...] = (FreeHash, CentredFreeHash, Clusters, Mongoose, RandomOrder)
 RANKERS = {kind.name: kind for kind in _KINDS}
+registry: Registry[type[Ranker]] = Registry("rankers", RANKERS, Ranker)
 # What is tried where nobody says which; the others are there to be compared with.
 CANDIDATES = (FreeHash.name, CentredFreeHash.name, Clusters.name)
+
+
+def ranker_class(name: str) -> type[Ranker]:
+    """One of ``RANKERS``, or a plugin's: also for an artifact that names it. Raises ``InputError`` for an unknown name,
+    ``PluginError`` for a plugin that cannot be used."""
+    return RANKERS[name] if name in RANKERS else registry.load(name)
