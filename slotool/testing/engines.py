@@ -1,7 +1,6 @@
 """What every engine, which has the items of a campaign measured somewhere, must do.
 
-A new engine passes with one line: ``class TestMine(EngineConformance): make = MyEngine``, beside ``settings`` and
-``subject`` that all engines share.
+A new engine passes with one line: ``class TestMine(EngineConformance): make = MyEngine``.
 """
 
 from __future__ import annotations
@@ -18,20 +17,24 @@ from slotool.errors import InputError
 from slotool.profiling.engines import Engine, LocalEngine
 from slotool.profiling.plan import Item, Settings
 from slotool.profiling.subjects import Subject
+from slotool.profiling.timer import StoppingRule
 from slotool.testing.backends import error_message
+from slotool.testing.scripted_backend import PLACE, scripted_subject
+
+SETTINGS = Settings(backend=PLACE, rule=StoppingRule(runs=5, max_seconds=0.0), timeout_s=30.0)
 
 
 class EngineConformance:
     """Set ``make``: the class, or a function from settings to an engine; and ``places``: how many items it may have
     in hand at once.
 
-    ``settings`` name a backend that can be imported wherever the engine measures; ``subject`` makes, of a name and
-    what it does, a subject of it: one that can ``run``, one that will ``break``, one that lets its process ``die``.
+    ``settings`` name a backend that can be imported wherever slotool is; ``subject`` makes, of a name and what it does,
+    a subject of it: one that can ``run``, one that will ``break``, one that lets its process ``die``.
     """
 
     make: ClassVar[Callable[[Settings], Engine]]
-    settings: ClassVar[Settings]
-    subject: ClassVar[Callable[..., Subject]]
+    settings: ClassVar[Settings] = SETTINGS
+    subject: ClassVar[Callable[..., Subject]] = staticmethod(scripted_subject)
     places: ClassVar[int] = 1
 
     def engine(self, **options: Any) -> Engine:

@@ -12,6 +12,7 @@ import pytest
 from slotool.data import default_dataset, load_dataset
 from slotool.data.adapters.idx import read_idx
 from slotool.errors import DataError
+from slotool.testing.datasets import DatasetConformance
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -73,3 +74,7 @@ def test_fashion_mnist(data_dir: Path) -> None:
     assert (len(data.train), len(data.validation), len(data.test)) == (55_000, 5_000, 10_000)
     assert data.input_shape == (1, 28, 28)
     assert np.bincount(data.test.y).tolist() == [1000] * 10
+
+
+class TestDigits(DatasetConformance):
+    make = staticmethod(lambda: load_dataset("digits"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from slotool.models.adapters.function import FunctionModel
 from slotool.models.adapters.sklearn import SklearnModel
 from slotool.models.adapters.torch_program import TorchModuleModel
 from slotool.models.loading import load
+from slotool.testing.models import ModelConformance
 
 RANDOM = np.random.default_rng(0)
 X, Y = load_wine(return_X_y=True)
@@ -263,3 +265,39 @@ def test_pickles_are_never_read(tmp_path: Path) -> None:
     io.dump(forest, tmp_path / "evil.skops")
     with pytest.raises(InputError, match="which is not known to be harmless"):
         load(tmp_path / "evil.skops")
+
+
+class TestFunctionModel(ModelConformance):
+    make = staticmethod(
+        lambda: FunctionModel(
+            lambda ids, flags: {"sum": (ids * flags).sum(axis=1), "name": np.array([b"%d" % row[0] for row in ids])},
+            Signature(
+                (TensorSpec("ids", "INT64", (-1, -1)), TensorSpec("flags", "BOOL", (-1, -1))),
+                (TensorSpec("sum", "INT64", (-1,)), TensorSpec("name", "BYTES", (-1,))),
+            ),
+            name="sums",
+        )
+    )
+
+
+class TestOnnxModel(ModelConformance):
+    @staticmethod
+    def make() -> Model:
+        with TemporaryDirectory() as folder:
+            return load(onnx_file(Path(folder) / "texts.onnx"))
+
+    def inputs(self, n: int) -> dict[str, np.ndarray]:
+        return {name: array[:n] for name, array in TOKENS.items()}
+
+
+class TestTorchModule(ModelConformance):
+    make = staticmethod(
+        lambda: TorchModuleModel(
+            torch.nn.Linear(3, 2).eval(),
+            Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "FP32", (-1, 2)),)),
+        )
+    )
+
+
+class TestSklearnModel(ModelConformance):
+    make = staticmethod(lambda: SklearnModel(RandomForestClassifier(5, random_state=0).fit(X, Y)))

@@ -39,17 +39,12 @@ def subject_of(name: str, does: str = "run") -> Subject:
     return Subject(name=name, content=name, request={"name": name, "does": does})
 
 
-class Engines(EngineConformance):
-    settings = SETTINGS
-    subject = staticmethod(subject_of)
-
-
-class TestLocal(Engines):
+class TestLocal(EngineConformance):
     make = staticmethod(LocalEngine)
 
 
 @pytest.mark.usefixtures("two_nodes")
-class TestRay(Engines):
+class TestRay(EngineConformance):
     make = staticmethod(RayEngine)
     places = 2
 

@@ -1,0 +1,132 @@
+"""From what a person names, ``module:attribute``, to the conformance suite that tests it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slotool import factories
+from slotool.errors import InputError
+
+
+def suites(kind: str, place: str) -> Iterator[type]:
+    """The suites, classes of tests, for what is at ``place``; ``kind``: one of ``KINDS`` of ``pytest_plugin``.
+
+    ``place`` is as ``factories.make`` takes it. Raises ``InputError`` when it cannot be imported or is nothing of that
+    kind.
+    """
+    given = factories.make(place, is_made=lambda made: True, what=f"a {kind}")
+    if isinstance(given, type) and any(base.__module__.startswith("slotool.testing.") for base in given.__mro__):
+        yield given
+    else:
+        yield from _OF_KIND[kind](given, place)
+
+
+def _policy(given: Any, place: str) -> Iterator[type]:
+    from slotool.scheduling.batching import BatchingPolicy, ControlGrid
+    from slotool.testing.policies import PolicyConformance
+
+    if isinstance(given, type) and issubclass(given, BatchingPolicy):
+        yield _suite(PolicyConformance, make=staticmethod(lambda space: given(ControlGrid(space))))
+    else:
+        yield _suite(PolicyConformance, make=staticmethod(_callable(given, place)))
+
+
+def _predictor(given: Any, place: str) -> Iterator[type]:
+    from slotool.predictors.base import COLOCATED, SOLO
+    from slotool.testing.predictors import ColocatedPredictorConformance, PredictorConformance
+
+    fitted_to = _callable(given, place)().fitted_to
+    if SOLO in fitted_to:
+        yield _suite(PredictorConformance, make=staticmethod(given))
+    if COLOCATED in fitted_to:
+        yield _suite(ColocatedPredictorConformance, make=staticmethod(given))
+
+
+def _dataset(given: Any, place: str) -> Iterator[type]:
+    from slotool.testing.datasets import DatasetConformance
+
+    yield _suite(DatasetConformance, make=staticmethod(_callable(given, place)))
+
+
+def _model(given: Any, place: str) -> Iterator[type]:
+    from slotool.models import Model
+    from slotool.testing.models import ModelConformance
+
+    make = (lambda: given) if isinstance(given, Model) else _callable(given, place)
+    yield _suite(ModelConformance, make=staticmethod(make))
+
+
+def _ranker(given: Any, place: str) -> Iterator[type]:
+    from slotool.elastic.activators.rankers.ranker import Ranker
+    from slotool.testing.rankers import RankerConformance
+
+    yield _suite(RankerConformance, ranker=_subclass(given, Ranker, place))
+
+
+def _rule_generator(given: Any, place: str) -> Iterator[type]:
+    from slotool.testing.rules import RuleGeneratorConformance
+
+    yield _suite(RuleGeneratorConformance, make=staticmethod(_callable(given, place)))
+
+
+def _backend(given: Any, place: str) -> Iterator[type]:
+    from slotool.testing.backends import BackendConformance
+
+    yield _suite(BackendConformance, make=staticmethod(_callable(given, place)))
+
+
+def _engine(given: Any, place: str) -> Iterator[type]:
+    from slotool.serving.engines import InferenceEngine
+    from slotool.testing.engines import EngineConformance
+
+    if isinstance(given, type) and issubclass(given, InferenceEngine):
+        yield _serving_engine(given)
+    else:
+        yield _suite(EngineConformance, make=staticmethod(_callable(given, place)))
+
+
+def _serving_engine(given: Any) -> type:
+    import pytest
+
+    from slotool.testing.serving import Service, ServingEngineConformance
+
+    class Suite(ServingEngineConformance):
+        # Which worker to kill, and how, is known to a subclass of the suite only.
+        cancels_calls = loses_workers = False
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def service(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+            with Service.on(given(2), tmp_path_factory.mktemp("two")) as service:
+                yield service
+
+    return Suite
+
+
+_OF_KIND: dict[str, Callable[[Any, str], Iterator[type]]] = {
+    "policy": _policy,
+    "predictor": _predictor,
+    "dataset": _dataset,
+    "model": _model,
+    "ranker": _ranker,
+    "rule-generator": _rule_generator,
+    "backend": _backend,
+    "engine": _engine,
+}
+
+
+def _suite(base: type, **attributes: Any) -> type:
+    return type(base.__name__, (base,), attributes)
+
+
+def _callable(given: Any, place: str) -> Any:
+    if not callable(given):
+        raise InputError(f"{place}: a class or a function is expected, not something of type {type(given).__name__}")
+    return given
+
+
+def _subclass(given: Any, base: type, place: str) -> Any:
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise InputError(f"{place} is no subclass of {base.__module__}.{base.__name__}")
+    return given
