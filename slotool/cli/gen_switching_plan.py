@@ -26,7 +26,11 @@ def gen_switching_plan(
     out: Out,
     outcomes: Annotated[Path, typer.Option("--outcomes", help="Its outcome table.")],
     latency: Annotated[Path, typer.Option("--latency", help="Its latency table, over batch sizes where it may batch.")],
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.1, help="Deadline that the plan keeps at P99.")],
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.1, help="Deadline of every request.")],
+    by: Annotated[
+        str,
+        typer.Option("--by", help="A point serves while it keeps the deadline at p99, or by effective-accuracy."),
+    ] = "p99",
     configurations: Annotated[
         str | None,
         _search("--configurations", help="Replicas x threads to try: 1x1,2x1.", show_default="what the cores allow"),
@@ -46,7 +50,8 @@ def gen_switching_plan(
 ) -> None:
     """Find by load tests which operating point may serve which load.
 
-    Real servers are started to find up to which arrival rate each point keeps the deadline. serve --policy switching
+    Real servers are started to find up to which arrival rate each point keeps the deadline. By effective-accuracy a
+    point serves as long as no less accurate one answers more requests correctly and in time. serve --policy switching
     --plan follows the plan.
 
     Example: slotool gen-switching-plan family --outcomes family-outcomes.parquet --latency family-latency.parquet
@@ -55,14 +60,16 @@ def gen_switching_plan(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli import output as shown
     from slotool.planning import PlanSearch, possible_configurations
-    from slotool.rules.switching import best_configuration
+    from slotool.rules.switching import CRITERIA, best_configuration
 
     refuse_existing(out, force)
+    if by not in CRITERIA:
+        raise typer.BadParameter(f"{by!r} is neither {' nor '.join(CRITERIA)}", param_hint="--by")
     test_s = parse_duration(duration, "--duration")
     if test_s is None or test_s < MIN_TEST_S:
         raise typer.BadParameter(f"{duration} is shorter than {MIN_TEST_S:g} s", param_hint="--duration")
     tried = _configurations(configurations) if configurations else possible_configurations()
-    search = PlanSearch(artifact, outcomes, latency, deadline_ms / 1e3, test_s, tried, data, seed)
+    search = PlanSearch(artifact, outcomes, latency, deadline_ms / 1e3, test_s, tried, data, seed, by)
     output = shown.Output(as_json=json)
     said = (
         f"{search.subject}: {search.points} points on {_words(tried)}, about {search.load_tests} load tests, "
@@ -106,13 +113,17 @@ def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
 
 def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path, plots: list[Path]) -> None:
     from slotool.cli.output import table
+    from slotool.rules.switching import EFFECTIVE_ACCURACY
 
     columns = ["point", "accuracy", *(f"⟨{other.replicas}, {other.threads}⟩, requests/s" for other in plans)]
     cells: list[list[Any]] = [
         [point, f"{plan.accuracy[point]:.4f}", *(f"{other.rates_per_s[point]:,.0f}" for other in plans)]
         for point in plan.rates_per_s
     ]
-    title = f"{plan.subject}: rates up to which P99 ≤ {plan.deadline_s * 1e3:g} ms"
+    limit = f"P99 ≤ {plan.deadline_s * 1e3:g} ms"
+    if plan.by == EFFECTIVE_ACCURACY:
+        limit = f"no faster point is right more often within {plan.deadline_s * 1e3:g} ms"
+    title = f"{plan.subject}: rates up to which {limit}"
     steps = "; ".join(f"up to {rate:,.0f}/s {point}" for rate, point in plan.breakpoints)
     said = f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the fastest"
     document = {"out": str(out), "plan": plan.document(), "plots": [str(path) for path in plots]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,7 +14,15 @@ from slotool.data.dataset import Split
 from slotool.elastic import load_model
 from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
-from slotool.rules.switching import LoadTest, SwitchingPlan, greatest_rate
+from slotool.rules.switching import (
+    EFFECTIVE_ACCURACY,
+    P99,
+    LoadTest,
+    SwitchingPlan,
+    greatest_rate,
+    is_most_effective,
+    keeps_deadline,
+)
 from slotool.scheduling import ControlSpace
 from slotool.scheduling.batching import ControlGrid
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
@@ -39,6 +47,7 @@ class PlanSearch:
 
     ``latency``: the artifact's latency table, over batch sizes where it may batch. ``test_s``: duration of each load
     test. ``configurations``: the ⟨replicas, threads⟩ to try. ``data``: the data set whose test examples are sent.
+    ``by``: what the plan's rates go by (``SwitchingPlan``).
     """
 
     artifact: Path
@@ -49,6 +58,7 @@ class PlanSearch:
     configurations: tuple[Configuration, ...]
     data: str
     seed: int
+    by: str = P99
 
     @cached_property
     def _model(self) -> tuple[str, ControlGrid]:
@@ -85,15 +95,20 @@ class PlanSearch:
     def _plan(self, configuration: Configuration, split: Split, advance: Callable[[], None]) -> SwitchingPlan:
         name, grid = self._model
         replicas, threads = configuration
+        accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
         rates: dict[str, float] = {}
-        loads: list[LoadTest] = []
+        loads: dict[str, list[LoadTest]] = {}
+        # Ascending in accuracy, so that all less accurate points have been tested when it is a point's turn.
         for row, point in enumerate(grid.points):
             first_per_s = min(FIRST_SHARE * replicas * float(grid.best_rate_per_s[row]), FIRST_MAX_PER_S)
+            is_good = keeps_deadline(self.deadline_s)
+            if loads and self.by == EFFECTIVE_ACCURACY:
+                is_good = is_most_effective(accuracy, loads)
             with self._served(point, configuration, split, advance) as measure:
-                rates[point.key], tried = greatest_rate(measure, first_per_s, self.deadline_s)
-            loads += tried
-        accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
-        return SwitchingPlan(name, self.deadline_s, replicas, threads, rates, accuracy, tuple(loads), machine_id())
+                rates[point.key], loads[point.key] = greatest_rate(measure, first_per_s, is_good)
+        tried = tuple(load for tests in loads.values() for load in tests)
+        plan = SwitchingPlan(name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
+        return replace(plan, by=self.by)
 
     @contextmanager
     def _served(

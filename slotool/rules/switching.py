@@ -1,4 +1,4 @@
-"""Switching plans: the greatest arrival rate at which each point keeps the deadline, measured by load tests."""
+"""Switching plans: up to which arrival rate each point serves, measured by load tests."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
 
 PLAN_SCHEMA = "slotool/switching-plan"
 PLAN_VERSION = 1
+# What a plan's rates go by.
+P99, EFFECTIVE_ACCURACY = "p99", "effective-accuracy"
+CRITERIA = (P99, EFFECTIVE_ACCURACY)
 # Two rates this close are one, within the noise of a load test of some seconds.
 RESOLUTION = 1.15
 # The search ends when it is so many times above or below its first guess.
 MAX_GROWTH = 64
+# Rates at which plans for two configurations are compared.
+COMPARED_RATES = 200
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,12 @@ class LoadTest:
 
 @dataclass(frozen=True)
 class SwitchingPlan:
-    """For one deadline and one ⟨R, T⟩, per point the greatest rate at which its P99 stays within the deadline.
+    """For one deadline and one ⟨R, T⟩, per point the greatest rate up to which it serves.
 
-    ``rates_per_s``: of the whole service, by point key; 0 where not even the lowest rate tried was kept. ``accuracy``:
-    by point key. ``loads``: the load tests. Source: model-switching, §3 and Algorithm 1.
+    ``by``: what the rates go by. ``p99``: a point's P99 stays within the deadline. ``effective-accuracy``: no less
+    accurate point answers more requests correctly and in time. ``rates_per_s``: of the whole service, by point key; 0
+    where not even the lowest rate tried would do. ``accuracy``: by point key. ``loads``: the load tests.
+    Source: model-switching, §3 and Algorithm 1.
     """
 
     subject: str
@@ -49,6 +58,7 @@ class SwitchingPlan:
     accuracy: Mapping[str, float]
     loads: tuple[LoadTest, ...]
     machine: str
+    by: str = P99
 
     @property
     def breakpoints(self) -> list[tuple[float, str]]:
@@ -62,6 +72,22 @@ class SwitchingPlan:
             if self.rates_per_s[point] > (steps[-1][0] if steps else 0.0):
                 steps.append((self.rates_per_s[point], point))
         return steps
+
+    def effective_accuracy(self, rates_per_s: np.ndarray) -> np.ndarray:
+        """Expected share of requests answered correctly and in time by the point that serves each rate: float64 [n]
+        for [n], from the load tests."""
+        steps = self.breakpoints
+        least = min(self.accuracy, key=lambda point: self.accuracy[point])
+        serves = [point for _, point in steps] + [least]
+        at = np.searchsorted([rate for rate, _ in steps], rates_per_s)
+        every = np.stack([self.accuracy[p] * attainment(self.loads_of(p), rates_per_s) for p in serves])
+        found: np.ndarray = every[at, np.arange(len(rates_per_s))]
+        return found
+
+    def loads_of(self, point: str) -> list[LoadTest]:
+        """The load tests of ``point`` on this plan's configuration."""
+        mine = (self.replicas, self.threads)
+        return [load for load in self.loads if load.point == point and (load.replicas, load.threads) == mine]
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""
@@ -79,47 +105,89 @@ class SwitchingPlan:
             plan = strict_json.convert(document, cls)
             figures = (plan.deadline_s, plan.replicas, plan.threads)
             possible = min(figures) > 0 and min(plan.rates_per_s.values()) >= 0
-        if not possible or set(plan.rates_per_s) != set(plan.accuracy):
+        if not possible or set(plan.rates_per_s) != set(plan.accuracy) or plan.by not in CRITERIA:
             raise InputError(f"{path}: a switching plan with impossible figures")
         return plan
 
 
 def greatest_rate(
-    measure: Callable[[float], LoadTest], first_per_s: float, deadline_s: float
+    measure: Callable[[float], LoadTest], first_per_s: float, is_good: Callable[[LoadTest], bool]
 ) -> tuple[float, list[LoadTest]]:
-    """The greatest rate, to within ``RESOLUTION``, whose P99 stays within the deadline; 0 when none was found.
+    """The greatest rate, to within ``RESOLUTION``, whose load test is good; 0 when none was found.
 
-    Tries ``first_per_s``, doubles or halves until both a rate that is kept and one that is not are known, then halves
+    Tries ``first_per_s``, doubles or halves until both a rate that is good and one that is not are known, then halves
     the interval (in ratio).
     """
     loads: list[LoadTest] = []
 
-    def kept(rate_per_s: float) -> bool:
+    def is_good_at(rate_per_s: float) -> bool:
         loads.append(measure(rate_per_s))
-        return (loads[-1].p99_s or math.inf) <= deadline_s
+        return is_good(loads[-1])
 
     good, bad = 0.0, 0.0
     rate = first_per_s
     while not (good and bad) and first_per_s / MAX_GROWTH <= rate <= first_per_s * MAX_GROWTH:
-        if kept(rate):
+        if is_good_at(rate):
             good, rate = rate, rate * 2
         else:
             bad, rate = rate, rate / 2
     while good and bad and bad / good > RESOLUTION:
         middle = (good * bad) ** 0.5
-        if kept(middle):
+        if is_good_at(middle):
             good = middle
         else:
             bad = middle
     return good, loads
 
 
+def keeps_deadline(deadline_s: float) -> Callable[[LoadTest], bool]:
+    """Whether the P99 of a load test is within the deadline."""
+    return lambda load: (load.p99_s or math.inf) <= deadline_s
+
+
+def is_most_effective(
+    accuracy: Mapping[str, float], others: Mapping[str, Sequence[LoadTest]]
+) -> Callable[[LoadTest], bool]:
+    """Whether none of ``others`` (load tests by point) would have answered more requests of a load test correctly and
+    in time (model-switching, §3: the controller maximises effective accuracy).
+
+    A point may miss more than a hundredth of its deadlines, as long as its accuracy makes up for it.
+    """
+
+    def is_good(load: LoadTest) -> bool:
+        rate = np.array([load.rate_per_s])
+        theirs = [accuracy[point] * float(attainment(loads, rate)[0]) for point, loads in others.items()]
+        return accuracy[load.point] * load.attainment >= max(theirs)
+
+    return is_good
+
+
+def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray:
+    """Share of requests within the deadline at each rate: float64 of the same shape.
+
+    Interpolated between load tests of one point and configuration, from all at rate 0. It is taken to fall as the rate
+    rises, and beyond the highest rate tried as many requests a second are in time as were there.
+    """
+    tried = sorted(loads, key=lambda load: load.rate_per_s)
+    rates = np.array([0.0, *(load.rate_per_s for load in tried)])
+    shares = np.minimum.accumulate([1.0, *(load.attainment for load in tried)])
+    beyond = np.divide(rates[-1], rates_per_s, out=np.ones_like(rates_per_s), where=rates_per_s > rates[-1])
+    found: np.ndarray = np.interp(rates_per_s, rates, shares) * beyond
+    return found
+
+
 def best_configuration(plans: Sequence[SwitchingPlan]) -> SwitchingPlan:
-    """Of plans for several ⟨R, T⟩ the one with the greatest mean accuracy over all rates that any of them can serve;
-    a rate that a plan cannot serve counts as none right."""
+    """Of plans for several ⟨R, T⟩, made by one criterion, the one with the greatest mean accuracy over all rates that
+    any of them can serve.
+
+    By P99 a rate that a plan cannot serve counts as none right; by effective accuracy the load tests say how many are.
+    """
     most = max(max(plan.rates_per_s.values()) for plan in plans)
     if most == 0:
         raise InputError("no point keeps the deadline at any rate; choose a longer deadline")
+    if plans[0].by == EFFECTIVE_ACCURACY:
+        rates = np.linspace(0.0, most, COMPARED_RATES + 1)[1:]
+        return max(plans, key=lambda plan: float(plan.effective_accuracy(rates).mean()))
     return max(plans, key=lambda plan: _mean_accuracy(plan, most))
 
 

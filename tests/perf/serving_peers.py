@@ -33,7 +33,7 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.data import load_dataset
 from slotool.errors import RunError
 from slotool.planning.server_process import server_process
-from slotool.rules.switching import LoadTest, greatest_rate
+from slotool.rules.switching import LoadTest, greatest_rate, keeps_deadline
 from slotool.serving.server import bind
 from slotool.workloads import Poisson
 from slotool.workloads.channels import TargetServer
@@ -172,7 +172,7 @@ def _greatest(target: TargetServer, name: str) -> dict[str, Any]:
               file=sys.stderr, flush=True)  # fmt: skip
         return LoadTest(name, 1, 1, rate_per_s, tail_s, float((log.latency_s <= P99_S).mean()))
 
-    rate, loads = greatest_rate(measure, FIRST_PER_S, P99_S)
+    rate, loads = greatest_rate(measure, FIRST_PER_S, keeps_deadline(P99_S))
     p50_s = min((load.p99_s for load in loads if load.p99_s is not None), default=float("nan"))
     print(f"{name:22} {rate:6.0f}/s within {P99_S * 1e3:g} ms (best p99 of any rate tried {p50_s * 1e3:.1f} ms), "
           f"accuracy {accuracies[0]:.4f}", flush=True)  # fmt: skip

@@ -28,7 +28,7 @@ from slotool.reports.axes import linear_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.plots import save_png
 from slotool.reports.text import percent
-from slotool.rules.switching import LoadTest, SwitchingPlan
+from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 from slotool.workloads import ArrivalProcess, Poisson
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
@@ -105,7 +105,8 @@ def _plan(
         for (model, rate), latency_s in measured.items()
     ]
     rates = dict.fromkeys(accuracy, 0.0) | _rates_by_effective_accuracy(loads, accuracy)
-    return SwitchingPlan(setting.profile.subject, deadline_s, 1, 1, rates, accuracy, tuple(loads), machine_id())
+    subject = setting.profile.subject
+    return SwitchingPlan(subject, deadline_s, 1, 1, rates, accuracy, tuple(loads), machine_id(), EFFECTIVE_ACCURACY)
 
 
 def _rates_by_effective_accuracy(loads: Sequence[LoadTest], accuracy: Mapping[str, float]) -> dict[str, float]:

@@ -172,6 +172,16 @@ def test_a_plan_is_drawn_as_the_accuracy_that_each_load_gets() -> None:
     assert figure.headlines == (("family: rate served within 20 ms", "900 requests/s"),)
 
 
+def test_a_plan_by_effective_accuracy_shows_it_by_load() -> None:
+    plan = replace(switching_plan(), by="effective-accuracy")
+    steps, _, figure = plan_figures(plan, "plan.json")
+    assert "answered correctly within 20 ms" in steps.caption
+    assert [curve.name for curve in figure.curves] == ["small", "large", "the plan"]
+    assert curve(figure, "small").y.tolist() == [0.8, 0.8]
+    assert figure.table.rows[2] == ("large", "100/s", "50.0 %", "45.0 %")
+    assert curve(figure, "the plan").y[-1] == pytest.approx(0.8)
+
+
 def test_a_plan_without_load_tests_still_shows_its_thresholds() -> None:
     (figure,) = plan_figures(replace(switching_plan(), loads=()), "plan.json")
     assert figure.id == "switching-plan"

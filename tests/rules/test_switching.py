@@ -6,18 +6,23 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.rules.switching import (
+    EFFECTIVE_ACCURACY,
     MAX_GROWTH,
     RESOLUTION,
     LoadTest,
     SwitchingPlan,
+    attainment,
     best_configuration,
     greatest_rate,
+    is_most_effective,
+    keeps_deadline,
 )
 
 DEADLINE_S = 0.02
@@ -41,7 +46,7 @@ def test_the_greatest_rate_is_found_to_within_the_resolution(capacity: float, gu
         p99_s = 0.5 * DEADLINE_S / (1 - rate / capacity) if rate < 0.999 * capacity else None
         return LoadTest("full", 1, 1, rate, p99_s, 1.0)
 
-    found, loads = greatest_rate(measure, guess * capacity / 2, DEADLINE_S)
+    found, loads = greatest_rate(measure, guess * capacity / 2, keeps_deadline(DEADLINE_S))
     sustainable = capacity / 2
     assert found <= sustainable
     assert (
@@ -64,16 +69,48 @@ def test_the_configuration_that_is_more_accurate_over_all_rates_is_taken() -> No
         best_configuration([hopeless])
 
 
+def served(point: str, capacity: float, rate: float) -> LoadTest:
+    """Of a server that answers ``capacity`` requests a second in time, however many come."""
+    share = min(1.0, capacity / rate)
+    return LoadTest(point, 1, 1, rate, 0.001 if share == 1 else None, share)
+
+
+def test_by_effective_accuracy_a_point_serves_until_a_faster_one_is_right_more_often() -> None:
+    """Medium answers 100/s in time with accuracy 0.9, small 300/s with 0.75: they are equal at 120/s."""
+    accuracy = {"small": 0.75, "medium": 0.9}
+    small = [served("small", 300.0, rate) for rate in (75.0, 150.0, 300.0, 600.0)]
+    is_good = is_most_effective(accuracy, {"small": small})
+    found, loads = greatest_rate(lambda rate: served("medium", 100.0, rate), 50.0, is_good)
+    assert 120 / RESOLUTION <= found <= 120
+    rates = {"small": 300.0, "medium": found}
+    plan = replace(PLAN, rates_per_s=rates, accuracy=accuracy, loads=(*small, *loads), by=EFFECTIVE_ACCURACY)
+    at = np.array([50.0, 250.0, 600.0, 1200.0])
+    # Beyond the most that was tried as many are in time as there.
+    np.testing.assert_allclose(plan.effective_accuracy(at), [0.9, 0.75, 0.375, 0.1875])
+    half = replace(plan, replicas=2, loads=tuple(replace(load, replicas=2, attainment=0.1) for load in plan.loads))
+    assert best_configuration([half, plan]) is plan
+
+
+def test_attainment_between_load_tests() -> None:
+    loads = [LoadTest("p", 1, 1, 200.0, None, 0.5), LoadTest("p", 1, 1, 100.0, 0.01, 0.98)]
+    noisy = [*loads, LoadTest("p", 1, 1, 150.0, 0.01, 0.99)]
+    np.testing.assert_allclose(attainment(loads, np.array([0.0, 50.0, 150.0, 400.0])), [1.0, 0.99, 0.74, 0.25])
+    np.testing.assert_allclose(attainment(noisy, np.array([100.0, 150.0])), [0.98, 0.98])
+
+
 def test_a_plan_comes_back_from_its_file_and_a_damaged_one_does_not(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     PLAN.save(path)
     assert SwitchingPlan.load(path) == PLAN
     good = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in good.items() if key != "by"}))  # as earlier versions did
+    assert SwitchingPlan.load(path) == PLAN
     for broken, said in (
         (good | {"schema": "slotool/rules"}, "not a switching plan"),
         (good | {"schema_version": 9}, "schema version 9"),
         (good | {"deadline_s": 0}, "impossible"),
         (good | {"rates_per_s": {"full": 1.0}}, "impossible"),
+        (good | {"by": "mean"}, "impossible"),
         ({k: v for k, v in good.items() if k != "loads"}, "missing"),
     ):
         path.write_text(json.dumps(broken))

@@ -9,7 +9,7 @@ import numpy as np
 from slotool.reports.axes import linear_axis, log_axis, share_axis, spaced_labels
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
-from slotool.rules.switching import LoadTest, SwitchingPlan
+from slotool.rules.switching import EFFECTIVE_ACCURACY, LoadTest, SwitchingPlan
 
 
 def plan_figures(plan: SwitchingPlan, source: str) -> Iterator[Figure]:
@@ -17,6 +17,8 @@ def plan_figures(plan: SwitchingPlan, source: str) -> Iterator[Figure]:
     yield accuracy_against_load(plan, source)
     if any(_on_configuration(plan, load) for load in plan.loads):
         yield tail_against_load(plan, source)
+    if plan.by == EFFECTIVE_ACCURACY and plan.loads:
+        yield effective_accuracy_by_load(plan, source)
 
 
 def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
@@ -39,15 +41,13 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
     return Figure(
         id="switching-plan",
         title=f"{plan.subject}: switching plan for {duration(plan.deadline_s)}",
-        caption=f"Which point serves each arrival rate, so that P99 stays within {duration(plan.deadline_s)} on "
-        f"{plan.replicas} workers of {plan.threads} threads."
-        + (f" Beyond {most:,.0f} requests/s none keeps it." if steps else " None keeps it at any rate tried."),
+        caption=_caption(plan, most),
         source=source,
         x=x,
         y=y,
         curves=(curve,) if steps else (),
         table=Rows(
-            ("point", "serves", "accuracy", "keeps the deadline up to"),
+            ("point", "serves", "accuracy", "good for up to"),
             tuple(
                 (
                     point,
@@ -60,6 +60,48 @@ def accuracy_against_load(plan: SwitchingPlan, source: str) -> Figure:
         ),
         headlines=((f"{plan.subject}: rate served within {duration(plan.deadline_s)}", f"{most:,.0f} requests/s"),),
     )
+
+
+def _caption(plan: SwitchingPlan, max_per_s: float) -> str:
+    within, workers = duration(plan.deadline_s), f"{plan.replicas} workers of {plan.threads} threads"
+    if plan.by == EFFECTIVE_ACCURACY:
+        share = f"answered correctly within {within}"
+        return f"Which point serves each arrival rate, so that the most requests are {share} on {workers}."
+    beyond = f" Beyond {max_per_s:,.0f} requests/s none keeps it." if max_per_s else " None keeps it at any rate tried."
+    return f"Which point serves each arrival rate, so that P99 stays within {within} on {workers}." + beyond
+
+
+def effective_accuracy_by_load(plan: SwitchingPlan, source: str) -> Figure:
+    """Share of requests that each point answers correctly and in time, by arrival rate, and the plan's choice."""
+    by_point = {point: loads for point in plan.rates_per_s if (loads := plan.loads_of(point))}
+    loads = [load for tests in by_point.values() for load in tests]
+    rates = np.array([load.rate_per_s for load in loads])
+    x = log_axis("arrivals per second", rates)
+    curves = []
+    for at, (point, tests) in enumerate(by_point.items()):
+        tried = sorted(tests, key=lambda load: load.rate_per_s)
+        found = np.array([plan.accuracy[point] * load.attainment for load in tried])
+        curves.append(Curve(point, np.array([load.rate_per_s for load in tried]), found, "dots and line", at))
+    every = np.geomspace(rates.min(), rates.max(), 60)
+    chosen = Curve("the plan", every, plan.effective_accuracy(every), "dashes", 4)
+    return Figure(
+        id="switching-effective",
+        title=f"{plan.subject}: effective accuracy by load",
+        caption=f"Share of all requests sent that were answered correctly within {duration(plan.deadline_s)}, in the "
+        "load tests of each point, and what the plan may expect by them.",
+        source=source,
+        x=x,
+        y=share_axis("effective accuracy", np.concatenate([curve.y for curve in curves])),
+        curves=(*curves, chosen),
+        table=Rows(
+            ("point", "arrivals", "in time", "effective accuracy"),
+            tuple(
+                (load.point, f"{load.rate_per_s:,.0f}/s", percent(load.attainment, 1),
+                 percent(plan.accuracy[load.point] * load.attainment, 1))
+                for load in loads
+            ),
+        ),
+    )  # fmt: skip
 
 
 def _on_configuration(plan: SwitchingPlan, load: LoadTest) -> bool:
