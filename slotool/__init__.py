@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Any
 from slotool import errors
 
 if TYPE_CHECKING:
+    from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.predict import predict
+    from slotool.api.serve import serve
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "errors", "predict"]
+__all__ = [
+    "__version__",
+    "errors",
+    "evaluate_predictor",
+    "predict",
+    "serve",
+]
+
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
+    "evaluate_predictor": "evaluate_predictor",
     "predict": "predict",
+    "serve": "serve",
 }
 
 

@@ -146,7 +146,7 @@ def _run(
 
 
 def _report(output: Output, document: dict[str, Any], points: list[int | None], out: Path) -> None:
-    from slotool.cli.predictor_scores import FLOOR_MEANS
+    from slotool.api.predictor_scores import FLOOR_MEANS
     from slotool.predictors.labels import Setting
     from slotool.predictors.study import RANDOM, whole_scores
 
@@ -163,8 +163,8 @@ def _report(output: Output, document: dict[str, Any], points: list[int | None], 
 
 
 def _in_seconds(scores: list[dict[str, Any]]) -> Table:
+    from slotool.api.predictor_scores import IN_SECONDS, in_seconds
     from slotool.cli.output import table
-    from slotool.cli.predictor_scores import IN_SECONDS, in_seconds
 
     rows = [[score["split"], score["predictor"], *in_seconds(score)] for score in scores]
     return table("In seconds, as the paper reports it (random split)", ["networks", "predictor", *IN_SECONDS], rows)
@@ -172,8 +172,8 @@ def _in_seconds(scores: list[dict[str, Any]]) -> Table:
 
 def _relative(title: str, scores: list[dict[str, Any]]) -> Table | None:
     """One protocol: per split every predictor, then the noise floor."""
+    from slotool.api.predictor_scores import FLOOR, RELATIVE, floor_relative, relative
     from slotool.cli.output import table
-    from slotool.cli.predictor_scores import FLOOR, RELATIVE, floor_relative, relative
 
     rows: list[list[str]] = []
     for name in dict.fromkeys(score["split"] for score in scores):

@@ -150,7 +150,7 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path, solo:
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
     """Rows of ``RELATIVE``, and the noise floor that all of a table share."""
-    from slotool.cli.predictor_scores import covers
+    from slotool.api.predictor_scores import covers
 
     shown = []
     for name, each in scores.items():

@@ -103,8 +103,7 @@ def _candidates(choice: Choice) -> tuple[list[Predictor[OperatorGraph]], str | l
 
 
 def _report(output: Output, scores: dict[str, Any], model: str, out: Path) -> None:
-    from slotool.cli.output import table
-    from slotool.cli.predictor_scores import (
+    from slotool.api.predictor_scores import (
         FLOOR,
         FLOOR_MEANS,
         IN_SECONDS,
@@ -113,6 +112,7 @@ def _report(output: Output, scores: dict[str, Any], model: str, out: Path) -> No
         in_seconds,
         relative,
     )
+    from slotool.cli.output import table
     from slotool.predictors.labels import Setting
 
     chosen, predictors, rows = scores["chosen"], scores["predictors"], scores["rows"]

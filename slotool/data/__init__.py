@@ -1,20 +1,35 @@
-"""Data sets: digits (offline default), IDX files (Fashion-MNIST), Parquet, CSV and npz files; multi-label: XMC text
-files, FMA's tables."""
+"""Data sets by name or path: digits (the default offline), IDX, Parquet, CSV, npz, images by class, saved sets of
+Hugging Face, module:factory; of many labels: the Extreme Classification Repository's text format, FMA."""
 
 from slotool.data.columns import Columns, Inputs, concatenate
-from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit
-from slotool.data.registry import DATASETS, default_dataset, load_dataset, load_multilabel
+from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split
+from slotool.data.options import DataOptions, ImageOptions
+from slotool.data.registry import (
+    ADAPTERS,
+    DATASETS,
+    default_dataset,
+    has_many_labels,
+    load_dataset,
+    load_multilabel,
+    open_dataset,
+)
 
 __all__ = [
+    "ADAPTERS",
     "DATASETS",
     "Columns",
+    "DataOptions",
     "Dataset",
+    "ImageOptions",
     "Inputs",
     "LabelSets",
     "MultiLabelDataset",
     "MultiLabelSplit",
+    "Split",
     "concatenate",
     "default_dataset",
+    "has_many_labels",
     "load_dataset",
     "load_multilabel",
+    "open_dataset",
 ]

@@ -1,11 +1,15 @@
-"""One shape for every data set: images with one class each, or examples with several labels each."""
+"""One shape for every data set: examples in three splits, with one label each or several."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from slotool.data.columns import Columns
+from slotool.data.sequences import RaggedColumns, described
+from slotool.errors import DataError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -13,25 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Split:
-    """``x``: float32 [n, *input_shape], ``y``: int64 [n] class numbers."""
+    """Examples and what is right of each.
 
-    x: np.ndarray
-    y: np.ndarray
+    ``x``: float32 [n, *input_shape] where a model has one floating-point input, else ``Columns`` (``RaggedColumns``
+    where lengths differ); of a set that stays in its files ``StoredExamples``, whose slices are one of these.
+    ``y``: int64 [n] class numbers, float64 [n, ...] numbers, ``LabelSets``, or ``bytes`` objects [n] of text.
+    """
+
+    x: Any
+    y: Any
 
     def __len__(self) -> int:
         return len(self.y)
 
     def take(self, examples: np.ndarray) -> Split:
         """Those examples, in that order."""
-        return Split(self.x[examples], self.y[examples])
+        y = self.y.take(examples) if isinstance(self.y, LabelSets) else self.y[examples]
+        return Split(self.x[examples], y)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A labelled image set in three disjoint splits.
+    """Labelled examples in three disjoint splits.
 
     ``train`` fits weights and tables, ``validation`` chooses and calibrates, ``test`` scores and is used for nothing
-    else. Pixels are scaled to [0, 1]; ``input_shape`` is (channels, height, width).
+    else. ``target``: what labels are: class, numbers, sets or text. ``classes``: how many there are, ``labels``: their
+    names; none of numbers and text. ``label``: the column they come from, "" where they have none.
     """
 
     name: str
@@ -40,10 +51,24 @@ class Dataset:
     test: Split
     classes: int
     labels: tuple[str, ...]
+    target: str = "class"
+    label: str = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        return tuple(self.train.x.shape[1:])
+        """Of one example. Raises ``DataError`` where an example is no one floating-point tensor."""
+        if not isinstance(self.train.x, Columns | RaggedColumns):
+            return tuple(self.train.x.shape[1:])
+        held = ", ".join(f"{name} ({described(column)})" for name, column in _columns(self.train.x).items())
+        raise DataError(
+            f"{self.name}: one tensor of floating-point numbers is needed here, its examples have {held}; "
+            "leave columns out, or name those wanted with --input COLUMN=TENSOR"
+        )
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """By name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
 
 
 @dataclass(frozen=True)
@@ -74,6 +99,12 @@ class LabelSets:
         indptr = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(indptr[-1]) + np.repeat(self.indptr[examples] - indptr[:-1], counts)
         return LabelSets(indptr, self.indices[at])
+
+    def matrix(self, classes: int) -> np.ndarray:
+        """Whether each example has each label: bool [n, classes]."""
+        held = np.zeros((len(self), classes), dtype=bool)
+        held[np.repeat(np.arange(len(self)), self.counts), self.indices] = True
+        return held
 
     def contain(self, answers: np.ndarray) -> np.ndarray:
         """Whether each answer is a label of its example: bool [n, k] from int [n, k]."""
@@ -126,3 +157,7 @@ class MultiLabelDataset:
     def sparse(self) -> bool:
         """Whether the splits' ``x`` are CSR matrices."""
         return not isinstance(self.train.x, np.ndarray)
+
+
+def _columns(x: Columns | RaggedColumns) -> dict[str, Any]:
+    return dict(x.arrays if isinstance(x, Columns) else x.columns)

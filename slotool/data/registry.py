@@ -1,72 +1,165 @@
-"""From a data set's name, or its folder, to its reader."""
+"""From a data set's name or path to its adapter, and to the data set."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from slotool.data.adapters.digits import load_digits
-from slotool.data.adapters.fma import has_fma, load_fma
-from slotool.data.adapters.idx import has_fashion_mnist, load_fashion_mnist
-from slotool.data.adapters.xmc import find_files, load_xmc
-from slotool.data.dataset import Dataset, MultiLabelDataset
-from slotool.data.tabular import SUFFIXES, is_tabular, load_tabular
+from slotool.data.adapters.base import DataAdapter, Location
+from slotool.data.adapters.csv import CsvAdapter
+from slotool.data.adapters.digits import DigitsAdapter
+from slotool.data.adapters.factory import FactoryAdapter
+from slotool.data.adapters.fma import FmaAdapter
+from slotool.data.adapters.idx import IdxAdapter, has_fashion_mnist
+from slotool.data.adapters.image_folder import ImageFolderAdapter
+from slotool.data.adapters.npz import NpzAdapter
+from slotool.data.adapters.parquet import ParquetAdapter
+from slotool.data.adapters.saved_arrow import SavedArrowAdapter
+from slotool.data.adapters.xmc import XmcAdapter
+from slotool.data.assembly import assemble
+from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit
+from slotool.data.options import DataOptions, ImageOptions, Tensor
 from slotool.errors import DataError
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"
 # Where extreme-classification sets lie in the data folder, each in a folder of its name.
 XMC_FOLDER = "xmc"
+# The table of adapters: a name in ``known`` comes first, then ``name:`` and schemes, then suffixes, then, in this
+# order, the first that recognises what lies there.
+ADAPTERS: dict[str, DataAdapter] = {
+    adapter.name: adapter
+    for adapter in (
+        DigitsAdapter(),
+        IdxAdapter(),
+        NpzAdapter(),
+        ParquetAdapter(),
+        CsvAdapter(),
+        SavedArrowAdapter(),
+        XmcAdapter(),
+        FmaAdapter(),
+        ImageFolderAdapter(),
+        FactoryAdapter(),
+    )
+}
+# Data sets that have a name of their own.
+DATASETS = tuple(name for adapter in ADAPTERS.values() for name in adapter.known)
 
 
-def load_dataset(name: str = "auto", folder: str | Path | None = None) -> Dataset:
-    """The data set called ``name`` (see ``DATASETS``), or in the file ``name`` (see ``load_tabular``); ``auto`` is
-    ``default_dataset()``.
+class _UnknownName(DataError):
+    """No adapter knows the name."""
 
-    ``folder`` is where IDX files lie, by default ``$SLOTOOL_DATA_DIR``. Nothing is downloaded.
-    Raises ``DataError`` for an unknown name, or files that are missing, torn or inconsistent.
+
+def load_dataset(
+    name: str = "auto",
+    folder: str | Path | None = None,
+    *,
+    label: str | None = None,
+    target: str = "class",
+    inputs: Mapping[str, str] | None = None,
+    tensors: Sequence[Tensor] = (),
+    images: ImageOptions | None = None,
+    stored: bool = False,
+) -> Dataset:
+    """The data set called ``name`` (see ``DATASETS``), or at the path ``name``; ``auto`` is ``default_dataset()``.
+
+    A path may be followed by a colon and the label column, and anything preceded by an adapter's name and a colon,
+    which chooses that adapter. Paths are also looked for in ``folder``, by default ``$SLOTOOL_DATA_DIR``. Nothing is
+    downloaded. ``label``, ``target``, ``inputs``, ``tensors``, ``images``: see ``DataOptions``. ``stored``: leave the
+    examples in their files; each ``x`` is then a ``StoredExamples``.
+    Raises ``DataError`` for an unknown name, and for data that are missing, damaged or other than asked for, naming
+    file, column and row.
     """
-    if name == "auto":
-        name = default_dataset()
-    searched = Path(folder) if folder else data_folder()
-    if name in DATASETS:
-        return DATASETS[name](searched)
-    if is_tabular(name):
-        return load_tabular(name)
-    if _multilabel_folder(name, searched):
-        raise DataError(
-            f"{name} has any number of labels per example; here only sets of one class per example can be used: "
-            f"{', '.join(DATASETS)}"
-        )
-    files = ", ".join(SUFFIXES)
-    raise DataError(f"no data set called {name!r}; there are {', '.join(DATASETS)}, or give a file ({files})")
+    options = DataOptions(label, target, dict(inputs or {}), tuple(tensors), images or ImageOptions())
+    return open_dataset(name, options, folder, stored=stored)
 
 
-def load_multilabel(name: str, folder: str | Path | None = None) -> MultiLabelDataset:
-    """The multi-label set called ``name``: a folder ``xmc/<name>`` or ``<name>`` of ``folder``, or any folder's path.
+def open_dataset(name: str, options: DataOptions, folder: str | Path | None = None, *, stored: bool = False) -> Dataset:
+    """``load_dataset`` with its options in one object."""
+    adapter, location, options = locate(name, options, folder)
+    if isinstance(adapter, XmcAdapter | FmaAdapter):
+        raise _many_labels(name)
+    opened = adapter.open(location, options)
+    if isinstance(opened, MultiLabelDataset):
+        raise _many_labels(name)
+    if isinstance(opened, Dataset):
+        if replace(options, tensors=()) != DataOptions():
+            raise DataError(f"{name} is a finished data set: options for labels, inputs and images have no effect")
+        return opened
+    return assemble(opened, options, stored=stored)
 
-    It holds ``train.txt`` and ``test.txt`` in the Extreme Classification Repository's format (see ``xmc.load_xmc``),
-    or FMA's ``features.csv`` and ``tracks.csv``. ``folder``: by default ``$SLOTOOL_DATA_DIR``. Nothing is downloaded.
+
+def load_multilabel(name: str, folder: str | Path | None = None, *, label: str | None = None) -> MultiLabelDataset:
+    """The set of any number of labels per example called ``name``, or that lies at that path.
+
+    A folder of the Extreme Classification Repository's files (see ``xmc.load_xmc``) or of FMA's, also by its name in
+    ``folder`` or its ``xmc``, by default ``$SLOTOOL_DATA_DIR``; or anything that ``load_dataset`` reads whose labels
+    are lists of classes, in the column ``label``. Nothing is downloaded.
     Raises ``DataError`` when there is no such set, naming file and line where it is damaged.
     """
     if name in DATASETS or name == "auto":
         raise DataError(f"{name} has one class per example; a set of any number of labels per example is needed")
     searched = Path(folder) if folder else data_folder()
-    found = _multilabel_folder(name, searched)
-    if found is None:
+    try:
+        adapter, location, options = locate(name, DataOptions(label=label, target="sets"), searched)
+    except _UnknownName:
         where = f"{searched} holds {', '.join(multilabel_names(searched)) or 'none'}" if searched else "it is not set"
         raise DataError(
             f"no multi-label data set {name!r}: it is neither a folder with train.txt and test.txt (or features.csv "
             f"and tracks.csv), nor a name in ${DATA_DIR_VARIABLE} ({where})"
-        )
-    path, source = found
-    return load_fma(path, source) if has_fma(path) else load_xmc(path, source)
+        ) from None
+    opened = adapter.open(location, options)
+    if isinstance(opened, MultiLabelDataset):
+        return opened
+    data = opened if isinstance(opened, Dataset) else assemble(opened, options)
+    if data.target != "sets":
+        raise DataError(f"{name} has one label per example; a set of any number of labels per example is needed")
+    data.input_shape  # noqa: B018  (raises where examples are no one tensor)
+    train, validation, test = (MultiLabelSplit(split.x, split.y) for split in data.splits.values())
+    return MultiLabelDataset(data.name, train, validation, test, data.classes, source=name)
+
+
+def locate(
+    name: str, options: DataOptions, folder: str | Path | None = None
+) -> tuple[DataAdapter, Location, DataOptions]:
+    """The adapter for ``name``, where the data are, and the options with the label column that ``name`` may end in.
+
+    Raises ``DataError`` when no adapter knows the name, or nothing lies there.
+    """
+    searched = Path(folder) if folder else data_folder()
+    name = default_dataset() if name == "auto" else name
+    prefix, colon, rest = name.partition(":")
+    for adapter in ADAPTERS.values():
+        if name in adapter.known:
+            return adapter, Location(name, Path(name), searched), options
+    for adapter in ADAPTERS.values():
+        if urlsplit(name).scheme in adapter.schemes:
+            return adapter, Location(name, Path(name), searched), options
+        if colon and prefix == adapter.name:
+            return adapter, Location(rest, _path(rest, searched), searched), options
+    for text, label in _readings(name):
+        location = Location(text, _path(text, searched), searched)
+        found = _by_content(location)
+        if found is not None:
+            return found, location, options.for_label(label)
+    raise _unknown(name, searched)
+
+
+def has_many_labels(name: str, folder: str | Path | None = None) -> bool:
+    """Whether ``name`` is a set of any number of labels per example, by the kind of its files."""
+    try:
+        return isinstance(locate(name, DataOptions(), folder)[0], XmcAdapter | FmaAdapter)
+    except DataError:
+        return False
 
 
 def multilabel_names(folder: Path) -> list[str]:
     """The names by which ``load_multilabel`` finds sets in ``folder``."""
     below = [path for parent in (folder / XMC_FOLDER, folder) if parent.is_dir() for path in sorted(parent.iterdir())]
-    return [path.name for path in below if _is_multilabel(path)]
+    known = (ADAPTERS["xmc"], ADAPTERS["fma"])
+    return [path.name for path in below if any(adapter.recognises(Location(path.name, path)) for adapter in known)]
 
 
 def default_dataset() -> str:
@@ -80,21 +173,51 @@ def data_folder() -> Path | None:
     return Path(value) if value else None
 
 
-def _multilabel_folder(name: str, searched: Path | None) -> tuple[Path, str] | None:
-    """The folder, and what names it again from anywhere: the name in the data folder, else the whole path."""
-    if searched and name:
-        for path in (searched / XMC_FOLDER / name, searched / name):
-            if _is_multilabel(path):
-                return path, name
-    path = Path(name)
-    return (path, str(path.resolve())) if name and _is_multilabel(path) else None
+def _readings(name: str) -> list[tuple[str, str | None]]:
+    """A location, and one followed by a colon and a label column."""
+    before, colon, label = name.rpartition(":")
+    return [(name, None), (before, label)] if colon and before and label else [(name, None)]
 
 
-def _is_multilabel(path: Path) -> bool:
-    return path.is_dir() and (has_fma(path) or find_files(path) is not None)
+def _by_content(location: Location) -> DataAdapter | None:
+    """By suffix, else by what lies there."""
+    path = location.path
+    if not path.is_dir():
+        for adapter in ADAPTERS.values():
+            if path.name.lower().endswith(adapter.suffixes or ("/",)):
+                if not path.is_file():
+                    raise DataError(f"{path}: no such file")
+                return adapter
+    return next((adapter for adapter in ADAPTERS.values() if adapter.recognises(location)), None)
 
 
-DATASETS: dict[str, Callable[[Path | None], Dataset]] = {
-    "digits": lambda folder: load_digits(),
-    "fashion-mnist": load_fashion_mnist,
-}
+def _path(text: str, searched: Path | None) -> Path:
+    """``text`` as a path, or, where there is no such thing, one in the data folder or among its sets of many labels."""
+    path = Path(text)
+    if path.exists() or searched is None or not text:
+        return path
+    inside = (searched / XMC_FOLDER / text, searched / text)
+    return next((found for found in inside if found.exists()), path)
+
+
+def _unknown(name: str, searched: Path | None) -> DataError:
+    path = _path(name, searched)
+    if path.is_dir():
+        return _UnknownName(f"{path}: no adapter reads this folder; it may hold {_readable(folders=True)}")
+    files = ", ".join(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
+    return _UnknownName(
+        f"no data set called {name!r}; there are {', '.join(DATASETS)}, or give a file ({files}), a folder or "
+        "module:factory"
+    )
+
+
+def _readable(*, folders: bool) -> str:
+    kinds = [adapter.reads for adapter in ADAPTERS.values() if adapter.reads.startswith("a folder") == folders]
+    return "; or ".join(kind.removeprefix("a folder of ").removeprefix("a folder that holds ") for kind in kinds)
+
+
+def _many_labels(name: str) -> DataError:
+    return DataError(
+        f"{name} has any number of labels per example; here only sets of one class per example can be used: "
+        f"{', '.join(DATASETS)}, or files and folders with one label per example"
+    )

@@ -104,9 +104,7 @@ def dataset_of(model: ElasticModel, name: str) -> Any:
 
     Raises ``DataError`` when there is none.
     """
-    from slotool.data import DATASETS, load_dataset, load_multilabel
-    from slotool.data.tabular import is_tabular
+    from slotool.data import has_many_labels, load_dataset, load_multilabel
 
-    if name in (*DATASETS, "auto") or is_tabular(name) or not (model.sparse or len(model.input_shape) == 1):
-        return load_dataset(name)
-    return load_multilabel(name)
+    flat = model.sparse or len(model.input_shape) == 1
+    return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)

@@ -1,13 +1,27 @@
-"""A real ``slotool serve`` in a process of its own, for the commands that put one under load."""
+"""A real ``slotool serve`` in a process of its own, for those who put one under load or call one."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
+from slotool.errors import InputError, RunError, TimedOut
+
+START_WITHIN_S = 120.0
 END_WITHIN_S = 30.0
-# ``slotool``, but for a server that must not outlive the command that put it under load, however that one ends.
+# Exit code of a command that was given what it cannot use.
+_USAGE = 2
+# ``slotool``, but for a server that must not outlive the process that started it, however that one ends.
 _LEASHED = """
 import sys
 from slotool.process import die_with_parent
@@ -17,36 +31,103 @@ main()
 """
 
 
+class RunningServer:
+    """``slotool serve ARGUMENTS`` in a process of its own, ready when this is made, ended by ``stop`` or ``with``.
+
+    ``url``: where it serves HTTP; ``grpc``: the address for gRPC or None; ``models``: keys of the operating points by
+    model. What it writes to stderr is kept in a file, for ``log_text``.
+
+    Raises ``InputError`` with its own sentence when it cannot use its arguments, ``RunError`` when it does not start
+    for another reason, ``TimedOut`` when it is not ready within ``start_timeout_s``.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], folder: Path | None = None, *, start_timeout_s: float = START_WITHIN_S
+    ):
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the server may write)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--json"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+        )
+        try:
+            ready = self._ready(start_timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        self.url: str = ready["url"]
+        self.grpc: str | None = ready["grpc"]
+        self.models: dict[str, list[str]] = ready["models"]
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def log_text(self) -> str:
+        """What the server has written to stderr: warnings and remarks; empty after ``stop``."""
+        if self._stderr.closed:
+            return ""
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the server as by SIGTERM, which answers requests in flight; once it has ended, nothing."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._stderr.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._process.poll() is not None else "serving"
+        return f"{state} {', '.join(self.models)} at {self.url}"
+
+    def _ready(self, timeout_s: float) -> dict[str, Any]:
+        """The document that the server prints when it is ready."""
+        until, printed = time.monotonic() + timeout_s, b""
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while not printed.endswith(b"\n"):
+            if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimedOut(f"the server was not ready after {timeout_s:g} s{self._last_words()}")
+            piece = os.read(pipe, 65_536)
+            if not piece:
+                code = self._process.wait(END_WITHIN_S)
+                kind = InputError if code == _USAGE else RunError
+                raise kind(f"the server did not start{self._last_words() or f': it ended with exit code {code}'}")
+            printed += piece
+        return dict(json.loads(printed))
+
+    def _last_words(self) -> str:
+        """Its last line on stderr, without what every command begins its sentence with."""
+        lines = [line.strip() for line in self.log_text().splitlines() if line.strip()]
+        return f": {lines[-1].removeprefix('slotool: ').removeprefix('Error: ')}" if lines else ""
+
+
 @contextmanager
 def server_process(arguments: Sequence[str], folder: Path | None = None) -> Iterator[str]:
     """The address of ``slotool serve ARGUMENTS`` on a free port; stopped by SIGTERM, as an operator would.
 
-    Raises ``RunError`` with its last words when it does not start.
+    Raises ``RunError`` with its last words when it does not start, ``TimedOut`` when that takes too long.
     """
-    import json
-    import os
-    import subprocess
-    import sys
-
-    from slotool.errors import RunError
-
-    with subprocess.Popen(
-        [sys.executable, "-c", _LEASHED, str(os.getpid()), "serve", *arguments, "--port", "0", "--json"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        line = server.stdout.readline()
-        if not line:
-            raise RunError(f"the server did not start: {server.stderr.read().strip()}")
-        try:
-            yield json.loads(line)["url"]
-        finally:
-            server.terminate()
-            try:
-                server.communicate(timeout=END_WITHIN_S)
-            finally:
-                server.kill()
+    try:
+        server = RunningServer([*arguments, "--port", "0"], folder)
+    except InputError as error:
+        # What the caller made up, not what a person gave.
+        raise RunError(str(error)) from error
+    with server:
+        yield server.url

@@ -6,10 +6,13 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import slotool
+from slotool.graphs.store import write_graphs
+from slotool.testing.predictors import random_networks
 
 HEAVY = {"torch", "tensorflow", "keras", "pandas", "numpy", "numba", "sklearn", "scipy", "matplotlib", "rich", "typer"}
 FUNCTIONS = [name for name in slotool.__all__ if inspect.isfunction(getattr(slotool, name))]
@@ -50,13 +53,13 @@ def test_a_function_says_its_parameters_types_result_and_errors(name: str) -> No
             assert hasattr(errors, line.strip().partition(":")[0]), f"{name} raises no error of slotool: {line}"
 
 
-def test_a_command_prints_the_document_of_its_function(slotool) -> None:
+def test_a_command_prints_the_document_of_its_function(slotool, tmp_path: Path) -> None:
     import slotool as library
 
-    found = library.predict("ResNet50", slo_s=0.1)
-    printed = slotool("predict", "--keras", "ResNet50", "--slo", "100ms", "--json").document
-    assert json.loads(json.dumps(found.document)) == printed
-    shown = slotool("predict", "--keras", "ResNet50", "--slo", "100ms").stdout
-    assert repr(found) == shown.rstrip("\n")
+    write_graphs(tmp_path / "some.jsonl", random_networks(3, seed=0))
+    found = library.predict(tmp_path / "some.jsonl", slo_s=0.1)
+    command = ("predict", "--graph", tmp_path / "some.jsonl", "--slo", "100ms")
+    assert json.loads(json.dumps(found.document)) == slotool(*command, "--json").document
+    assert repr(found) == slotool(*command).stdout.rstrip("\n")
     assert list(found.frame()["latency_s"]) == found.latency_s.tolist()
-    assert found._repr_html_().count("<tr>") == 2
+    assert found._repr_html_().count("<tr>") == 4

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
+from slotool.data.options import DataOptions
 from slotool.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,6 +25,17 @@ FEATURES_FILE, TRACKS_FILE = "features.csv", "tracks.csv"
 SPLITS = ("training", "validation", "test")
 # Lines before the first track: the levels of the column names, then the index's own name.
 FEATURE_LEVELS, TRACK_LEVELS = ("feature", "statistics", "number"), 2
+
+
+class FmaAdapter(DataAdapter):
+    name = "fma"
+    reads = "a folder of features.csv and tracks.csv of the Free Music Archive set"
+
+    def recognises(self, location: Location) -> bool:
+        return has_fma(location.path)
+
+    def open(self, location: Location, options: DataOptions) -> MultiLabelDataset:
+        return load_fma(location.path, location.text)
 
 
 def has_fma(folder: Path) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from slotool.data.dataset import Dataset, Split
+from slotool.data.adapters.base import DataAdapter, Location
+from slotool.data.options import DataOptions
+from slotool.data.sequences import Ragged
+from slotool.data.table import SPLITS, Field, Table
 from slotool.errors import DataError
 
 FASHION_MNIST_LABELS = (
@@ -24,7 +28,9 @@ FASHION_MNIST_LABELS = (
     "Bag",
     "Ankle boot",
 )
+# At most, and a tenth of the training images.
 VALIDATION_IMAGES = 5_000
+PARTS = ("train", "t10k")
 _UNSIGNED_BYTE = 0x08
 
 
@@ -48,49 +54,86 @@ def read_idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)
 
 
+class IdxAdapter(DataAdapter):
+    name, known = "idx", ("fashion-mnist",)
+    reads = "a folder of the four IDX files of MNIST and its successors (train-images-idx3-ubyte[.gz] …)"
+
+    def recognises(self, location: Location) -> bool:
+        return location.path.is_dir() and _complete(location.path)
+
+    def open(self, location: Location, options: DataOptions) -> Table:
+        """Images as float32 [n, 1, height, width] in [0, 1]; the tail of the training file is the validation split."""
+        if location.text not in self.known:
+            return IdxTable(location.path, location.text)
+        found = _fashion_mnist_folder(location.data_folder)
+        if found is None:
+            folder = location.data_folder
+            where = f"{folder} (or {folder}/fashion-mnist)" if folder else "SLOTOOL_DATA_DIR, which is not set"
+            raise DataError(f"no Fashion-MNIST files (train-images-idx3-ubyte[.gz] …) in {where}")
+        return IdxTable(found, location.text, FASHION_MNIST_LABELS)
+
+
+class IdxTable(Table):
+    """Columns ``x`` and ``label``; pixels are scaled when they are read."""
+
+    def __init__(self, folder: Path, name: str, class_names: tuple[str, ...] = ()):
+        self.source, self.name = str(folder), name
+        parts = [_images_and_labels(folder, part) for part in PARTS]
+        (images, labels), (test_images, test_labels) = parts
+        held_out = min(VALIDATION_IMAGES, len(images) // 10)
+        if not held_out or images.shape[1:] != test_images.shape[1:]:
+            raise DataError(f"{folder}: {len(images)} training images are too few, or test images are of another size")
+        ends = np.cumsum([0, len(images) - held_out, held_out, len(test_images)])
+        self.splits = {split: np.arange(ends[i], ends[i + 1]) for i, split in enumerate(SPLITS)}
+        self._images, self._labels = (images, test_images), np.concatenate([labels, test_labels])
+        names = class_names or tuple(map(str, range(int(self._labels.max()) + 1)))
+        self.fields = {
+            "x": Field(np.dtype(np.float32), (1, *images.shape[1:])),
+            "label": Field(self._labels.dtype, class_names=names),
+        }
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def read(self, columns: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        return {name: self._labels[rows] if name == "label" else self._pixels(rows) for name in columns}
+
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        first, second = self._images
+        pixels = np.empty((len(rows), 1, *first.shape[1:]), dtype=np.float32)
+        in_first = rows < len(first)
+        pixels[in_first, 0] = first[rows[in_first]]
+        pixels[~in_first, 0] = second[rows[~in_first] - len(first)]
+        pixels /= np.float32(255.0)
+        return pixels
+
+
 def has_fashion_mnist(folder: Path | None) -> bool:
     """Whether the four files lie in ``folder`` or its ``fashion-mnist`` subfolder."""
     return folder is not None and _fashion_mnist_folder(folder) is not None
 
 
-def load_fashion_mnist(folder: Path | None) -> Dataset:
-    """55,000 train, 5,000 validation (the tail of the training file) and 10,000 test images. Raises ``DataError``."""
-    found = _fashion_mnist_folder(folder) if folder else None
-    if found is None:
-        where = f"{folder} (or {folder}/fashion-mnist)" if folder else "SLOTOOL_DATA_DIR, which is not set"
-        raise DataError(f"no Fashion-MNIST files (train-images-idx3-ubyte[.gz] …) in {where}")
-    x, y = _images_and_labels(found, "train")
-    x_test, y_test = _images_and_labels(found, "t10k")
-    if len(x) <= VALIDATION_IMAGES:
-        raise DataError(f"{found}: only {len(x)} training images; {VALIDATION_IMAGES} are held out for validation")
-    return Dataset(
-        "fashion-mnist",
-        Split(x[:-VALIDATION_IMAGES], y[:-VALIDATION_IMAGES]),
-        Split(x[-VALIDATION_IMAGES:], y[-VALIDATION_IMAGES:]),
-        Split(x_test, y_test),
-        classes=10,
-        labels=FASHION_MNIST_LABELS,
-    )
+def _fashion_mnist_folder(folder: Path | None) -> Path | None:
+    candidates = (folder, folder / "fashion-mnist") if folder else ()
+    return next((candidate for candidate in candidates if _complete(candidate)), None)
 
 
-def _fashion_mnist_folder(folder: Path) -> Path | None:
-    for candidate in (folder, folder / "fashion-mnist"):
-        if all(_idx_path(candidate, part, kind) for part in ("train", "t10k") for kind in ("images", "labels")):
-            return candidate
-    return None
+def _complete(folder: Path) -> bool:
+    return all(_idx_path(folder, part, kind) for part in PARTS for kind in ("images", "labels"))
 
 
 def _idx_path(folder: Path, part: str, kind: str) -> Path | None:
-    name = f"{part}-{kind}-idx{3 if kind == 'images' else 1}-ubyte"
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    axes = 3 if kind == "images" else 1
+    names = (f"{part}-{kind}{sign}idx{axes}-ubyte{end}" for sign in "-." for end in ("", ".gz"))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _images_and_labels(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     images_path, labels_path = _idx_path(folder, part, "images"), _idx_path(folder, part, "labels")
-    assert images_path is not None and labels_path is not None  # noqa: PT018  (found by _fashion_mnist_folder)
+    assert images_path is not None and labels_path is not None  # noqa: PT018  (found by _complete)
     images, labels = read_idx(images_path), read_idx(labels_path)
     if images.ndim != 3 or labels.ndim != 1:
         raise DataError(f"{images_path}: expected images of two dimensions and labels of none")
     if len(images) != len(labels):
         raise DataError(f"{images_path}: {len(images)} images but {len(labels)} labels")
-    return images[:, None].astype(np.float32) / np.float32(255.0), labels.astype(np.int64)
+    return images, labels.astype(np.int64)

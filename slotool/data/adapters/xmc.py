@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.dataset import LabelSets, MultiLabelDataset, MultiLabelSplit
+from slotool.data.options import DataOptions
 from slotool.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,6 +38,17 @@ class Examples:
     x: csr_matrix
     y: LabelSets
     classes: int
+
+
+class XmcAdapter(DataAdapter):
+    name = "xmc"
+    reads = "a folder of train.txt and test.txt (or .gz) of the Extreme Classification Repository's text format"
+
+    def recognises(self, location: Location) -> bool:
+        return location.path.is_dir() and find_files(location.path) is not None
+
+    def open(self, location: Location, options: DataOptions) -> MultiLabelDataset:
+        return load_xmc(location.path, location.text)
 
 
 def load_xmc(folder: Path, source: str | None = None) -> MultiLabelDataset:

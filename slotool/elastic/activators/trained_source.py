@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.artifacts import Artifact, open_artifact
-from slotool.data import DATASETS, load_dataset, load_multilabel
+from slotool.data import has_many_labels, load_dataset, load_multilabel
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.family import Family, Version
@@ -64,9 +64,8 @@ class TrainedSource:
 
 
 def _load(source: Version | None, name: str) -> Any:
-    if name in (*DATASETS, "auto") or (source and not source.sparse and len(source.graph.input_shape) > 1):
-        return load_dataset(name)
-    return load_multilabel(name)
+    flat = source is None or source.sparse or len(source.graph.input_shape) == 1
+    return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
 
 
 def _version(family: Family, name: str | None) -> Version:

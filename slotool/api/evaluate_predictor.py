@@ -1,0 +1,141 @@
+"""``slotool.evaluate_predictor``: how far a predictor is off on networks that were measured elsewhere or later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.predictor_scores import (
+    FLOOR,
+    FLOOR_MEANS,
+    IN_SECONDS,
+    RELATIVE,
+    floor_relative,
+    in_seconds,
+    relative,
+)
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.evaluation import Evaluation
+    from slotool.predictors.labels import Setting
+    from slotool.predictors.trained import TrainedPredictor
+
+MAX_NAMED = 5
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PredictorEvaluation(Result):
+    """Measured and predicted latencies of networks.
+
+    ``setting``: what the labels were measured on. ``remarks``: sentences on labels left out or of another setting.
+    ``out``: the table written, if any.
+    """
+
+    trained: TrainedPredictor[OperatorGraph]
+    setting: Setting
+    evaluation: Evaluation
+    remarks: Sequence[str] = ()
+    out: Path | None = None
+
+    schema = "evaluate-predictor"
+
+    @cached_property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Errors by group of networks, ``all`` first: in seconds, relative, and of an ideal predictor (``floor``)."""
+        return self.evaluation.scores()
+
+    def frame(self) -> pd.DataFrame:
+        """Measured and predicted latency of each network, one row a network."""
+        return self.evaluation.predictions.rows
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "predictor": self.trained.predictor.name,
+            "trained_for": self.trained.setting.document(),
+            "setting": self.setting.document(),
+            "networks": len(self.evaluation.names),
+            "outside": sum(reason is not None for reason in self.evaluation.outside),
+            "scores": self.scores,
+            "furthest_off": self.evaluation.furthest_off(MAX_NAMED),
+            "predictions": None if self.out is None else str(self.out),
+        }
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.remarks
+
+    def shown(self) -> list[Part]:
+        seconds = [[group, f"{score['n']:,}", *in_seconds(score)] for group, score in self.scores.items()]
+        shares = [[group, *relative(score)] for group, score in self.scores.items()]
+        shares.append([FLOOR, *floor_relative(self.scores["all"])])
+        worst = [
+            [row["network"], duration(row["measured_s"]), duration(row["predicted_s"]), f"{row['relative_error']:+.1%}"]
+            for row in self.evaluation.furthest_off(MAX_NAMED)
+        ]
+        title = f"Predictor {self.trained.predictor.name} on {len(self.evaluation.names):,} measured networks"
+        return [
+            table(title, ["networks", "n", *IN_SECONDS], seconds),
+            table("Relative to the latency", ["networks", *RELATIVE], shares),
+            table("Furthest off", ["network", "measured", "predicted", "error"], worst),
+            FLOOR_MEANS,
+            f"labels: {self.setting}",
+            *([f"wrote {self.out}"] if self.out else []),
+        ]
+
+
+def evaluate_predictor(
+    predictor: str | Path,
+    *,
+    latency: Paths,
+    graphs: Paths,
+    out: str | Path | None = None,
+    force: bool = False,
+) -> PredictorEvaluation:
+    """Score a predictor of solo latency on measured networks.
+
+    Of tables that mix settings it takes the rows of the predictor's own.
+
+    Args:
+        predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
+        latency: Latency tables of the measured networks, Parquet or CSV, one or several.
+        graphs: Graph files that hold these networks, one or several.
+        out: Also write a table of measured and predicted latencies here.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        Scores (``scores``), and measured and predicted latencies (``frame()``).
+
+    Raises:
+        TableError: A latency table cannot be read, or has no row of these networks.
+        GraphError: A graph file cannot be read.
+        ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.evaluation import differences, evaluate_on, rows_to_pick
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.trained import TrainedPredictor
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    source = MeasuredNetworks.of(latency, graphs)
+    trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(predictor))
+    measured = source.table()
+    labelled = join_labels(measured, source.read_graphs(), rows_to_pick(measured, trained.setting))
+    remarks = unmatched(labelled)
+    if other := differences(trained.setting, labelled.setting):
+        remarks.append(f"these labels are of another setting than the predictor's: {', '.join(other)}")
+    evaluation = evaluate_on(trained, labelled)
+    if written is not None:
+        evaluation.predictions.save(written)
+    return PredictorEvaluation(trained, labelled.setting, evaluation, remarks, written)

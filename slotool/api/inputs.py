@@ -1,0 +1,48 @@
+"""What functions take in more than one form: tables as objects or files, several of a thing or one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from slotool.errors import ArgumentError
+
+FilePath = str | Path
+
+
+class Loadable(Protocol):
+    @classmethod
+    def load(cls, path: Any) -> Self: ...
+
+
+Kind = TypeVar("Kind", bound=Loadable)
+
+
+def loaded(kind: type[Kind], source: FilePath | Kind) -> Kind:
+    """``source`` itself where it is a ``kind`` already, else read from that file."""
+    return source if isinstance(source, kind) else kind.load(Path(str(source)))
+
+
+def paths_of(sources: FilePath | Iterable[FilePath]) -> list[Path]:
+    """One path or several."""
+    return [Path(sources)] if isinstance(sources, str | Path) else [Path(source) for source in sources]
+
+
+def name_of(source: Any) -> str:
+    """The path of ``source``; of an object, what sort of object it is."""
+    return str(source) if isinstance(source, str | Path) else type(source).__name__
+
+
+def as_list(given: str | Sequence[str]) -> list[str]:
+    """Names in a sequence, or in one text with commas."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+
+
+def cores_given(threads: int | None) -> int:
+    """``threads``, or as many as this process has cores. Raises ``ArgumentError`` for more than that."""
+    available = len(os.sched_getaffinity(0))
+    if threads is not None and threads > available:
+        raise ArgumentError("threads", f"{threads} threads, but only {available} cores are given to this process")
+    return threads or available

@@ -1,0 +1,76 @@
+"""Measured networks to learn from or to score on: latency tables, and the files with the networks they measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.labels import Labelled
+    from slotool.tables import LatencyTable
+
+Paths = str | Path | Sequence[str | Path]
+# Columns by which rows of a latency table are picked.
+ROW_FILTERS = ("device", "backend", "threads", "batch_size", "machine")
+
+
+@dataclass(frozen=True)
+class MeasuredNetworks:
+    """``latency``: latency tables; ``graphs``: graph files; ``rows``: only rows with these values of their columns."""
+
+    latency: tuple[Path, ...]
+    graphs: tuple[Path, ...]
+    rows: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, latency: Paths, graphs: Paths, rows: Mapping[str, Any] | None = None) -> MeasuredNetworks:
+        """Raises ``ArgumentError`` for a column by which no rows are picked."""
+        known = (*ROW_FILTERS, "placement")
+        for column in rows or {}:
+            if column not in known:
+                raise ArgumentError("rows", f"rows are not picked by {column!r}, but by {', '.join(known)}")
+        return cls(as_paths(latency), as_paths(graphs), dict.fromkeys(ROW_FILTERS) | dict(rows or {}))
+
+    def config(self) -> dict[str, Any]:
+        """For the artifact's manifest."""
+        return {"latency": [str(path) for path in self.latency], "graphs": [str(path) for path in self.graphs]}
+
+    def table(self) -> LatencyTable:
+        from slotool.tables import LatencyTable
+
+        return LatencyTable.load_all(self.latency)
+
+    def read_graphs(self) -> Iterator[OperatorGraph]:
+        from slotool.graphs.store import read_graphs
+
+        return (graph for path in self.graphs for graph in read_graphs(path))
+
+    def labelled(self) -> Labelled[OperatorGraph]:
+        """The measured networks with their solo latencies. Raises ``ArgumentError`` for co-located ones."""
+        from slotool.predictors.colocated_labels import is_colocated
+        from slotool.predictors.labels import join_labels
+
+        table = self.table()
+        if is_colocated(table):
+            raise ArgumentError("latency", "its rows are co-located: use train-colocation-predictor")
+        return join_labels(table, self.read_graphs(), self.rows)
+
+
+def unmatched(labelled: Labelled[OperatorGraph]) -> list[str]:
+    """Sentences on networks and rows that are left out."""
+    found = []
+    if labelled.graphs_without_label:
+        found.append(f"{labelled.graphs_without_label} graphs have no label and are left out")
+    if labelled.labels_without_graph:
+        found.append(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
+    return found
+
+
+def as_paths(given: Paths) -> tuple[Path, ...]:
+    """One path or several, as paths."""
+    return (Path(given),) if isinstance(given, str | Path) else tuple(map(Path, given))

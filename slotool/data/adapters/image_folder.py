@@ -1,0 +1,101 @@
+"""A folder of images by class: ``folder/CLASS/*.png``, or ``folder/SPLIT/CLASS/*.png``; decoded when taken."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slotool.data.adapters.base import DataAdapter, Location
+from slotool.data.options import DataOptions
+from slotool.data.sequences import Ragged
+from slotool.data.table import SPLIT_OF, Field, Table
+from slotool.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg")
+MAX_IMAGE_BYTES = 64 << 20
+IMAGE, LABEL = "image", "label"
+
+
+class ImageFolderAdapter(DataAdapter):
+    name = "images"
+    reads = "a folder of images by class, CLASS/*.png or *.jpg, perhaps below train, validation and test"
+
+    def recognises(self, location: Location) -> bool:
+        """A folder below which images lie, one or two folders deep."""
+        below = _folders(location.path)
+        return any(_has_image(folder) for folder in (*below, *(deeper for name in below for deeper in _folders(name))))
+
+    def open(self, location: Location, options: DataOptions) -> Table:
+        folders = _folders(location.path)
+        if folders and all(folder.name in SPLIT_OF for folder in folders):
+            return ImageFolder(location, {folder: SPLIT_OF[folder.name] for folder in folders})
+        return ImageFolder(location, {location.path: ""})
+
+
+class ImageFolder(Table):
+    """Columns ``image`` and ``label``. ``parts``: split by the folder with its classes, "" where there are none."""
+
+    def __init__(self, location: Location, parts: dict[Path, str]):
+        self.source, self.name, self.splits = str(location.path), location.text, {}
+        classes = sorted({folder.name for part in parts for folder in _folders(part)})
+        number = {name: i for i, name in enumerate(classes)}
+        self._files: list[str] = []
+        labels: list[int] = []
+        for part, split in parts.items():
+            first = len(self._files)
+            for folder in _folders(part):
+                found = list(_images(folder))
+                if not found:
+                    raise DataError(f"{folder}: this class folder holds no image ({', '.join(SUFFIXES)})")
+                self._files += found
+                labels += [number[folder.name]] * len(found)
+            if split:
+                before = self.splits.get(split, np.empty(0, np.int64))
+                self.splits[split] = np.concatenate([before, np.arange(first, len(self._files))])
+        self._labels = np.array(labels, dtype=np.int64)
+        self.fields = {
+            IMAGE: Field(np.dtype(np.object_), is_image=True),
+            LABEL: Field(np.dtype(np.int64), class_names=tuple(classes)),
+        }
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def read(self, columns: Sequence[str], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        return {column: self._labels[rows] if column == LABEL else self._bodies(rows) for column in columns}
+
+    def row_name(self, row: int) -> str:
+        return os.path.relpath(self._files[row], self.source)
+
+    def _bodies(self, rows: np.ndarray) -> np.ndarray:
+        bodies = np.empty(len(rows), dtype=np.object_)
+        for at, row in enumerate(rows.tolist()):
+            try:
+                with open(self._files[row], "rb") as file:
+                    bodies[at] = file.read(MAX_IMAGE_BYTES + 1)
+            except OSError as error:
+                raise DataError(f"{self._files[row]}: cannot be read ({error.strerror})") from error
+            if len(bodies[at]) > MAX_IMAGE_BYTES:
+                raise DataError(f"{self._files[row]}: more than {MAX_IMAGE_BYTES >> 20} MiB, too large for an image")
+        return bodies
+
+
+def _folders(path: Path) -> list[Path]:
+    """Folders in a folder, by name, without hidden ones."""
+    if not path.is_dir():
+        return []
+    return sorted(below for below in path.iterdir() if below.is_dir() and not below.name.startswith((".", "__")))
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """Paths of its images, by name; other files are none of the data."""
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.lower().endswith(SUFFIXES))
+    return (str(folder / name) for name in names if not name.startswith("."))
+
+
+def _has_image(folder: Path) -> bool:
+    return next(_images(folder), None) is not None

@@ -1,0 +1,221 @@
+"""From a table of columns to a data set: labels, splits, and the tensors that its other columns become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slotool.data.casting import require_castable
+from slotool.data.dataset import Dataset, LabelSets, Split
+from slotool.data.encoded_images import ImageFormat
+from slotool.data.options import DataOptions, ImageOptions, Tensor
+from slotool.data.sequences import Ragged
+from slotool.data.stored import StoredExamples, TensorPlan
+from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, Table
+from slotool.data.targets import targets_of
+from slotool.errors import DataError, InputError
+
+# Of the column with the labels, where none is named.
+LABEL_NAMES = ("label", "labels", "class", "target", "y")
+SPLIT_COLUMN = "split"
+# Of the column or array that holds all features, where no tensor says what it wants.
+FEATURES = "x"
+# Where nothing says which split a row is in: shares of train and validation; the rest is test.
+SHARES = (0.6, 0.2)
+# Of the training rows, where the files tell splits apart but have not this one.
+SHARE_OF_TRAIN = {TEST: 0.2, VALIDATION: 0.1}
+SPLIT_SEED = 0
+ROWS_AT_ONCE = 1_000
+FLOAT32 = np.dtype(np.float32)
+
+
+def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dataset:
+    """The data set in ``table``, read as ``options`` say; ``stored``: leave the examples in their files, each ``x`` is
+    then a ``StoredExamples``. Raises ``DataError`` naming file, column and row."""
+    if not len(table):
+        raise DataError(f"{table.source}: it has no rows")
+    label = _label_column(table, options)
+    targets = targets_of(table, label, options.target)
+    plans, as_array = _plans(table, options, label)
+    rows = _split_rows(table, targets.labelled, taken={*options.inputs, label})
+    splits = {}
+    for name, chosen in rows.items():
+        x = StoredExamples(table, plans, chosen, as_array=as_array)
+        y = targets.y.take(chosen) if isinstance(targets.y, LabelSets) else targets.y[chosen]
+        splits[name] = Split(x if stored else x.load(), y)
+    return Dataset(
+        table.name, **splits, classes=len(targets.names), labels=targets.names, target=options.target, label=label
+    )
+
+
+def _label_column(table: Table, options: DataOptions) -> str:
+    named = [name for name, field in table.fields.items() if field.class_names]
+    found = [options.label] if options.label else named or [name for name in LABEL_NAMES if name in table.fields]
+    if len(found) == 1 and found[0] in table.fields:
+        return found[0]
+    listed = ", ".join(list(table.fields)[:20])
+    what = f"no column is called {options.label!r}" if options.label else "which column holds the labels is unclear"
+    raise DataError(f"{table.source}: {what}; write {Path(table.name).name}:COLUMN, there are {listed}")
+
+
+def _plans(table: Table, options: DataOptions, label: str) -> tuple[dict[str, TensorPlan], bool]:
+    """How each tensor is made, and whether examples are one array rather than ``Columns``."""
+    groups, tensors = _groups(table, options, label), {tensor.name: tensor for tensor in options.tensors}
+    for column in [column for group in groups.values() for column in group]:
+        if column not in table.fields:
+            listed = ", ".join(list(table.fields)[:20])
+            raise DataError(f"{table.source}: no column is called {column!r}; there are {listed}")
+        if table.fields[column].unreadable:
+            field = table.fields[column]
+            raise DataError(f"{table.source}: column {column!r} holds {field}; features are numbers, text or images")
+    as_array = len(groups) == 1 and _is_one_array(table, options, *next(iter(groups.items())))
+    plans = {name: _plan(table, options, name, tensors.get(name), group, as_array) for name, group in groups.items()}
+    return plans, as_array
+
+
+def _groups(table: Table, options: DataOptions, label: str) -> dict[str, list[str]]:
+    """Columns by the tensor they become."""
+    split = {SPLIT_COLUMN} if SPLIT_COLUMN in table.fields else set()
+    left = [name for name in table.fields if name not in {label, *split, *options.inputs}]
+    groups: dict[str, list[str]] = {tensor.name: [] for tensor in options.tensors}
+    for column, tensor in options.inputs.items():
+        groups.setdefault(tensor, []).append(column)
+    if not groups:
+        return _all_features(table, left, label)
+    for name, group in groups.items():
+        if not group and name in left:
+            group.append(name)
+    missing = [name for name, group in groups.items() if not group]
+    if missing and len(groups) == 1:
+        (only,) = _all_features(table, left, label).values() if _is_one_group(table, left) else (left,)
+        return {missing[0]: only}
+    if missing:
+        raise DataError(
+            f"{table.source}: no column is called as input {missing[0]!r}; say which it is with "
+            f"--input COLUMN={missing[0]}; there are {', '.join(left[:20])}"
+        )
+    return groups
+
+
+def _is_one_group(table: Table, names: Sequence[str]) -> bool:
+    return FEATURES in names or all(_is_number(table, name) for name in names)
+
+
+def _all_features(table: Table, names: list[str], label: str) -> dict[str, list[str]]:
+    """All columns in one tensor where each is a number, else each by itself; ``FEATURES`` where there is one."""
+    if not names:
+        raise DataError(f"{table.source}: it has no feature beside {label}")
+    if FEATURES in names and table.fields[FEATURES].shape:
+        return {FEATURES: [FEATURES]}
+    if all(_is_number(table, name) for name in names):
+        return {FEATURES: names}
+    return {name: [name] for name in names}
+
+
+def _is_number(table: Table, name: str) -> bool:
+    field = table.fields[name]
+    return not field.unreadable and field.shape == () and field.dtype.kind in "fiub"
+
+
+def _is_one_array(table: Table, options: DataOptions, name: str, columns: list[str]) -> bool:
+    """Whether the only tensor is one of floating-point numbers, which is handed on as a bare array."""
+    first = table.fields[columns[0]]
+    if options.tensors:
+        (tensor,) = options.tensors
+        floating = tensor.datatype.startswith(("FP", "BF"))
+        return floating and not _ragged(table, columns, fixed=ANY_LENGTH not in tensor.shape[1:])
+    if first.unreadable or (first.dtype.kind not in "fiub" and not first.is_image):
+        return False
+    meant = name == FEATURES or first.is_image or first.dtype.kind == "f" or first.shape == ()
+    return meant and not _ragged(table, columns, fixed=False)
+
+
+def _ragged(table: Table, columns: Sequence[str], fixed: bool) -> bool:
+    """Whether examples have different lengths; where the file does not say and no tensor ``fixed`` it, all are read."""
+    unknown = [column for column in columns if ANY_LENGTH in table.fields[column].shape]
+    return not fixed and any(not _one_length(table, column) for column in unknown)
+
+
+def _one_length(table: Table, column: str) -> bool:
+    shapes = set()
+    for start in range(0, len(table), ROWS_AT_ONCE):
+        read = table.read([column], np.arange(start, min(start + ROWS_AT_ONCE, len(table))))[column]
+        if isinstance(read, Ragged):
+            return False
+        shapes.add(read.shape[1:])
+    return len(shapes) == 1
+
+
+def _plan(
+    table: Table, options: DataOptions, name: str, tensor: Tensor | None, columns: list[str], as_array: bool
+) -> TensorPlan:
+    field = table.fields[columns[0]]
+    wanted = f"input {name!r} takes {tensor.datatype}{list(tensor.shape)}" if tensor else "numbers are expected"
+    if len(columns) > 1 and not all(_is_number(table, column) for column in columns):
+        odd = next(column for column in columns if not _is_number(table, column))
+        raise DataError(
+            f"{table.source}: column {odd!r} holds {table.fields[odd]}, features are numbers; leave it out, or name "
+            "the columns wanted with --input COLUMN=TENSOR"
+        )
+    if field.is_image or (field.dtype.kind == "O" and tensor and tensor.dtype.kind in "fiu" and len(tensor.shape) == 4):
+        return _image_plan(table, options.images, tensor, columns[0], as_array)
+    if options.images != ImageOptions():
+        raise DataError(f"{table.source}: column {columns[0]!r} holds {field}, no images: image options have no effect")
+    dtype = FLOAT32 if as_array else tensor.dtype if tensor else field.dtype
+    for column in columns:
+        require_castable(table, column, dtype, wanted)
+    shape = None if tensor is None else tuple(tensor.shape[1:])
+    if shape is not None and len(columns) > 1 and shape not in ((len(columns),), (ANY_LENGTH,)):
+        raise DataError(f"{table.source}: {len(columns)} columns become [{len(columns)}], {wanted}")
+    return TensorPlan(tuple(columns), dtype, shape)
+
+
+def _image_plan(table: Table, options: ImageOptions, tensor: Tensor | None, column: str, as_array: bool) -> TensorPlan:
+    first = np.asarray(table.read([column], np.arange(1))[column])
+    try:
+        form = ImageFormat.of(options, tensor, first[0])
+    except InputError as error:
+        raise DataError(f"{table.source}: column {column!r}: {error}") from None
+    return TensorPlan((column,), FLOAT32 if as_array else form.dtype, image=form)
+
+
+def _split_rows(table: Table, labelled: np.ndarray, taken: set[str]) -> dict[str, np.ndarray]:
+    """Labelled rows of each split, ascending."""
+    if SPLIT_COLUMN in table.fields and SPLIT_COLUMN not in taken:
+        rows = _by_column(table)
+    elif table.splits:
+        rows = {split: table.splits.get(split, np.empty(0, np.int64)) for split in SPLITS}
+        rows = _drawn_from_train({split: found[labelled[found]] for split, found in rows.items()})
+    else:
+        ends = np.cumsum([round(len(table) * share) for share in SHARES])
+        parts = np.split(np.random.default_rng(SPLIT_SEED).permutation(len(table)), ends)
+        rows = dict(zip(SPLITS, map(np.sort, parts), strict=True))
+    rows = {split: found[labelled[found]] for split, found in rows.items()}
+    if not any(map(len, rows.values())):
+        raise DataError(f"{table.source}: no row has a label")
+    return rows
+
+
+def _by_column(table: Table) -> dict[str, np.ndarray]:
+    values = table.read([SPLIT_COLUMN], np.arange(len(table)))[SPLIT_COLUMN]
+    named = [v.decode(errors="replace") if isinstance(v, bytes) else str(v) for v in np.asarray(values).tolist()]
+    splits = np.array([SPLIT_OF.get(name, "") for name in named])
+    if (splits == "").any():
+        at = int((splits == "").argmax())
+        raise DataError(f"{table.source}: row {at} has split {named[at][:40]!r}, expected {', '.join(SPLITS)}")
+    return {split: np.flatnonzero(splits == split) for split in SPLITS}
+
+
+def _drawn_from_train(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A split that is not there is drawn from the training rows, always alike."""
+    if all(len(rows[split]) for split in SHARE_OF_TRAIN):
+        return rows
+    generator, train = np.random.default_rng(SPLIT_SEED), rows[TRAIN]
+    order, size = generator.permutation(len(train)), len(train)
+    for split, share in SHARE_OF_TRAIN.items():
+        if not len(rows[split]) and size:
+            drawn, order = np.split(order, [round(share * size)])
+            rows[split] = np.sort(train[drawn])
+    return {**rows, TRAIN: np.sort(train[order])}

@@ -1,0 +1,140 @@
+"""Examples that stay where they are until some of them are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.data.casting import cast
+from slotool.data.encoded_images import ImageFormat
+from slotool.data.sequences import Ragged, bytes_of, concatenated, in_columns
+from slotool.data.table import ANY_LENGTH, Table
+from slotool.errors import DataError
+from slotool.images import ImageError
+
+# About as much is read at a time where a whole split is wanted.
+BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """How one tensor is made. ``columns``: put side by side where there are several. ``shape``: of one example, −1
+    where any length is taken; None: as it comes. ``image``: of a column of image files."""
+
+    columns: tuple[str, ...]
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] | None = None
+    image: ImageFormat | None = None
+
+
+class StoredExamples:
+    """The examples in ``rows`` of a table, read when they are taken.
+
+    ``examples[a:b]``: an array [m, ...] for one floating-point tensor, else ``Columns``. A value that cannot be used is
+    found when it is read. Only a few rows are held at a time.
+    """
+
+    def __init__(self, table: Table, plans: Mapping[str, TensorPlan], rows: np.ndarray, *, as_array: bool):
+        self._table, self._plans, self._rows, self._as_array = table, dict(plans), rows, as_array
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Any:
+        """These examples; ``rows``: a slice, or int or bool [m]. Raises ``DataError`` naming file, column and row."""
+        chosen = self._rows[rows]
+        if not len(chosen):
+            return self._none()
+        read = self._table.read([column for plan in self._plans.values() for column in plan.columns], chosen)
+        made = {name: self._tensor(name, plan, read, chosen) for name, plan in self._plans.items()}
+        return next(iter(made.values())) if self._as_array else in_columns(made)
+
+    def __iter__(self) -> Iterator[Any]:
+        """One example at a time, each of length 1."""
+        return (self[row : row + 1] for row in range(len(self)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[n, ...] of an array. Raises ``DataError`` where examples are ``Columns`` or there are none."""
+        if not self._as_array or not len(self):
+            raise DataError(f"{self._table.source}: its examples are no one tensor: {', '.join(self._plans)}")
+        return (len(self), *self[:1].shape[1:])
+
+    def batches(self) -> Iterator[slice]:
+        """Slices of so many examples that one takes about ``BATCH_BYTES``."""
+        step = max(1, BATCH_BYTES // max(1, _bytes(self[:1]))) if len(self) else 1
+        return (slice(start, min(start + step, len(self))) for start in range(0, len(self), step))
+
+    def load(self) -> Any:
+        """All of them in memory: an array, or ``Columns``."""
+        if not len(self):
+            return self._none()
+        if not self._as_array:
+            return concatenated([self[part] for part in self.batches()])
+        whole: np.ndarray | None = None
+        for part in self.batches():
+            read = self[part]
+            if whole is None:
+                whole = np.empty((len(self), *read.shape[1:]), dtype=read.dtype)
+            whole[part] = read
+        return whole
+
+    def _none(self) -> Any:
+        """No example, in the shape of one as far as it is known."""
+        made = {}
+        for name, plan in self._plans.items():
+            several = (len(plan.columns),) if len(plan.columns) > 1 else None
+            stated = several or plan.shape or self._table.fields[plan.columns[0]].shape
+            shape = plan.image.shape if plan.image else stated
+            made[name] = np.empty((0, *(max(size, 0) for size in shape)), dtype=plan.dtype)
+        return next(iter(made.values())) if self._as_array else in_columns(made)
+
+    def _tensor(self, name: str, plan: TensorPlan, read: Mapping[str, Any], rows: np.ndarray) -> Any:
+        if plan.image is not None:
+            return self._images(plan.columns[0], plan.image, read[plan.columns[0]], rows)
+        parts = [cast(self._table, column, rows, read[column], plan.dtype) for column in plan.columns]
+        values = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
+        if plan.shape is None:
+            return values
+        return self._shaped(name, plan.columns[0], plan.shape, values, rows)
+
+    def _images(self, column: str, form: ImageFormat, bodies: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        made = np.empty((len(rows), *form.shape), dtype=form.dtype)
+        for at, body in enumerate(bodies):
+            try:
+                made[at] = form.decode(body)
+            except ImageError as error:
+                raise self._table.trouble(column, int(rows[at]), str(error)) from None
+        return made
+
+    def _shaped(self, name: str, column: str, shape: tuple[int, ...], values: Any, rows: np.ndarray) -> Any:
+        """``values`` in ``shape``, where axes of length 1 may be put in or left out."""
+        if isinstance(values, Ragged):
+            wrong = values.lengths != shape[0] if shape[0] != ANY_LENGTH else np.zeros(len(rows), bool)
+            if wrong.any():
+                at = int(wrong.argmax())
+                what = f"{values.lengths[at]} values, input {name!r} takes {shape[0]}"
+                raise self._table.trouble(column, int(rows[at]), what)
+            return values
+        found = values.shape[1:]
+        if len(found) == len(shape) and all(w in (ANY_LENGTH, f) for w, f in zip(shape, found, strict=True)):
+            return values
+        if ANY_LENGTH not in shape and math.prod(shape) == math.prod(found) and long_axes(shape) == long_axes(found):
+            return values.reshape(len(values), *shape)
+        if long_axes(found) == [] and all(size in (ANY_LENGTH, 1) for size in shape):
+            return values.reshape(len(values), *[1] * len(shape))
+        raise DataError(
+            f"{self._table.source}: column {column!r} has examples of {list(found)}, input {name!r} takes {list(shape)}"
+        )
+
+
+def long_axes(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _bytes(examples: Any) -> int:
+    return bytes_of(examples) if isinstance(examples, np.ndarray) else int(examples.nbytes)

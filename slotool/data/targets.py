@@ -1,0 +1,105 @@
+"""Labels as a task wants them: classes, numbers, sets of classes or text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.data.dataset import LabelSets
+from slotool.data.sequences import Ragged, described
+from slotool.data.table import Field, Table
+from slotool.errors import DataError
+
+
+@dataclass(frozen=True)
+class Targets:
+    """``y``: one per row of the table, as ``Split`` says; ``names``: of the classes; ``labelled``: bool, rows that
+    have a label at all."""
+
+    y: Any
+    names: tuple[str, ...]
+    labelled: np.ndarray
+
+
+def targets_of(table: Table, column: str, kind: str) -> Targets:
+    """The labels in ``column`` as ``kind``: class, numbers, sets or text. Raises ``DataError`` naming the row of one
+    that cannot be read so."""
+    rows = np.arange(len(table))
+    values, field = table.read([column], rows)[column], table.fields[column]
+    if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and kind != "sets":
+        values = values[:, 0]
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
+        bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+        raise table.trouble(column, int(bad.argmax()), "the label is no finite number")
+    made = {"class": _classes, "numbers": _numbers, "sets": _sets, "text": _texts}[kind](values, field)
+    if made is None:
+        wanted = {
+            "class": "one class per example is expected",
+            "numbers": "numbers are expected",
+            "sets": "a list of classes per example, or numbers 0 and 1 per class, are expected",
+            "text": "text is expected",
+        }[kind]
+        others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
+        raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
+    return made
+
+
+def _classes(values: Any, field: Field) -> Targets | None:
+    if not isinstance(values, np.ndarray) or values.ndim != 1:
+        return None
+    if field.class_names and values.dtype.kind in "iu":
+        y = values.astype(np.int64)
+        return Targets(y, field.class_names, (y >= 0) & (y < len(field.class_names)))
+    classes, y = np.unique(values, return_inverse=True)
+    return Targets(y.astype(np.int64), _names(classes), np.ones(len(y), dtype=bool))
+
+
+def _numbers(values: Any, field: Field) -> Targets | None:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
+        return None
+    return Targets(values.astype(np.float64), (), np.ones(len(values), dtype=bool))
+
+
+def _texts(values: Any, field: Field) -> Targets | None:
+    if not isinstance(values, np.ndarray) or values.dtype.kind != "O" or values.ndim != 1:
+        return None
+    return Targets(values, (), np.ones(len(values), dtype=bool))
+
+
+def _sets(values: Any, field: Field) -> Targets | None:
+    if isinstance(values, np.ndarray) and values.ndim != 2:
+        return None
+    if isinstance(values, np.ndarray) and _is_indicator(values):
+        rows, labels = np.nonzero(values)
+        counts, width = np.bincount(rows, minlength=len(values)), values.shape[1]
+        names = field.class_names or tuple(map(str, range(width)))
+    else:
+        rows, labels, names = _listed(values, field)
+        counts = np.bincount(rows, minlength=len(values))
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    return Targets(LabelSets(indptr, labels.astype(np.int32)), names, np.ones(len(values), dtype=bool))
+
+
+def _listed(values: Any, field: Field) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Row and label of each listed class, ascending, each once; names of the classes."""
+    if isinstance(values, Ragged):
+        flat, rows = values.values, np.repeat(np.arange(len(values)), values.lengths)
+    else:
+        flat, rows = values.reshape(-1), np.repeat(np.arange(len(values)), values.shape[1])
+    if field.class_names and flat.dtype.kind in "iu":
+        names, labels = field.class_names, flat.astype(np.int64)
+    else:
+        classes, labels = np.unique(flat, return_inverse=True)
+        names = _names(classes)
+    pairs = np.unique(np.stack([rows, labels], axis=1), axis=0) if len(flat) else np.empty((0, 2), np.int64)
+    return pairs[:, 0], pairs[:, 1], names
+
+
+def _is_indicator(values: np.ndarray) -> bool:
+    return values.dtype == np.bool_ or (values.dtype.kind in "iuf" and bool(np.isin(values, (0, 1)).all()))
+
+
+def _names(classes: np.ndarray) -> tuple[str, ...]:
+    return tuple(c.decode(errors="replace") if isinstance(c, bytes) else str(c) for c in classes.tolist())

@@ -1,0 +1,37 @@
+"""``slotool.serve``: a server for as long as one needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+import slotool
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.errors import InputError, TimedOut
+
+MLP = shipped_artifact("mlp").path
+
+
+def test_it_gives_a_url_and_ends_with_its_block(tmp_path: Path) -> None:
+    with slotool.serve(MLP, names="own", max_batch=8, log=tmp_path / "events.jsonl") as server:
+        assert repr(server) == f"serving own at {server.url}"
+        assert server.models == {"own": ["full"]}
+        assert httpx.get(f"{server.url}/v2/models/own", trust_env=False).json()["name"] == "own"
+        assert server.log_text() == ""
+    assert repr(server).startswith("ended")
+    assert server.log_text() == ""
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/v2/health/ready", trust_env=False)
+    server.stop()
+
+
+def test_what_it_cannot_use_is_its_own_sentence(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the server did not start: .*nowhere"):
+        slotool.serve(tmp_path / "nowhere")
+
+
+def test_one_that_is_not_ready_in_time_is_ended() -> None:
+    with pytest.raises(TimedOut, match=r"not ready after 0\.05 s"):
+        slotool.serve(MLP, start_timeout_s=0.05)
