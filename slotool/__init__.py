@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slotool import errors
 
 if TYPE_CHECKING:
+    from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.predict import predict
     from slotool.api.serve import serve
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "__version__",
+    "adapt_predictor",
     "errors",
     "evaluate_predictor",
     "predict",
@@ -25,6 +27,7 @@ __all__ = [
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
+    "adapt_predictor": "adapt_predictor",
     "evaluate_predictor": "evaluate_predictor",
     "predict": "predict",
     "serve": "serve",

@@ -1,0 +1,136 @@
+"""``slotool.adapt_predictor``: take a predictor to another device, backend or thread count by a few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.predictors.adaptation import AdaptationRun
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Adaptation(Result):
+    """How each way of adapting did, and the one kept. ``remarks``: sentences on the labels. ``out``: the artifact
+    written, if any."""
+
+    run: AdaptationRun
+    remarks: Sequence[str] = ()
+    out: Path | None = None
+
+    schema = "adapt-predictor"
+
+    @property
+    def kept(self) -> str:
+        """Name of the way of adapting that was kept."""
+        return self.run.best
+
+    def frame(self) -> pd.DataFrame:
+        """Mean absolute percentage errors, one row a way of adapting."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self.run.scores()["predictors"], orient="index")
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), **self.run.scores()}
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return self.remarks
+
+    def shown(self) -> list[Part]:
+        run, scores, scored = self.run, self.run.scores(), len(self.run.others)
+        rows = [
+            [name, f"{each['held_out_mape']:.1%}", *([f"{each['others_mape']:.1%}"] if scored else [])]
+            for name, each in scores["predictors"].items()
+        ]
+        titles = ["predictor", "MAPE, each held out", *([f"MAPE, {scored} others"] if scored else [])]
+        parts: list[Part] = [table(f"Learnt from {len(run.chosen)} labels", titles, rows)]
+        parts += [f"kept {run.best}: {self._why}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
+        if scored:
+            parts.append("learnt from " + ", ".join(self._name(i) for i in run.chosen))
+        if run.coverage is not None:
+            parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
+        if run.adapted.calibration is None:
+            parts.append("no interval: the labels are too unlike each other to tell how wrong it is; label more")
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+
+    @property
+    def _why(self) -> str:
+        from slotool.predictors.contenders import ENSEMBLE
+
+        if self.run.best == ENSEMBLE:
+            return "the mean of all, weighted by their held-out errors; none of them is clearly better"
+        return "its error on held-out labels is clearly the lowest"
+
+    def _name(self, row: int) -> str:
+        graph = self.run.labelled.items[row]
+        return graph.name or graph.id
+
+
+def adapt_predictor(
+    base: str | Path,
+    latency: Paths,
+    *,
+    graphs: Paths,
+    out: str | Path | None = None,
+    samples: int | None = None,
+    rows: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    force: bool = False,
+) -> Adaptation:
+    """Adapt a predictor to a new setting by 3 to 200 labels; ten do.
+
+    Several ways of adapting are scored on labels held out; the weighted mean of all is kept, or the best one where it
+    is clearly better.
+
+    Args:
+        base: Predictor artifact of another device, backend or number of threads.
+        latency: Latency tables of measured networks in the new setting, one or several.
+        graphs: Graph files that hold these networks, one or several.
+        out: Write the adapted predictor here.
+        samples: Adapt to this many labels, at least 3, chosen to tell most, and score on the others; None: to all.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
+            ``machine``.
+        seed: Of the choice of labels and of training.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        Errors of every way (``frame()``) and which was kept (``kept``).
+
+    Raises:
+        ArgumentError: ``rows`` names another column, or the tables hold co-located latencies.
+        InputError: There are fewer than 3 labels, or ``samples`` leaves none to score by.
+        TableError: A latency table cannot be read, or has no row of these networks.
+        ArtifactError: ``base`` is damaged.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.adaptation import adapt_and_score
+    from slotool.predictors.trained import TrainedPredictor
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    source = MeasuredNetworks.of(latency, graphs, rows)
+    trained: TrainedPredictor[Any] = TrainedPredictor.load(str(base))
+    labelled = source.labelled()
+    remarks = unmatched(labelled)
+    if labelled.unstable:
+        remarks.append(
+            f"{labelled.unstable} of {len(labelled)} labels are unstable: a repetition may differ, and neither the "
+            "errors nor the interval include that; measure again on an idle machine, with --rounds 2 or more"
+        )
+    run = adapt_and_score(trained, labelled, samples, seed)
+    if written is not None:
+        config = {**source.config(), "base": str(base), "samples": samples, **source.rows}
+        run.save(written, config=config, seed=seed, force=force)
+    return Adaptation(run, remarks, written)
