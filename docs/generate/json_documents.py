@@ -531,7 +531,7 @@ worst_s         number?         greatest latency, seconds
 deadline_s      number?         deadline, seconds
 deadline_meet_rate number       share of all requests answered in time
 deadline_meet_rate_from_sending number the same, counted from when a request was sent
-effective_accuracy number       share of all requests answered correctly and in time
+effective_accuracy number?      share of all requests answered correctly and in time; null where classes are unknown
 accuracy_of_answered number?    share of answered requests that are correct
 send_delay_p99_s number?        how late the client sent, seconds
 send_delay_max_s number         greatest such delay, seconds
@@ -541,13 +541,13 @@ statuses[].error text           one of their errors
 points[].point  text            operating point that answered
 points[].requests integer       requests
 points[].share  number          of all answered
-points[].accuracy number        of these
+points[].accuracy number?       of these
 points[].median_latency_s number seconds
 priorities[].priority integer?  priority of the requests
 priorities[].requests integer   requests
 priorities[].answered number    share answered
 priorities[].deadline_meet_rate number share answered in time
-priorities[].effective_accuracy number share answered correctly and in time
+priorities[].effective_accuracy number? share answered correctly and in time
 target          number?         effective accuracy that was to be reached
 log             text            request log written
 """,

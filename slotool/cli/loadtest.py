@@ -107,7 +107,8 @@ def loadtest(
     dataset = load_dataset(data)
     plan = LoadPlan.draw(arrivals, duration_s, dataset.test, seed, shares)
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
-    server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout)
+    server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout).described()
+    server.examples(dataset.test.x)
     provenance = _provenance(server, dataset, arrivals.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": priority}
     output = Output(as_json=json)
@@ -259,7 +260,7 @@ def _report(output: Output, log: RequestLog, out: Path, target: float | None) ->
     if points:
         columns = ["operating point", "share", "accuracy", "median latency"]
         cells = [
-            [p["point"], f"{p['share']:.1%}", f"{p['accuracy']:.4f}", duration(p["median_latency_s"])] for p in points
+            [p["point"], f"{p['share']:.1%}", _accuracy(p["accuracy"]), duration(p["median_latency_s"])] for p in points
         ]
         shown.append(table("Operating points", columns, cells))
     if len(priorities) > 1:
@@ -271,7 +272,12 @@ def _report(output: Output, log: RequestLog, out: Path, target: float | None) ->
 
 def _of_priority(found: dict[str, Any]) -> list[str]:
     shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
-    return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, f"{found['effective_accuracy']:.4f}"]
+    return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
+
+
+def _accuracy(share: float) -> str:
+    """Unknown where answers or data have no classes, and where nothing was answered."""
+    return f"{share:.4f}" if share >= 0 else "–"
 
 
 def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
@@ -292,8 +298,8 @@ def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
         ["p90 latency", time("p90_s")],
         ["p99 latency", time("p99_s")],
         [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
-        ["effective accuracy", f"{summary['effective_accuracy']:.4f}"],
-        ["accuracy of answered", f"{summary['accuracy_of_answered']:.4f}"],
+        ["effective accuracy", _accuracy(summary["effective_accuracy"])],
+        ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
         ["achieved of target rate", f"{rates[0]} of {rates[1]}"],
         ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
     ]

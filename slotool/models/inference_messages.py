@@ -32,7 +32,7 @@ def write_request(signature: Signature, inputs: Mapping[str, np.ndarray], *, bin
             raw.append(to_bytes(spec, array))
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            entry["data"] = _json_values(array)
+            entry["data"] = json_values(array)
         entries.append(entry)
     form = {"parameters": {"binary_data": True}} if binary else {}
     outputs = [{"name": spec.name, **form} for spec in signature.outputs]
@@ -61,7 +61,7 @@ def read_response(signature: Signature, body: bytes, header_length: str | None, 
     return made
 
 
-def _json_values(array: np.ndarray) -> Any:
+def json_values(array: np.ndarray) -> Any:
     """Values in row-major order, as orjson writes them; text as UTF-8."""
     if array.dtype.kind == "O":
         return [value.decode(errors="replace") for value in array.flat]

@@ -120,7 +120,7 @@ class PlanSearch:
         workers = ["--engine", "local", "--replicas", str(replicas), "--threads", str(threads)]
         with server_process([str(self.artifact), *tables, *workers]) as url:
             terms = Terms(self.deadline_s, None, None, None)
-            target = TargetServer(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S)
+            target = TargetServer(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S).described()
 
             def measure(rate_per_s: float) -> LoadTest:
                 run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed), target)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from slotool.data.columns import Columns, Inputs
+from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
+from slotool.models.signature import Signature
 from slotool.workloads.compute import ComputeEndpoint
-from slotool.workloads.endpoint import Channel, Terms
-from slotool.workloads.http_channel import HttpChannel, first_model
+from slotool.workloads.endpoint import Channel, Endpoint, Example, Terms
+from slotool.workloads.http_channel import HttpChannel, ask_signature, first_model
 from slotool.workloads.infer import InferEndpoint
+from slotool.workloads.named_infer import NamedInferEndpoint
+from slotool.workloads.served_signature import ServedSignature, is_plain
 from slotool.workloads.target import ANSWER_WITHIN_S
 
-GRPC = "grpc"
-_HTTP = {"infer": InferEndpoint, "compute": ComputeEndpoint}
+GRPC, COMPUTE = "grpc", "compute"
 
 
 @dataclass(frozen=True)
 class TargetServer:
-    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request.
+    """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of a model
+    whose inputs are sent by name (``described``); without it examples are one FP32 tensor ``input``. ``binary``:
+    whether such tensors go in binary form over HTTP.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
     """
@@ -28,15 +37,53 @@ class TargetServer:
     model: str
     terms: Terms = field(default_factory=Terms)
     answer_within_s: float = ANSWER_WITHIN_S
+    signature: Signature | None = None
+    binary: bool = True
+
+    def described(self) -> TargetServer:
+        """With the signature that the server states of the model; unchanged where it states none, or the one that
+        examples are sent by anyhow, and where no server answers: what is sent then fails."""
+        if self.form == COMPUTE:
+            return self
+        try:
+            signature, binary = self._ask_signature()
+        except RunError:
+            return self
+        return self if signature is None or is_plain(signature) else replace(self, signature=signature, binary=binary)
+
+    def _ask_signature(self) -> tuple[Signature | None, bool]:
+        if self.form == GRPC:
+            _require_stubs()
+            from slotool.workloads import grpc_channel
+
+            return grpc_channel.ask_signature(self.address, self.model), True
+        return asyncio.run(ask_signature(self.address, self.model))
 
     def connect(self) -> Channel:
         """Connections to it, for the running event loop."""
+        served = None if self.signature is None else ServedSignature(self.signature, self.model)
         if self.form == GRPC:
             _require_stubs()
             from slotool.workloads.grpc_channel import GrpcChannel
 
-            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s)
-        return HttpChannel(_HTTP[self.form](self.model, self.terms), self.address, self.answer_within_s)
+            return GrpcChannel(self.model, self.terms, self.address, self.answer_within_s, served)
+        endpoint: Endpoint = InferEndpoint(self.model, self.terms)
+        if self.form == COMPUTE:
+            endpoint = ComputeEndpoint(self.model, self.terms)
+        elif served is not None:
+            endpoint = NamedInferEndpoint(self.model, self.terms, served, binary=self.binary)
+        return HttpChannel(endpoint, self.address, self.answer_within_s)
+
+    def examples(self, x: Inputs) -> Callable[[int], Example]:
+        """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
+        if self.signature is not None:
+            arrays = ServedSignature(self.signature, self.model).inputs_of(x).arrays
+            return lambda i: {name: array[i : i + 1] for name, array in arrays.items()}
+        if isinstance(x, Columns) and len(x.names) > 1:
+            takes = "POST /compute takes" if self.form == COMPUTE else f"{self.model} states no signature: it takes"
+            raise InputError(f"{takes} one tensor, the data set has {', '.join(x.names)}")
+        array = next(iter(x.arrays.values())) if isinstance(x, Columns) else x
+        return lambda i: np.asarray(array[i])
 
 
 def ask_first_model(address: str, form: str) -> str:

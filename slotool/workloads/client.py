@@ -21,7 +21,7 @@ from slotool.errors import InputError, RunError
 from slotool.process import allow_connections
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.channels import TargetServer
-from slotool.workloads.endpoint import Channel
+from slotool.workloads.endpoint import Channel, Example
 from slotool.workloads.requests import RequestLog
 
 WARM_UP_REQUESTS = 5
@@ -70,6 +70,13 @@ class LoadPlan:
 
     def __len__(self) -> int:
         return len(self.times_s)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [examples]: the class of each example of ``split``, -1 where what is right is no class."""
+        y = self.split.y
+        has_classes = isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "iub"
+        return y.astype(np.int64) if has_classes else np.full(len(self.split), -1)
 
     def part(self, number: int, parts: int) -> LoadPlan:
         """Every ``parts``-th request from ``number`` on, at its own instant."""
@@ -121,9 +128,12 @@ class LocalRun(LoadRun):
     progress: Callable[[int], None] = lambda more: None
     begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
+    _labels: np.ndarray = field(init=False)
+    _example: Callable[[int], Example] = field(init=False)
     _start: float = field(default=0.0, init=False)
 
     def drive(self) -> None:
+        self._labels, self._example = self.plan.labels, self.target.examples(self.plan.split.x)
         # A stalled server must not be mistaken for a client out of sockets.
         allow_connections(len(self.plan))
         with _collector_frozen():
@@ -153,33 +163,32 @@ class LocalRun(LoadRun):
 
     async def _warm_up(self, channel: Channel) -> None:
         for number in range(min(WARM_UP_REQUESTS, len(self.plan))):
-            reply = await channel.ask(self._example(number), number)
+            reply = await channel.ask(self._example(int(self.plan.examples[number])), number)
             if reply.status == 0:
                 raise RunError(f"no server answers at {self.target.address} ({reply.error})")
             if reply.status in _MISUNDERSTOOD:
                 raise InputError(f"{channel.where} rejects the request ({reply.status}): {reply.error}")
 
     async def _send(self, channel: Channel, number: int, intended_s: float) -> None:
+        example = int(self.plan.examples[number])
         row: dict[str, Any] = {
             "intended_s": intended_s,
             "deadline_s": self.target.terms.deadline_s,
-            "example": int(self.plan.examples[number]),
-            "label": int(self.plan.split.y[self.plan.examples[number]]),
+            "example": example,
+            "label": int(self._labels[example]),
             # A timer may fire a nanosecond early.
             "sent_s": max(intended_s, self._now_s()),
             "priority": int(self.plan.priorities[number]),
         }
-        reply = await channel.ask(self._example(number), number, row["priority"])
+        reply = await channel.ask(self._example(example), number, row["priority"])
         row |= {"status": reply.status, "done_s": reply.at_s - self._start, "error": reply.error}
         if reply.answer is not None:
             answer = dict(vars(reply.answer))
             row |= {"answer": answer.pop("label"), **answer}
+            if row["answer"] < 0:  # there is nothing to hold the true class against
+                row["label"] = -1
         self._rows.append(row)
         self.progress(1)
-
-    def _example(self, number: int) -> np.ndarray:
-        example: np.ndarray = self.plan.split.x[self.plan.examples[number]]
-        return example
 
     def _now_s(self) -> float:
         return time.perf_counter() - self._start

@@ -11,11 +11,15 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from slotool.data.columns import Columns
 from slotool.data.dataset import Split
 from slotool.errors import InputError, SlotoolError
+from slotool.models.packing import unpack
+from slotool.models.signature import Signature
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LoadPlan, LocalRun
 from slotool.workloads.endpoint import Terms
@@ -27,10 +31,12 @@ _SAY_EVERY = 50
 def main() -> None:
     folder, number = Path(sys.argv[1]), int(sys.argv[2])
     options = json.loads((folder / "options.json").read_text())
-    names = ("times_s", "examples", "priorities", "x", "y")
-    times_s, examples, priorities, x, y = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
-    plan = LoadPlan(times_s, examples, Split(x, y), priorities).part(number, options["processes"])
-    target = TargetServer(**{**options["target"], "terms": Terms(**options["target"]["terms"])})
+    names = ("times_s", "examples", "priorities", "labels")
+    times_s, examples, priorities, labels = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
+    plan = LoadPlan(times_s, examples, Split(_inputs(folder), labels), priorities).part(number, options["processes"])
+    target = options["target"]
+    signature = target["signature"] and Signature.of_document(target["signature"])
+    target = TargetServer(**{**target, "terms": Terms(**target["terms"]), "signature": signature})
     run = LocalRun(plan, target, _Progress(), _begin)
     try:
         run.drive()
@@ -42,6 +48,13 @@ def main() -> None:
         return
     if run.finished:
         run.log().save(folder / f"log-{number}.parquet")
+
+
+def _inputs(folder: Path) -> Any:
+    """The examples, an array or ``Columns``, of which only what is sent takes memory."""
+    if (folder / "x.npy").exists():
+        return np.load(folder / "x.npy", mmap_mode="r")
+    return Columns(unpack(np.memmap(folder / "x.tensors", np.uint8, "r").data))
 
 
 def _begin() -> float:

@@ -11,6 +11,8 @@ import numpy as np
 
 from slotool import strict_json
 
+# One example: float32 [*input_shape], or the named inputs of a model with a signature, each [1, ...].
+Example = np.ndarray | Mapping[str, np.ndarray]
 # Types of the numbers that an answer's tensors may have, by their names in the Open Inference Protocol.
 DTYPES = {"INT32": "<i4", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8"}
 
@@ -41,7 +43,8 @@ class Terms:
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """What a 2xx response said. Times in seconds, None where the server is silent."""
+    """What a 2xx response said; ``label`` is -1 where it tells no class. Times in seconds, None where the server is
+    silent."""
 
     label: int
     confidence: float | None = None
@@ -83,8 +86,8 @@ class Channel(ABC):
     where: str
 
     @abstractmethod
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
-        """Ask about one example, float32 [*input_shape]; priority 1 is the most important, 0 is none.
+    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
+        """Ask about one example; priority 1 is the most important, 0 is none.
 
         Every failure is reported in the result.
         """
@@ -107,8 +110,8 @@ class Endpoint(ABC):
     def path(self) -> str: ...
 
     @abstractmethod
-    def request(self, x: np.ndarray, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
-        """Headers and body that ask about one example, float32 [*input_shape]; ``number`` may serve as its id."""
+    def request(self, x: Any, number: int, priority: int = 0) -> tuple[dict[str, str], bytes]:
+        """Headers and body that ask about one example, an ``Example``; ``number`` may serve as its id."""
 
     @abstractmethod
     def answer(self, headers: Mapping[str, str], body: bytes) -> ServerAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
 from typing import Any
 
@@ -11,9 +12,14 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slotool.errors import InputError, RunError
-from slotool.workloads.endpoint import DTYPES, Channel, RequestResult, ServerAnswer, Terms
+from slotool.models.inference_messages import of_bytes, to_bytes
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.workloads.endpoint import DTYPES, Channel, Example, RequestResult, ServerAnswer, Terms
+from slotool.workloads.served_signature import ServedSignature
 from slotool.workloads.target import ANSWER_WITHIN_S, authorization
 
+# Of models whose server states no signature.
+_INPUT = TensorSpec("input", "FP32", (FREE,))
 # The HTTP status of each code by google/rpc/code.proto, so that one log holds both protocols.
 _STATUSES = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
@@ -39,19 +45,25 @@ _NO_ANSWER = {
 
 
 class GrpcChannel(Channel):
-    """``ModelInfer`` on one HTTP/2 connection, which has no limit of outstanding requests on the client's side."""
+    """``ModelInfer`` on one HTTP/2 connection, which has no limit of outstanding requests on the client's side.
 
-    def __init__(self, model: str, terms: Terms, address: str, answer_within_s: float):
+    ``served``: the tensors of a model with a signature; without it examples are one FP32 ``input``.
+    """
+
+    def __init__(
+        self, model: str, terms: Terms, address: str, answer_within_s: float, served: ServedSignature | None = None
+    ):
         self.where = f"{address} (gRPC)"
         self._model = model
         self._terms = terms
+        self._served = served
         self._shown = tuple(authorization().items())
         self._answer_within_s = answer_within_s
         # Processes of one test must not share a connection, nor tests one after the other.
         self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
+    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
         request = self._request(x, number, priority)
         try:
             response = await self._stub.ModelInfer(request, timeout=self._answer_within_s, metadata=self._shown)
@@ -59,23 +71,40 @@ class GrpcChannel(Channel):
             return _failure(error)
         at_s = time.perf_counter()
         try:
-            return RequestResult(200, at_s, _answer(response))
+            return RequestResult(200, at_s, self._answer(response))
         except ValueError as error:
             return RequestResult(200, at_s, error=str(error))
 
     async def close(self) -> None:
         await self._channel.close()
 
-    def _request(self, x: np.ndarray, number: int, priority: int) -> Any:
-        tensor = np.ascontiguousarray(x, dtype="<f4").tobytes()
-        request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number), raw_input_contents=[tensor])
-        request.inputs.add(name="input", datatype="FP32", shape=[1, *x.shape])
-        for name in ("label", "confidence"):
+    def _request(self, x: Example, number: int, priority: int) -> Any:
+        request = service_pb2.ModelInferRequest(model_name=self._model, id=str(number))
+        if self._served is None:
+            assert isinstance(x, np.ndarray)
+            _add_input(request, _INPUT, x[None])
+        else:
+            assert not isinstance(x, np.ndarray)
+            for spec in self._served.signature.inputs:
+                _add_input(request, spec, x[spec.name])
+        for name in [spec.name for spec in self._served.outputs] if self._served else ("label", "confidence"):
             request.outputs.add(name=name)
         for name, value in self._terms.parameters(priority).items():
             field = {str: "string_param", int: "int64_param", float: "double_param"}[type(value)]
             setattr(request.parameters[name], field, value)
         return request
+
+    def _answer(self, response: Any) -> ServerAnswer:
+        parameters = response.parameters.items()
+        said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in parameters}
+        if self._served is None:
+            return ServerAnswer.of(_firsts(response), said)
+        return self._served.answer(_arrays(response), said)
+
+
+def _add_input(request: Any, spec: TensorSpec, array: np.ndarray) -> None:
+    request.inputs.add(name=spec.name, datatype=spec.datatype, shape=array.shape)
+    request.raw_input_contents.append(to_bytes(spec, array))
 
 
 def authority(address: str) -> str:
@@ -85,19 +114,43 @@ def authority(address: str) -> str:
 
 def first_model(address: str) -> str:
     """The first model of the repository index. Raises ``InputError`` without one, ``RunError`` without a server."""
+    asked = service_pb2.RepositoryIndexRequest(ready=True)
+    index, error = _asked_once(address, "RepositoryIndex", asked)
+    if error:
+        raise InputError(f"{address} lists no model ({error}); name one with --model")
+    if not index.models:
+        raise InputError(f"{address} lists no model; name one with --model")
+    return str(index.models[0].name)
+
+
+def ask_signature(address: str, model: str) -> Signature | None:
+    """The model's tensors, as its server states them; None when it states none that can be read. Raises ``RunError``
+    without a server."""
+    stated, error = _asked_once(address, "ModelMetadata", service_pb2.ModelMetadataRequest(name=model))
+    if error:
+        return None
+    try:
+        return Signature(*(tuple(map(_spec, tensors)) for tensors in (stated.inputs, stated.outputs)))
+    except InputError:
+        return None
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape))
+
+
+def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
+    """The answer to ``request``, or why there is none. Raises ``RunError`` without a server."""
     with grpc.insecure_channel(authority(address)) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
-            asked, shown = service_pb2.RepositoryIndexRequest(ready=True), tuple(authorization().items())
-            index = stub.RepositoryIndex(asked, timeout=ANSWER_WITHIN_S, metadata=shown)
+            shown = tuple(authorization().items())
+            return getattr(stub, method)(request, timeout=ANSWER_WITHIN_S, metadata=shown), ""
         except grpc.RpcError as error:
             failed = _failure(error)
             if failed.status == 0:
                 raise RunError(f"no server answers at {address} over gRPC ({failed.error})") from error
-            raise InputError(f"{address} lists no model ({failed.error}); name one with --model") from error
-    if not index.models:
-        raise InputError(f"{address} lists no model; name one with --model")
-    return str(index.models[0].name)
+            return None, failed.error
 
 
 def _failure(error: Any) -> RequestResult:
@@ -110,12 +163,31 @@ def _failure(error: Any) -> RequestResult:
     return RequestResult(0, at_s, error=sentence)
 
 
-def _answer(response: Any) -> ServerAnswer:
+def _firsts(response: Any) -> dict[str, float]:
+    """The first value of each output. Raises ``ValueError``."""
     outputs: dict[str, float] = {}
     try:
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
             outputs[output.name] = np.frombuffer(raw, np.dtype(DTYPES[output.datatype]), count=1).item()
     except (KeyError, ValueError) as error:
         raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
-    said = {name: getattr(p, p.WhichOneof("parameter_choice") or "", None) for name, p in response.parameters.items()}
-    return ServerAnswer.of(outputs, said)
+    return outputs
+
+
+def _arrays(response: Any) -> dict[str, np.ndarray]:
+    """Each output, raw or in the field of its type. Raises ``ValueError``."""
+    raw = list(response.raw_output_contents)
+    try:
+        return {tensor.name: _array(tensor, raw[i] if raw else None) for i, tensor in enumerate(response.outputs)}
+    except (InputError, IndexError, TypeError, OverflowError, struct.error) as error:
+        raise ValueError(f"the response's outputs cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _array(tensor: Any, raw: bytes | None) -> np.ndarray:
+    spec = _spec(tensor)
+    if raw is not None:
+        return of_bytes(spec, raw, spec.shape)
+    values = [value for _, field in tensor.contents.ListFields() for value in field]
+    array = np.empty(len(values), dtype=spec.dtype)
+    array[:] = values
+    return array.reshape(spec.shape)

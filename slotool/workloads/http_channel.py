@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from typing import Any
-
-import numpy as np
+from urllib.parse import quote
 
 from slotool import strict_json
 from slotool.errors import InputError, RunError
-from slotool.workloads.endpoint import Channel, Endpoint, RequestResult
+from slotool.models.signature import Signature
+from slotool.workloads.endpoint import Channel, Endpoint, Example, RequestResult
 from slotool.workloads.http_client import HttpClient
 from slotool.workloads.target import ANSWER_WITHIN_S, reason
+
+BINARY_EXTENSION = "binary_tensor_data"
 
 
 class HttpChannel(Channel):
@@ -22,7 +24,7 @@ class HttpChannel(Channel):
         self._endpoint, self._client = endpoint, HttpClient(address, answer_within_s)
         self._head = self._client.head("POST", endpoint.path)
 
-    async def ask(self, x: np.ndarray, number: int, priority: int = 0) -> RequestResult:
+    async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
         headers, body = self._endpoint.request(x, number, priority)
         try:
             response = await self._client.request(self._head, headers, body)
@@ -37,6 +39,25 @@ class HttpChannel(Channel):
 
     async def close(self) -> None:
         await self._client.close()
+
+
+async def ask_signature(address: str, model: str) -> tuple[Signature | None, bool]:
+    """The model's tensors, as its server states them, None when it states none that can be read; and whether the server
+    reads tensors in binary form. Raises ``RunError`` when it cannot be reached."""
+    client = HttpClient(address, ANSWER_WITHIN_S)
+    try:
+        stated = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}")
+        server = await _document(client, "GET", "/v2") if isinstance(stated, dict) else None
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"no server answers at {address} ({reason(error)})") from error
+    finally:
+        await client.close()
+    extensions = server.get("extensions") if isinstance(server, dict) else None
+    try:
+        signature = Signature.of_document(stated) if isinstance(stated, dict) else None
+    except InputError:
+        signature = None
+    return signature, isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
 
 async def first_model(address: str) -> str:

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from slotool.data.columns import Columns
 from slotool.errors import InputError, RunError
+from slotool.models.packing import pack
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.client import LEAD_S, LoadPlan, LoadRun
 from slotool.workloads.requests import RequestLog
@@ -80,7 +82,11 @@ class ManyProcesses(LoadRun):
     def _write_plan(self, folder: Path) -> None:
         plan = self.plan
         arrays = {"times_s": plan.times_s, "examples": plan.examples, "priorities": plan.priorities}
-        arrays |= {"x": plan.split.x, "y": plan.split.y}
+        arrays |= {"labels": plan.labels}
+        if isinstance(plan.split.x, Columns):
+            (folder / "x.tensors").write_bytes(pack(plan.split.x.arrays))
+        else:
+            arrays["x"] = plan.split.x
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
         (folder / "options.json").write_text(json.dumps({"processes": self.processes, "target": asdict(self.target)}))

@@ -21,7 +21,7 @@ REQUESTS_SCHEMA = Schema(
         Column("sent_s", "number", "when it was sent", rule=NOT_NEGATIVE),
         Column("done_s", "number", "when its answer, or its failure, was there", rule=NOT_NEGATIVE),
         Column("status", "integer", "HTTP status; 0 when there was no answer at all", rule=NOT_NEGATIVE),
-        Column("label", "integer", "true class of the example"),
+        Column("label", "integer", "true class of the example, -1 where what is right is no class"),
         Column("answer", "integer", "class answered, -1 for none", default=-1),
         Column("confidence", "number", "confidence stated with the answer", optional=True, rule=FINITE),
         Column("point", "text", "operating point that answered", default=""),
@@ -62,8 +62,9 @@ class RequestLog(Table):
 
     @cached_property
     def answered(self) -> np.ndarray:
-        """bool [n]: a 2xx status and a class."""
-        return (self.rows["status"].between(200, 299) & (self.rows["answer"] >= 0)).to_numpy()
+        """bool [n]: a 2xx status and a class; where what is right is no class, any outputs that could be read."""
+        has_class, has_outputs = self.rows["answer"] >= 0, (self.rows["label"] < 0) & (self.rows["error"] == "")
+        return (self.rows["status"].between(200, 299) & (has_class | has_outputs)).to_numpy()
 
     @cached_property
     def in_time(self) -> np.ndarray:
@@ -81,7 +82,12 @@ class RequestLog(Table):
     @cached_property
     def correct(self) -> np.ndarray:
         """bool [n]: answered with the true class."""
-        return self.answered & (self.rows["answer"] == self.rows["label"]).to_numpy()
+        return self.answered & ((self.rows["answer"] == self.rows["label"]) & (self.rows["label"] >= 0)).to_numpy()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether what is right is known as a class of every example; without them no accuracy is."""
+        return bool((self.rows["label"] >= 0).all())
 
     @property
     def deadline_s(self) -> float | None:
@@ -91,8 +97,9 @@ class RequestLog(Table):
 
     @property
     def effective_accuracy(self) -> float:
-        """Correct and in time, over all sent (model-switching, §2, measured directly instead of as a product)."""
-        return float((self.correct & self.in_time).mean())
+        """Correct and in time, over all sent (model-switching, §2, measured directly instead of as a product);
+        NaN without labels."""
+        return float((self.correct & self.in_time).mean()) if self.has_labels else float("nan")
 
     def quantile_s(self, quantile: float) -> float:
         """Latency quantile of the answered requests in seconds; NaN when too few were answered to speak of it."""
@@ -125,7 +132,9 @@ class RequestLog(Table):
             "deadline_meet_rate": float(self.in_time.mean()),
             "deadline_meet_rate_from_sending": float(self.in_time_from_sending.mean()),
             "effective_accuracy": self.effective_accuracy,
-            "accuracy_of_answered": float(self.correct.sum() / answered) if answered else float("nan"),
+            "accuracy_of_answered": float(self.correct.sum() / answered)
+            if answered and self.has_labels
+            else float("nan"),
             "send_delay_p99_s": tail_quantile(self.send_delay_s, 0.99),
             "send_delay_max_s": float(self.send_delay_s.max()),
         }
@@ -147,7 +156,7 @@ class RequestLog(Table):
                 "point": str(point) or "unknown",
                 "requests": len(group),
                 "share": len(group) / len(frame),
-                "accuracy": float(group["correct"].mean()),
+                "accuracy": float(group["correct"].mean()) if self.has_labels else float("nan"),
                 "median_latency_s": float(group["latency_s"].median()),
             }
             for point, group in frame.groupby("point")
@@ -164,7 +173,9 @@ class RequestLog(Table):
                 "requests": int((given == priority).sum()),
                 "answered": float(self.answered[given == priority].mean()),
                 "deadline_meet_rate": float(self.in_time[given == priority].mean()),
-                "effective_accuracy": float((self.correct & self.in_time)[given == priority].mean()),
+                "effective_accuracy": float((self.correct & self.in_time)[given == priority].mean())
+                if self.has_labels
+                else float("nan"),
             }
             for priority in found
         ]
