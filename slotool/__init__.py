@@ -11,6 +11,8 @@ from slotool import errors
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.evaluate_predictor import evaluate_predictor
+    from slotool.api.evaluate_rules import evaluate_rules
+    from slotool.api.gen_rules import estimate_rules, gen_rules
     from slotool.api.predict import predict
     from slotool.api.serve import serve
 
@@ -19,7 +21,10 @@ __all__ = [
     "__version__",
     "adapt_predictor",
     "errors",
+    "estimate_rules",
     "evaluate_predictor",
+    "evaluate_rules",
+    "gen_rules",
     "predict",
     "serve",
 ]
@@ -28,7 +33,10 @@ __all__ = [
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
+    "estimate_rules": "gen_rules",
     "evaluate_predictor": "evaluate_predictor",
+    "evaluate_rules": "evaluate_rules",
+    "gen_rules": "gen_rules",
     "predict": "predict",
     "serve": "serve",
 }

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+import slotool
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import Force, Json, Out, Seed, panel, plots_folder
-
-if TYPE_CHECKING:
-    from slotool.cli.output import Output
-    from slotool.tables import OutcomeTable
+from slotool.cli.options import Force, Json, Out, Seed, panel, parse_numbers, plots_folder
 
 _method, _ensembles, _output = map(panel, ("Guarantee", "Ensembles to choose from", "Output"))
 
@@ -66,89 +63,52 @@ def gen_rules(
 
     Example: slotool gen-rules family-outcomes.parquet -o rules.json --tolerance-kind absolute --explain
     """
-    from functools import partial
-
+    from slotool.api.gen_rules import estimate_rules
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli.gen_rules_report import draw_rules, report_rules
-    from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.rules import OBJECTIVES, generate_rules
-    from slotool.rules.generator import constant_versions
-    from slotool.tables import OutcomeTable
 
     if method == "naive":
         refuse_without_effect(("confidence", "policies", "thresholds", "seed"), "with --method naive")
     if dry_run:
         refuse_without_effect(("explain", "plots"), "with --dry-run")
-    tiers = parse_numbers(tolerances, "--tolerances")
+    common: dict[str, Any] = {
+        "tolerances": parse_numbers(tolerances, "--tolerances"),
+        "method": method,
+        "policies": policies,
+        "thresholds": thresholds,
+        "max_error": max_error,
+    }
     refuse_existing(out, force)
     output = Output(as_json=json)
-    table = _priced(OutcomeTable.load(outcomes), price)
-    chosen = [name.strip() for name in policies.split(",")]
     if dry_run:
-        _estimate(output, table, tiers, method, chosen, thresholds, max_error)
+        output.show(estimate_rules(outcomes, **common))
         return
-    make = partial(
-        generate_rules,
-        table,
-        tiers,
-        OBJECTIVES if objective == "both" else (objective,),
-        confidence,
-        method,
-        tolerance_kind,  # type: ignore[arg-type]  # checked there
-        thresholds=thresholds,
-        max_error=max_error,
+    found = slotool.gen_rules(
+        outcomes,
+        out,
+        **common,
+        tolerance_kind=tolerance_kind,  # type: ignore[arg-type]  # checked there
+        confidence=confidence,
+        objective=objective,
+        price=_price(price),
+        explain=explain,
+        plots=plots,
         seed=seed,
+        force=force,
+        progress=output,
     )
-    rules = make(policies=chosen)
-    rules.save(out)
-    for version in constant_versions(table):
-        output.warn(f"{version} has one constant confidence, so it never answers first")
-    drawn = [] if plots is None else draw_rules(table, rules, make(policies=["osfa"]), plots, out.stem)
-    report_rules(output, table, rules, out, explain, drawn)
+    output.show(found)
 
 
-def _priced(table: OutcomeTable, text: str) -> OutcomeTable:
-    """``table`` priced by ``0.02`` for every version or ``small=0.01,large=0.04``; as it is for an empty text."""
+def _price(text: str) -> float | dict[str, float] | None:
+    """``0.02`` for every version or ``small=0.01,large=0.04``; None for an empty text."""
     if not text:
-        return table
+        return None
     try:
         if "=" not in text:
-            return table.priced(dict.fromkeys(table.versions, float(text)))
+            return float(text)
         # Names of versions may hold "=" and "," themselves (k=0.5), so the price is what follows the last "=".
         pairs = [(version, float(price)) for version, _, price in (part.rpartition("=") for part in text.split(","))]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is neither a number nor VERSION=PRICE,…", param_hint="--price") from None
-    return table.priced({version.strip(): price for version, price in pairs})
-
-
-def _estimate(
-    output: Output,
-    outcomes: OutcomeTable,
-    tiers: list[float],
-    method: str,
-    policies: list[str],
-    thresholds: int,
-    max_error: float,
-) -> None:
-    """Print the number of candidates and about how long the method takes."""
-    from slotool.cli.output import duration
-    from slotool.rules.generator import estimate
-
-    candidates, expected_s = estimate(outcomes, tiers, method, policies, thresholds, max_error)
-    document = {
-        "examples": len(outcomes.examples),
-        "versions": outcomes.versions,
-        "pairs": len(candidates.paths),
-        "candidates": len(candidates),
-        "tolerances": len(tiers),
-        "method": method,
-        "predicted_s": expected_s,
-    }
-    output.result(
-        "gen-rules-dry-run",
-        document,
-        f"{len(candidates):,} candidates ({len(candidates.alone)} versions, {len(candidates.paths)} ordered pairs) "
-        f"on {len(outcomes.examples):,} examples for {len(tiers)} tolerances",
-        f"{method} takes about {duration(expected_s)}; nothing was written",
-    )
+    return {version.strip(): price for version, price in pairs}

@@ -60,6 +60,7 @@ def test_a_command_prints_the_document_of_its_function(slotool, tmp_path: Path) 
     found = library.predict(tmp_path / "some.jsonl", slo_s=0.1)
     command = ("predict", "--graph", tmp_path / "some.jsonl", "--slo", "100ms")
     assert json.loads(json.dumps(found.document)) == slotool(*command, "--json").document
-    assert repr(found) == slotool(*command).stdout.rstrip("\n")
+    finished = slotool(*command)
+    assert repr(found) == (finished.stderr + finished.stdout).rstrip("\n")
     assert list(found.frame()["latency_s"]) == found.latency_s.tolist()
     assert found._repr_html_().count("<tr>") == 4

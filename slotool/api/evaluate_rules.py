@@ -1,0 +1,176 @@
+"""``slotool.evaluate_rules``: routing rules evaluated on held-out outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.inputs import FilePath, loaded, name_of
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.verdict import TierVerdict
+    from slotool.tables import OutcomeTable
+
+
+def evaluate_rules(
+    rules: FilePath | RuleSet,
+    outcomes: FilePath | OutcomeTable,
+    *,
+    folds: int | None = None,
+    plot: FilePath | None = None,
+    significance: float = 0.05,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> RulesVerdict:
+    """Replay every tier on held-out outcomes: degradation against tolerance, and time and cost saved.
+
+    A tier's mean may exceed its tolerance on a sample although the tolerance holds; ``violations`` counts the tiers for
+    which that is no chance.
+
+    Args:
+        rules: Rules, or their file.
+        outcomes: Outcome table, or its file, that the rules were not made from.
+        folds: Cross-validate: make rules of the same settings from all folds but one. At least 2.
+        plot: File for a plot (PNG) of tolerance against observed degradation.
+        significance: Level at which a violation counts, over all tiers and folds.
+        force: Replace ``plot`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``violations``, an integer; ``frame()`` has a row per tier.
+
+    Raises:
+        ArgumentError: ``significance`` does not lie between 0 and 1.
+        InputError: The outcomes lack a version that the rules consult, or hold an error beyond theirs.
+        TableError: The outcome table cannot be used.
+        AlreadyExistsError: ``plot`` exists.
+        MissingPackageError: ``plot`` is given and matplotlib is not installed.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.rules import RuleSet
+    from slotool.rules.verdict import cross_validate, verdicts
+    from slotool.tables import OutcomeTable
+
+    if not 0 < significance < 1:
+        raise ArgumentError("significance", "must lie between 0 and 1, both excluded")
+    if plot is not None:
+        refuse_existing(Path(plot), force)
+    made, held_out, reporter = loaded(RuleSet, rules), loaded(OutcomeTable, outcomes), reporter_of(progress)
+    if folds is None:
+        if held_out.sha256 == made.table_sha256:
+            reporter.warn("the rules were made from this outcome table, so nothing here is held out")
+        rounds = [verdicts(made, held_out)]
+    else:
+        with reporter.progress(f"{folds} folds of {len(held_out.examples):,} examples", total=folds) as steps:
+            rounds = cross_validate(made, held_out, folds, steps.advance)
+    if plot is not None:
+        _draw(made, rounds, Path(plot), name_of(outcomes))
+    return RulesVerdict(made, rounds, len(held_out.examples), significance, None if plot is None else Path(plot))
+
+
+def _draw(made: RuleSet, rounds: list[list[TierVerdict]], plot: Path, source: str) -> None:
+    from slotool.reports.plots import save_png
+    from slotool.reports.series.degradation import observed_against_tolerance
+
+    save_png(observed_against_tolerance(made, rounds, source), plot)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RulesVerdict(Result):
+    """``rounds``: every tier's verdict, per fold; ``examples``: of the outcome table."""
+
+    rules: RuleSet
+    rounds: list[list[TierVerdict]]
+    examples: int
+    significance: float
+    plot: Path | None = None
+
+    schema = "evaluate-rules"
+    rows_key = "tiers"
+
+    @property
+    def violations(self) -> int:
+        """How many tiers are violated significantly."""
+        return sum(tier["violated"] for tier in self._tiers)
+
+    @property
+    def above_tolerance(self) -> int:
+        """In how many checks, one per tier and fold, the observed degradation exceeds the tolerance."""
+        return sum(tier["above_tolerance"] for tier in self._tiers)
+
+    @cached_property
+    def _tiers(self) -> list[dict[str, Any]]:
+        from slotool.rules.verdict import adjusted_p_values
+
+        adjusted = adjusted_p_values(self.rounds)
+        same_tiers = zip(*self.rounds, strict=True)
+        return [_tier(list(same), float(p), self.significance) for same, p in zip(same_tiers, adjusted, strict=True)]
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "method": self.rules.method,
+            "tolerance_kind": self.rules.tolerance_kind,
+            "confidence": self.rules.confidence,
+            "examples": self.examples,
+            "folds": len(self.rounds) if len(self.rounds) > 1 else None,
+            "significance": self.significance,
+            "above_tolerance": self.above_tolerance,
+            "violations": self.violations,
+            "tiers": self._tiers,
+        }
+
+    def shown(self) -> list[Part]:
+        tiers, folds = self._tiers, len(self.rounds)
+        cells = [
+            [
+                tier["id"],
+                _percent(tier["degradation"]),
+                _percent(tier["worst_degradation"]),
+                tier["above_tolerance"],
+                f"{tier['p_value']:.2g}",
+                "violated" if tier["violated"] else "–",
+                duration(tier["response_time_s"]),
+                f"{tier['response_time_saved']:.0%}",
+                f"{tier['cost_saved']:.0%}",
+            ]
+            for tier in tiers
+        ]
+        how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
+        kind = f"% {self.rules.tolerance_kind} degradation from {self.rules.best_version}"
+        columns = ["tier", "mean", "worst", "above", "p", "verdict", "response time", "saved", "cost saved"]
+        said = (
+            f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
+            f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
+        )
+        drawn = [] if self.plot is None else [f"wrote {self.plot}"]
+        return [table(f"Tiers of {self.rules.method} rules {how}: {kind}", columns, cells), said, *drawn]
+
+
+def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[str, Any]:
+    """One tier over the folds: means, but the worst degradation; ``p_value`` is adjusted for folds and tiers."""
+    first = same[0].rule
+    means = {
+        name: sum(getattr(v, name) for v in same) / len(same)
+        for name in ("degradation", "response_time_s", "cost", "response_time_saved", "cost_saved")
+    }
+    return {
+        "id": first.id,
+        "objective": first.objective,
+        "tolerance": first.tolerance,
+        "worst_degradation": max(v.degradation for v in same),
+        "above_tolerance": sum(v.above_tolerance for v in same),
+        "p_value": p_value,
+        "violated": p_value <= significance,
+        **means,
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g}"

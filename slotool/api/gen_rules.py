@@ -1,0 +1,321 @@
+"""``slotool.gen_rules``: the cheapest ensemble of versions that keeps each tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from slotool.api.display import Part, Table, duration, number, table
+from slotool.api.inputs import FilePath, as_list, loaded
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    from slotool.rules import RuleSet
+    from slotool.rules.analysis import VersionFacts
+    from slotool.tables import OutcomeTable
+
+TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
+POLICIES = ("osfa", "seq", "conc")
+Price = float | Mapping[str, float] | None
+
+
+def gen_rules(
+    outcomes: FilePath | OutcomeTable,
+    out: FilePath | None = None,
+    *,
+    tolerances: Sequence[float] = TOLERANCES,
+    tolerance_kind: Literal["relative", "absolute"] = "relative",
+    method: str = "certified",
+    confidence: float = 0.999,
+    max_error: float = 1.0,
+    objective: str = "both",
+    policies: str | Sequence[str] = POLICIES,
+    thresholds: int = 50,
+    price: Price = None,
+    explain: bool = False,
+    plots: FilePath | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> GeneratedRules:
+    """Find the cheapest ensemble of versions that keeps each tolerance.
+
+    Args:
+        outcomes: Outcome table, or its file (Parquet, or CSV example,version,error,confidence,latency_s[,cost]).
+        out: File to write the rules into.
+        tolerances: Tiers to offer: shares of the best version's error, or with ``"absolute"`` points of error.
+        tolerance_kind: What the tolerances are: ``"relative"`` or ``"absolute"``.
+        method: ``"certified"`` (proven), ``"bootstrap"`` (the paper's) or ``"naive"`` (best single version).
+        confidence: Probability that no tier exceeds its tolerance.
+        max_error: Upper limit of an error in the table.
+        objective: ``"response-time"``, ``"cost"`` or ``"both"``.
+        policies: Ensembles to choose from, of ``"osfa"``, ``"seq"`` and ``"conc"``.
+        thresholds: Thresholds to try per pair of versions.
+        price: Price per second, one for all versions or by version; None: the table's, else machine time.
+        explain: Show for each tier why no cheaper ensemble serves it.
+        plots: Folder for plots (PNG) of versions and tiers.
+        seed: Same seed, same rules.
+        force: Replace ``out`` if it exists.
+        progress: Who hears of warnings; see ``slotool.api.progress``.
+
+    Returns:
+        ``rules``, the ``RuleSet``; ``frame()`` has a row per version.
+
+    Raises:
+        TableError: The outcome table cannot be used.
+        InputError: A setting cannot be, such as a confidence of 1.
+        AlreadyExistsError: ``out`` exists.
+        MissingPackageError: ``plots`` is given and matplotlib is not installed.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.rules import OBJECTIVES, generate_rules
+    from slotool.rules.generator import constant_versions
+    from slotool.tables import OutcomeTable
+
+    if out is not None:
+        refuse_existing(Path(out), force)
+    found = priced(loaded(OutcomeTable, outcomes), price)
+    make = partial(
+        generate_rules,
+        found,
+        tolerances,
+        OBJECTIVES if objective == "both" else (objective,),
+        confidence,
+        method,
+        tolerance_kind,
+        thresholds=thresholds,
+        max_error=max_error,
+        seed=seed,
+    )
+    rules = make(policies=as_list(policies))
+    if out is not None:
+        rules.save(Path(out))
+    for version in constant_versions(found):
+        reporter_of(progress).warn(f"{version} has one constant confidence, so it never answers first")
+    drawn: list[Path] = []
+    if plots is not None:
+        name = "rules" if out is None else Path(out).stem
+        drawn = _draw(found, rules, make(policies=["osfa"]), Path(plots), name)
+    return GeneratedRules(rules, found, out=None if out is None else Path(out), explain=explain, plots=tuple(drawn))
+
+
+def estimate_rules(
+    outcomes: FilePath | OutcomeTable,
+    *,
+    tolerances: Sequence[float] = TOLERANCES,
+    method: str = "certified",
+    policies: str | Sequence[str] = POLICIES,
+    thresholds: int = 50,
+    max_error: float = 1.0,
+) -> RulesEstimate:
+    """How many ensembles ``gen_rules`` would compare, and about how long it would take.
+
+    Args:
+        outcomes: Outcome table or its file.
+        tolerances: As of ``gen_rules``.
+        method: As of ``gen_rules``.
+        policies: As of ``gen_rules``.
+        thresholds: As of ``gen_rules``.
+        max_error: As of ``gen_rules``.
+
+    Returns:
+        The counts, and ``predicted_s``, seconds.
+
+    Raises:
+        TableError: The outcome table cannot be used.
+        InputError: A setting cannot be.
+    """
+    from slotool.rules.generator import estimate
+    from slotool.tables import OutcomeTable
+
+    found = loaded(OutcomeTable, outcomes)
+    candidates, predicted_s = estimate(found, list(tolerances), method, as_list(policies), thresholds, max_error)
+    return RulesEstimate(
+        examples=len(found.examples),
+        versions=tuple(found.versions),
+        pairs=len(candidates.paths),
+        candidates=len(candidates),
+        tolerances=len(tolerances),
+        method=method,
+        predicted_s=predicted_s,
+    )
+
+
+def priced(outcomes: OutcomeTable, price: Price) -> OutcomeTable:
+    """``outcomes`` with costs from a price per second, of every version or by version; None: as it is."""
+    if price is None:
+        return outcomes
+    return outcomes.priced(dict(price) if isinstance(price, Mapping) else dict.fromkeys(outcomes.versions, price))
+
+
+def _draw(outcomes: OutcomeTable, rules: RuleSet, alone: RuleSet, folder: Path, name: str) -> list[Path]:
+    """Write the plots into ``folder`` and return their paths; ``alone``: the rules of single versions only."""
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.savings import savings_against_tolerance
+    from slotool.reports.series.versions import version_figures
+
+    return save_plots([*version_figures(name, outcomes), *savings_against_tolerance(name, rules, alone)], folder)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RulesEstimate(Result):
+    """What ``gen_rules`` would do: ``pairs`` of ``versions``, ensembles to compare (``candidates``), seconds."""
+
+    examples: int
+    versions: tuple[str, ...]
+    pairs: int
+    candidates: int
+    tolerances: int
+    method: str
+    predicted_s: float
+
+    schema = "gen-rules-dry-run"
+
+    def findings(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def shown(self) -> list[Part]:
+        return [
+            f"{self.candidates:,} candidates ({len(self.versions)} versions, {self.pairs} ordered pairs) "
+            f"on {self.examples:,} examples for {self.tolerances} tolerances",
+            f"{self.method} takes about {duration(self.predicted_s)}; nothing was written",
+        ]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GeneratedRules(Result):
+    """``rules`` made from ``outcomes``; ``out``: the file written, if any; ``plots``: files drawn."""
+
+    rules: RuleSet
+    outcomes: OutcomeTable
+    out: Path | None = None
+    explain: bool = False
+    plots: tuple[Path, ...] = ()
+
+    schema = "gen-rules"
+    rows_key = "versions"
+
+    def findings(self) -> dict[str, Any]:
+        from slotool.rules.analysis import category_shares
+
+        return {
+            "out": None if self.out is None else str(self.out),
+            "rules": self.rules.document(),
+            "versions": [asdict(fact) for fact in self._facts],
+            "categories": category_shares(self.outcomes),
+            "plots": [str(path) for path in self.plots],
+        }
+
+    def shown(self) -> list[Part]:
+        from slotool.rules.analysis import category_shares
+
+        shares = category_shares(self.outcomes)
+        split = ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
+        objectives = dict.fromkeys(rule.objective for rule in self.rules.rules)
+        written = [] if self.out is None else [self.out]
+        return [
+            _version_table(self._facts, self.rules),
+            f"requests, from the fastest version to the slowest: {split}",
+            *(_tier_table(self.rules, objective) for objective in objectives),
+            *([_explanations(self.rules)] if self.explain else []),
+            *_remarks(self.rules),
+            *(f"wrote {path}" for path in (*written, *self.plots)),
+        ]
+
+    @property
+    def _facts(self) -> list[VersionFacts]:
+        from slotool.rules.analysis import version_facts
+
+        return version_facts(self.outcomes)
+
+
+def _version_table(facts: list[VersionFacts], rules: RuleSet) -> Table:
+    cells = [
+        [
+            f.version + (" (best)" if f.version == rules.best_version else ""),
+            f"{f.error:.4f}",
+            duration(f.response_time_s),
+            number(f.cost),
+            f"{f.confidence:.3f}",
+            "yes" if f.pareto else "no",
+        ]
+        for f in facts
+    ]
+    title = f"Versions on {rules.sample_size:,} examples"
+    return table(title, ["version", "error", "response time", "cost", "confidence", "Pareto"], cells)
+
+
+def _tier_table(rules: RuleSet, objective: str) -> Table:
+    from slotool.rules import from_point
+
+    base_s, base_cost = rules.config["best_response_time_s"], rules.config["best_cost"]
+    tiers = [rule for rule in rules.rules if rule.objective == objective]
+    cells = []
+    for point, group in groupby(tiers, key=lambda rule: rule.point):
+        same = list(group)
+        rule, span = same[0], dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance)))
+        cells.append(
+            [
+                "–".join(span),
+                from_point(point).words,
+                _share(rule.bound),
+                _share(rule.degradation),
+                duration(rule.response_time_s),
+                _saving(rule.response_time_s, base_s),
+                _saving(rule.cost, base_cost),
+            ]
+        )
+    title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
+    columns = ["tier", "ensemble", "bound", "observed", "time", "saved", "cost saved"]
+    return table(title, columns, cells)
+
+
+def _explanations(rules: RuleSet) -> Table:
+    cells = []
+    for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
+        same = list(group)
+        span = "–".join(dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance))))
+        cells.append([f"{objective} {span}", why])
+    return table("Why not cheaper", ["tier", "why"], cells)
+
+
+def _promise(rules: RuleSet) -> str:
+    relative = rules.tolerance_kind == "relative"
+    kind = f"error in % relative to {rules.best_version}" if relative else f"points of error above {rules.best_version}"
+    return f"{kind}, confidence {rules.confidence:g}"
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.3g}"
+
+
+def _saving(value: float, base: float) -> str:
+    return f"{1.0 - value / base + 0.0:.0%}" if base > 0 else "–"
+
+
+def _remarks(rules: RuleSet) -> list[str]:
+    best = rules.best_version
+    if rules.method != "certified":
+        return [f"{rules.method} proves nothing: its bounds are there for comparison with --method certified"]
+    alone = [rule for rule in rules.rules if not rule.certified]
+    if len(alone) < len(rules.rules):
+        return [f"where {best} serves alone, no cheaper ensemble was proven to keep the tolerance"] if alone else []
+    needed = rules.config["examples_for_first_saving"]
+    if needed is None:
+        return [
+            f"nothing saved: no cheaper ensemble keeps the widest tolerance even as observed, so {best} serves alone"
+        ]
+    more = needed - rules.sample_size
+    alone_for_now = f"nothing certified, so {best} serves alone"
+    if more <= 0:
+        return [f"{alone_for_now}: more examples, a wider tolerance or a lower --confidence are needed"]
+    how = f"about {float(f'{more:.2g}'):,.0f} more examples"
+    return [
+        f"{alone_for_now}: {how} would be needed for the widest tolerance, or fewer at a lower --confidence than "
+        f"{rules.confidence:g}"
+    ]
