@@ -26,7 +26,7 @@ MAX_FIELDS = 1_024
 _NESTED: Mapping[int, Any] = {5: {4: {}, 5: {}}, 6: {3: {}}, 4: {}}
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # Which field of its contents holds the values of a typed tensor. FP16 and BF16 have none: they come raw.
-_CONTENTS = {
+CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
     "INT16": "int_contents",
@@ -119,7 +119,7 @@ def _array(spec: TensorSpec, shape: tuple[int, ...], given: Any, raw: bytes | No
 
 
 def _typed(spec: TensorSpec, contents: Any, filled: Sequence[str], shape: tuple[int, ...]) -> np.ndarray:
-    field = _CONTENTS.get(spec.datatype)
+    field = CONTENTS.get(spec.datatype)
     if field is None:
         raise bad_request(f"input {spec.name}: {spec.datatype} is read from raw_input_contents only")
     if any(name != field for name in filled):
