@@ -166,10 +166,10 @@ def _plan(
     dtype = FLOAT32 if as_array else tensor.dtype if tensor else field.dtype
     for column in columns:
         require_castable(table, column, dtype, wanted)
-    shape = None if tensor is None else tuple(tensor.shape[1:])
-    if shape is not None and len(columns) > 1 and shape not in ((len(columns),), (ANY_LENGTH,)):
+    shape = tuple(tensor.shape[1:]) if tensor else (1,) if as_array and field.shape == () else None
+    if tensor and len(columns) > 1 and shape not in ((len(columns),), (ANY_LENGTH,)):
         raise DataError(f"{table.source}: {len(columns)} columns become [{len(columns)}], {wanted}")
-    return TensorPlan(tuple(columns), dtype, shape)
+    return TensorPlan(tuple(columns), dtype, shape if tensor or len(columns) == 1 else None)
 
 
 def _image_plan(table: Table, options: ImageOptions, tensor: Tensor | None, column: str, as_array: bool) -> TensorPlan:

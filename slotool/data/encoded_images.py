@@ -14,7 +14,8 @@ from slotool.data.options import ImageOptions, Tensor
 @dataclass(frozen=True)
 class ImageFormat:
     """``size``: (height, width). ``channels``: 1 or 3. ``layout``: chw or hwc. ``dtype``: of whole numbers, 0 to 255,
-    or floating-point, [0, 1] less ``mean`` over ``std``, per channel."""
+    or floating-point, [0, 1] less ``mean`` over ``std``, per channel. ``scales``: images of another size are brought
+    to it, else they are refused."""
 
     size: tuple[int, int]
     channels: int
@@ -23,6 +24,7 @@ class ImageFormat:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     bgr: bool = False
+    scales: bool = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,7 +43,8 @@ class ImageFormat:
         layout = options.layout or ("hwc" if shape[2] in (1, 3) and shape[0] not in (1, 3) else "chw")
         channels, height, width = shape if layout == "chw" else (shape[2], shape[0], shape[1])
         size = options.size or (height, width)
-        if -1 in size:
+        scales = -1 not in size
+        if not scales:
             frame = images.frame_of(first)
             size = (frame.height, frame.width)
         made = cls(
@@ -52,6 +55,7 @@ class ImageFormat:
             mean=options.mean,
             std=options.std,
             bgr=options.bgr,
+            scales=scales,
         )
         made.require(tensor)
         return made
@@ -71,6 +75,13 @@ class ImageFormat:
 
     def decode(self, body: bytes) -> np.ndarray:
         """The image as an array of ``shape`` and ``dtype``. Raises ``ImageError`` for one that cannot be decoded."""
+        if not self.scales:
+            frame = images.frame_of(body)
+            if (frame.height, frame.width) != self.size:
+                height, width = self.size
+                raise images.ImageError(
+                    f"the image is {frame.width}×{frame.height}, the first is {width}×{height}; give --image-size"
+                )
         pixels = images.decode_covering(body, self.channels, *self.size)
         if self.bgr:
             pixels = pixels[:, :, ::-1]

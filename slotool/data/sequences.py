@@ -104,7 +104,8 @@ def described(column: np.ndarray | Ragged) -> str:
     """Datatype and shape of one example, for a sentence: ``int64[128]``, ``text``, ``float32[of 3 to 9]``."""
     dtype = "text" if column.dtype.kind in "OSU" else column.dtype.name
     if isinstance(column, Ragged):
-        return f"{dtype}[of {column.lengths.min(initial=0)} to {column.lengths.max(initial=0)}]"
+        shortest, longest = (column.lengths.min(), column.lengths.max()) if len(column) else (0, 0)
+        return f"{dtype}[of {shortest} to {longest}]"
     return dtype + (str(list(column.shape[1:])) if column.ndim > 1 else "")
 
 

@@ -61,7 +61,10 @@ class StoredExamples:
     def shape(self) -> tuple[int, ...]:
         """[n, ...] of an array. Raises ``DataError`` where examples are ``Columns`` or there are none."""
         if not self._as_array or not len(self):
-            raise DataError(f"{self._table.source}: its examples are no one tensor: {', '.join(self._plans)}")
+            raise DataError(
+                f"{self._table.source}: one tensor of floating-point numbers is needed here, its examples have "
+                f"{', '.join(self._plans)}"
+            )
         return (len(self), *self[:1].shape[1:])
 
     def batches(self) -> Iterator[slice]:
@@ -84,13 +87,10 @@ class StoredExamples:
         return whole
 
     def _none(self) -> Any:
-        """No example, in the shape of one as far as it is known."""
-        made = {}
-        for name, plan in self._plans.items():
-            several = (len(plan.columns),) if len(plan.columns) > 1 else None
-            stated = several or plan.shape or self._table.fields[plan.columns[0]].shape
-            shape = plan.image.shape if plan.image else stated
-            made[name] = np.empty((0, *(max(size, 0) for size in shape)), dtype=plan.dtype)
+        """No example, in the shape of the table's first."""
+        one = np.arange(1)
+        read = self._table.read([column for plan in self._plans.values() for column in plan.columns], one)
+        made = {name: self._tensor(name, plan, read, one)[:0] for name, plan in self._plans.items()}
         return next(iter(made.values())) if self._as_array else in_columns(made)
 
     def _tensor(self, name: str, plan: TensorPlan, read: Mapping[str, Any], rows: np.ndarray) -> Any:
@@ -127,9 +127,8 @@ class StoredExamples:
             return values.reshape(len(values), *shape)
         if long_axes(found) == [] and all(size in (ANY_LENGTH, 1) for size in shape):
             return values.reshape(len(values), *[1] * len(shape))
-        raise DataError(
-            f"{self._table.source}: column {column!r} has examples of {list(found)}, input {name!r} takes {list(shape)}"
-        )
+        what = f"an example of shape {list(found)}, input {name!r} takes {list(shape)}"
+        raise self._table.trouble(column, int(rows[0]), what)
 
 
 def long_axes(shape: tuple[int, ...]) -> list[int]:
