@@ -18,7 +18,7 @@ from slotool.data.table import Table
 from slotool.errors import DataError
 from slotool.printable import reason
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
 BUFFER_BYTES = 1 << 20
 MAX_BATCH_ROWS = 65_536
 
@@ -79,7 +79,9 @@ class ParquetTable(Table):
         if not self._next <= row < self._end:
             group = int(np.searchsorted(self._starts, row, side="right")) - 1
             self._next, self._end = int(self._starts[group]), int(self._starts[group + 1])
-            self._batches = self._file.iter_batches(self._batch_rows, row_groups=[group], columns=list(self._columns))
+            self._batches = self._file.iter_batches(
+                self._batch_rows, row_groups=[group], columns=list(self._columns), use_threads=False
+            )
         while self._next <= row:
             self._batch = next(self._batches)
             self._start, self._next = self._next, self._next + self._batch.num_rows
