@@ -274,6 +274,10 @@ scores          object          precision at 1, 3 and 5 on the validation and te
     "train-supernet": """
 data            text            data set
 epochs          integer         passes over the training split
+network         text            resnet or transformer; or the factory or graph file of an own network
+taken_weights   integer?        numbers that were taken over from an own network
+fresh_layer     text?           its layer that started anew, for another number of classes
+points[].test_accuracy_before number? test accuracy with the weights as they came
 """
     + _SUPERNET,
     "choose-points": """

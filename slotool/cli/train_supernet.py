@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import DataName, Force, Json, Out, Seed, Threads, cores_given, parse_numbers
+from slotool.cli.options import DataName, Force, Json, Out, Seed, Threads, cores_given, panel, parse_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from slotool.cli.output import Output
     from slotool.data import Dataset
+    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.elastic.supernets.space import Subnet
     from slotool.elastic.supernets.supernet import Supernet
 
 NETWORKS = ("resnet", "transformer")
+_own = panel("Your own network")
 Points = Annotated[
     int, typer.Option("--points", min=2, help="Subnets to offer, the smallest and the largest with them.")
 ]
@@ -24,14 +29,28 @@ Points = Annotated[
 def train_supernet(
     out: Out,
     data: DataName = "auto",
-    network: Annotated[str, typer.Option("--network", help="resnet or transformer, sized to the images.")] = "resnet",
+    network: Annotated[
+        str | None,
+        typer.Option("--network", help="resnet or transformer, sized to the images.", show_default="resnet"),
+    ] = None,
+    module: Annotated[
+        str | None,
+        _own("--from", metavar="MODULE:FACTORY", help="A torch network of your own; its weights are taken over."),
+    ] = None,
+    graph: Annotated[
+        Path | None, _own("--graph", help="A graph file with one network of your own; weights start at random.")
+    ] = None,
     rule: Annotated[
         str,
         typer.Option("--rule", help="sandwich, or progressive: depth, inner sizes and width one by one."),
     ] = "sandwich",
     epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Passes over the data.", show_default="by its size")
+        int | None,
+        typer.Option("--epochs", min=0, help="Passes over the data; 0 keeps the weights.", show_default="by its size"),
     ] = None,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", help="Of Adam, at the height of the schedule.")
+    ] = 0.003,
     drawn: Annotated[int, typer.Option("--drawn", min=0, help="Random subnets per step, besides both ends.")] = 1,
     drop: Annotated[int, typer.Option("--drop", min=0, help="Blocks that each stage may leave out.")] = 2,
     expand: Annotated[
@@ -41,7 +60,7 @@ def train_supernet(
     width: Annotated[
         str | None,
         typer.Option(
-            "--width", help="Shares of the channels between blocks.", show_default="0.5,0.75,1; transformer 1"
+            "--width", help="Shares of the channels between blocks.", show_default="0.5,0.75,1; transformers 1"
         ),
     ] = None,
     points: Points = 8,
@@ -53,46 +72,76 @@ def train_supernet(
 ) -> None:
     """Train a network of shared weights by the sandwich rule with in-place distillation, and choose its points.
 
-    Points are the Pareto front of FLOPs and accuracy on validation data.
-    Interrupted, the same command takes the training up after the last finished epoch.
+    Points are the Pareto front of FLOPs and accuracy on validation data. The code behind --from is run once; the
+    artifact holds none of it. Interrupted, the same command takes the training up after the last finished epoch.
 
     Example: slotool train supernet -o supernet --data digits
     """
-    from dataclasses import asdict
-
     import torch
 
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.data import load_dataset
-    from slotool.elastic.supernets.choosing import chosen
-    from slotool.elastic.supernets.networks import resnet_for, transformer_for
-    from slotool.elastic.supernets.training import MIN_EPOCHS, Training, train
-    from slotool.elastic.supernets.wrapping import wrap
+    from slotool.elastic.supernets.own import make
+    from slotool.elastic.supernets.training import MIN_EPOCHS, Training
     from slotool.elastic.training import default_epochs
 
-    if network not in NETWORKS:
-        raise typer.BadParameter(f"{network!r} is neither resnet nor transformer", param_hint="--network")
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
     dataset, output = load_dataset(data), Output(as_json=json)
-    graph = resnet_for(dataset) if network == "resnet" else transformer_for(dataset)
-    shares = {"expand": expand, "heads": heads, "width": width or ("0.5,0.75,1" if network == "resnet" else "1")}
-    space = wrap(graph, drop=drop, **{name: parse_numbers(text, f"--{name}") for name, text in shares.items()})
-    training = Training(epochs=epochs or default_epochs(dataset, MIN_EPOCHS), rule=rule, drawn=drawn, seed=seed)
-    where = _device(device)
+    own = _network(network, module, graph, dataset)
+    widths = width or ("1" if own.has_attention else "0.5,0.75,1")
+    shares = {"expand": expand, "heads": heads, "width": widths}
+    space = own.wrapped(drop=drop, shares={name: parse_numbers(text, f"--{name}") for name, text in shares.items()})
+    passes = default_epochs(dataset, MIN_EPOCHS) if epochs is None else epochs
+    training = Training(passes, rule, drawn, learning_rate=learning_rate, seed=seed) if passes else None
     checkpoint = out.with_name(f".{out.name}.training")
-    with output.progress(f"training on {dataset.name}", total=training.epochs) as progress:
-        module = train(space, dataset, training, checkpoint=checkpoint, device=where, progress=progress.advance)
+    with output.progress(f"training on {dataset.name}", total=passes) as progress:
+        trained = own.trained(
+            space, dataset, training, checkpoint=checkpoint, device=_device(device), progress=progress.advance
+        )
     with output.progress("measuring the accuracy of subnets") as progress:
-        model = chosen(out.name, space, module, dataset, points, seed=seed, progress=progress.advance)
-    model.save(out, config={"data": dataset.name, "network": network, **asdict(training)}, seed=seed, force=force)
+        made = make(out.name, own, space, trained, dataset, points, seed=seed, progress=progress.advance)
+    source = module or (str(graph) if graph else network or "resnet")
+    config = {"data": dataset.name, "network": source, "epochs": passes, "rule": rule, "drawn": drawn}
+    made.model.save(out, config={**config, "learning_rate": learning_rate}, seed=seed, force=force)
     _forget(checkpoint)
-    report(output, "train-supernet", model, dataset, out, {"data": dataset.name, "epochs": training.epochs})
+    details = {"data": dataset.name, "epochs": passes, "network": source, **own.details}
+    report(output, "train-supernet", made.model, dataset, out, details, made.before, own.remarks)
 
 
-def report(output: Output, command: str, model: Supernet, dataset: Dataset, out: Path, details: dict[str, Any]) -> None:
-    """The points, what they cost and how well they answer."""
+def _network(network: str | None, module: str | None, graph: Path | None, dataset: Dataset) -> OwnNetwork:
+    """What the options name, for the inputs and classes of the data."""
+    from slotool.elastic.supernets.networks import resnet_for, transformer_for
+    from slotool.elastic.supernets.own import OwnNetwork
+    from slotool.graphs.capture import load_torch
+    from slotool.graphs.store import read_graphs
+
+    if sum(option is not None for option in (network, module, graph)) > 1:
+        raise typer.BadParameter("--network, --from and --graph name one network each; give one of them")
+    if module is not None:
+        return OwnNetwork.of_module(load_torch(module), dataset)
+    if graph is not None:
+        found = list(read_graphs(graph))
+        if len(found) != 1:
+            raise typer.BadParameter(f"{graph} holds {len(found)} networks; give a file of one", param_hint="--graph")
+        return OwnNetwork.of_graph(found[0], dataset)
+    if network not in (None, *NETWORKS):
+        raise typer.BadParameter(f"{network!r} is neither resnet nor transformer", param_hint="--network")
+    return OwnNetwork(transformer_for(dataset) if network == "transformer" else resnet_for(dataset))
+
+
+def report(
+    output: Output,
+    command: str,
+    model: Supernet,
+    dataset: Dataset,
+    out: Path,
+    details: dict[str, Any],
+    before: Mapping[Subnet, float] | None = None,
+    remarks: Sequence[str] = (),
+) -> None:
+    """The points, what they cost and how well they answer; ``before``: test accuracy with the weights as they came."""
     from slotool.cli.output import duration, table
 
     expected = details.get("expected_latency_s", {})
@@ -101,6 +150,8 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
         graph = model.space.narrowed(subnet)
         cost = {"parameters": graph.weights, "flops": graph.flops}
         rows.append({"point": point.key, **cost, **model.scores.get(subnet, {})})
+        if before is not None:
+            rows[-1]["test_accuracy_before"] = before.get(subnet)
     shown = [
         [
             row["point"],
@@ -109,6 +160,7 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
             *([duration(expected[row["point"]])] if expected else []),
             f"{row['validation_accuracy']:.4f}",
             f"{row['test_accuracy']:.4f}",
+            *([f"{row['test_accuracy_before']:.4f}"] if before else []),
         ]
         for row in rows
     ]
@@ -120,6 +172,7 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
         *(["latency"] if expected else []),
         "validation accuracy",
         "test accuracy",
+        *(["test before"] if before else []),
     ]
     memory = (
         f"weights, once for all: {model.weight_bytes:,} bytes; batch statistics of all points: {model.norm.bytes:,}"
@@ -132,7 +185,7 @@ def report(output: Output, command: str, model: Supernet, dataset: Dataset, out:
         "statistics_bytes": model.norm.bytes,
         "points": rows,
     }
-    output.result(command, document, table(title, columns, shown), memory, f"wrote {out}")
+    output.result(command, document, table(title, columns, shown), *remarks, memory, f"wrote {out}")
 
 
 def _device(name: str) -> str:

@@ -33,24 +33,25 @@ def chosen(
     *,
     seed: int = 0,
     progress: Callable[[], None] = lambda: None,
+    statistics: Callable[[], SubnetNorm] = SubnetNorm,
 ) -> Supernet:
     """The trained ``module`` with about ``points`` subnets of the Pareto front of ``costs`` and accuracy.
 
     ``costs``: float64 [n], the cost of each subnet, above 0, such as predicted seconds; None: FLOPs. Subnets are chosen
     by validation data alone; both accuracies in ``scores`` are of the chosen ones. ``progress`` is called per subnet
-    scored.
+    scored. ``statistics``: batch statistics that are known, of which others are measured; new for each subnet.
     """
     costs = costs or partial(_flops, space)
-    known = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress)
+    known = score(space, module, data.train.x, data.validation, evenly(space, SCORED, seed=seed), progress, statistics)
     found = search(space, SubnetRegression(space, known), costs, points, seed=seed)
     subnets = [each.subnet for each in found]
     validation = known | score(
-        space, module, data.train.x, data.validation, [s for s in subnets if s not in known], progress
+        space, module, data.train.x, data.validation, [s for s in subnets if s not in known], progress, statistics
     )
     subnets = _front(subnets, validation, costs)
-    norm = SubnetNorm()
+    norm = statistics()
     measure(space, module, norm, subnets, data.train.x)
-    test = score(space, module, data.train.x, data.test, subnets, progress)
+    test = score(space, module, data.train.x, data.test, subnets, progress, statistics)
     scores = {s: {"validation_accuracy": validation[s], "test_accuracy": test[s]} for s in subnets}
     return Supernet(name, space, module, norm, subnets, scores)
 
@@ -62,12 +63,14 @@ def score(
     split: Split,
     subnets: Iterable[Subnet],
     progress: Callable[[], None] = lambda: None,
+    statistics: Callable[[], SubnetNorm] = SubnetNorm,
 ) -> dict[Subnet, float]:
-    """Accuracy of each subnet on ``split``, with batch statistics of ``x`` that are not kept."""
+    """Accuracy of each subnet on ``split``, with batch statistics of ``x`` that are not kept; those of ``statistics``
+    are not measured."""
     found = {}
     with torch.no_grad():
         for subnet in subnets:
-            norm = SubnetNorm()
+            norm = statistics()
             measure(space, module, norm, [subnet], x)
             found[subnet] = accuracy(Planner(module, norm).plan(space.narrowed(subnet)), split)
             progress()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slotool.graphs import Effect
+from slotool.graphs import Effect, OperatorGraph
 from slotool.graphs.graph import Operator
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import Shape, per_channel
+from slotool.graphs.torch_module import GraphModule
 
 Attributes = Mapping[str, Any]
 
@@ -65,6 +67,62 @@ class Tokens(nn.Module):
         return x.flatten(2).transpose(1, 2)
 
 
+class Scale(nn.Module):
+    """x · factor + offset."""
+
+    def __init__(self, factor: float, offset: float):
+        super().__init__()
+        self._factor, self._offset = factor, offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self._factor + self._offset
+
+
+class ChannelShift(nn.Module):
+    """Adds a number per channel: ``weight`` stretches over the rest."""
+
+    def __init__(self, shape: Shape, device: str = "cpu"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
+class PrependTokens(nn.Module):
+    """Puts trained tokens before those of each example: ``weight`` [tokens, width]."""
+
+    def __init__(self, tokens: int, width: int, device: str = "cpu"):
+        super().__init__()
+        self.weight = nn.Parameter(0.02 * torch.randn(tokens, width, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return prepended(x, self.weight)
+
+
+def prepended(x: Tensor, tokens: Tensor) -> Tensor:
+    """[batch, steps, width] after ``tokens`` [n, width]."""
+    return torch.cat([tokens.expand(len(x), -1, -1), x], dim=1)
+
+
+class TakeToken(nn.Module):
+    """Of [batch, steps, width] one step: [batch, width]."""
+
+    def __init__(self, index: int):
+        super().__init__()
+        self._index = index
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, self._index]
+
+
+class AsImage(nn.Module):
+    """[batch, channels] as [batch, channels, 1, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, None, None]
+
+
 class MeanOverSteps(nn.Module):
     """[batch, steps, width] as [batch, width]."""
 
@@ -94,12 +152,38 @@ def _mean_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect((width,), 0, steps * width)
 
 
+def _scale_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    return Effect(inputs[0], 0, 2 * math.prod(inputs[0]))
+
+
+def _shift_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
+
+
+def _prepend_effect(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    steps, width = inputs[0]
+    return Effect((steps + attributes["tokens"], width), attributes["tokens"] * width)
+
+
+def _take_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    return Effect((inputs[0][1],))
+
+
+def _as_image_effect(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    return Effect((*inputs[0], 1, 1))
+
+
 # How graphs describe these operators, which they do not know.
 EFFECTS: dict[str, Callable[[Attributes, Sequence[Shape]], Effect]] = {
     "MultiHeadAttention": _attention_effect,
     "PositionEmbedding": _position_effect,
     "Tokens": _tokens_effect,
     "GlobalAveragePooling1D": _mean_effect,
+    "Scale": _scale_effect,
+    "ChannelShift": _shift_effect,
+    "PrependTokens": _prepend_effect,
+    "TakeToken": _take_effect,
+    "AsImage": _as_image_effect,
 }
 
 
@@ -118,4 +202,30 @@ LAYERS: dict[str, Callable[[Operator, Sequence[Shape], str], nn.Module]] = {
     "PositionEmbedding": _position_layer,
     "Tokens": lambda *_: Tokens(),
     "GlobalAveragePooling1D": lambda *_: MeanOverSteps(),
+    "Scale": lambda operator, *_: Scale(operator.attributes["factor"], operator.attributes["offset"]),
+    "ChannelShift": lambda _, inputs, device: ChannelShift(per_channel(inputs[0]), device),
+    "PrependTokens": lambda operator, inputs, device: PrependTokens(
+        operator.attributes["tokens"], inputs[0][1], device
+    ),
+    "TakeToken": lambda operator, *_: TakeToken(operator.attributes["index"]),
+    "AsImage": lambda *_: AsImage(),
 }
+
+
+def build(graph: OperatorGraph, epsilon: Mapping[str, float]) -> GraphModule:
+    """``graph`` as a torch module. ``epsilon``: of normalisations, where it is not torch's default.
+
+    Raises ``GraphError`` for an operator that cannot be built.
+    """
+    module = GraphModule(graph, layers=LAYERS)
+    for name, value in epsilon.items():
+        layer: Any = own_layer(module.of[name])
+        layer.eps = value
+    return module
+
+
+def own_layer(layer: nn.Module) -> nn.Module:
+    """The part of a layer that has its weights: one may pad first, or turn axes around it."""
+    if isinstance(layer, nn.Sequential):
+        return layer[-1]
+    return getattr(layer, "layer", layer)

@@ -53,12 +53,14 @@ class Dimension:
 @dataclass(frozen=True)
 class Space:
     """A network and its dimensions. ``graph`` is the whole network; subnets are tuples of one value per dimension.
+    ``epsilon``: of normalisations that have another than torch's default.
 
     Raises ``InputError`` when there is nothing to choose.
     """
 
     graph: OperatorGraph
     dimensions: tuple[Dimension, ...]
+    epsilon: Mapping[str, float] = field(default_factory=dict)
     _narrowed: dict[Subnet, OperatorGraph] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -185,6 +187,7 @@ class Space:
                 }
                 for dimension in self.dimensions
             ],
+            **({"epsilon": dict(self.epsilon)} if self.epsilon else {}),
         }
 
     @classmethod
@@ -194,8 +197,10 @@ class Space:
         own = document["dimensions"] if "dimensions" in document else document["dials"]
         dimensions = strict_json.convert(own, tuple[Dimension, ...])
         graph = OperatorGraph.from_document(document["graph"])
+        epsilon = strict_json.convert(document.get("epsilon", {}), dict[str, float])
         _require_consistent(graph, dimensions)
-        return cls(graph, dimensions)
+        _require_normalisations(graph, epsilon)
+        return cls(graph, dimensions, epsilon)
 
 
 def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -> None:
@@ -215,6 +220,15 @@ def _require_consistent(graph: OperatorGraph, dimensions: Sequence[Dimension]) -
                 raise InputError(f"a block of {dimension.name!r} is no part of this network")
 
 
+def _require_normalisations(graph: OperatorGraph, epsilon: Mapping[str, float]) -> None:
+    """Raises ``InputError`` unless each is a small number of a normalisation of this network."""
+    known = {operator.name for operator in graph.operators if operator.op in NORMALISATIONS}
+    for name, value in epsilon.items():
+        if name not in known or not 0 <= value <= 1:
+            raise InputError(f"epsilon of {name[:40]!r} is {value:g}; expected 0 to 1, of a normalisation")
+
+
+NORMALISATIONS = ("BatchNormalization", "LayerNormalization")
 # Narrowed graphs kept at a time: they are made again in a millisecond.
 MAX_GRAPHS = 1_024
 SIZE_OF = {"Conv2D": "filters", "Dense": "units", "MultiHeadAttention": "heads"}

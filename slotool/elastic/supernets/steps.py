@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slotool.elastic.supernets.layers import attention
+from slotool.elastic.supernets.layers import attention, prepended
 from slotool.errors import InputError
 from slotool.graphs.graph import Operator
 from slotool.graphs.operators import Shape, channel_axis
@@ -196,6 +196,18 @@ def _position(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: 
     return lambda x: x + weight
 
 
+def _shift(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[: inputs[0][channel_axis(inputs[0])]]
+    return lambda x: x + weight
+
+
+def _prepend(operator: Operator, inputs: Sequence[Shape], layer: nn.Module, _: Statistics) -> Step:
+    weight: Any = layer.weight
+    weight = weight[:, : inputs[0][1]]
+    return lambda x: prepended(x, weight)
+
+
 def _first(weight: Tensor | None, channels: int) -> Tensor | None:
     return None if weight is None else weight[:channels]
 
@@ -209,4 +221,6 @@ _SLICED: dict[str, Callable[[Operator, Sequence[Shape], nn.Module, Statistics], 
     "LayerScale": _layer_scale,
     "MultiHeadAttention": _attention,
     "PositionEmbedding": _position,
+    "ChannelShift": _shift,
+    "PrependTokens": _prepend,
 }

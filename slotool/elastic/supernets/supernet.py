@@ -14,7 +14,7 @@ from torch import Tensor
 from slotool import strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.elastic.model import ElasticModel
-from slotool.elastic.supernets.layers import LAYERS
+from slotool.elastic.supernets.layers import build
 from slotool.elastic.supernets.plan import ExecutionPlan, Planner, calibrate
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.elastic.supernets.statistics import SubnetNorm, signatures
@@ -87,7 +87,7 @@ class Supernet(ElasticModel):
         """The subnet as an ordinary network: the first part of each weight copied, its own batch statistics."""
         graph = self.space.narrowed(subnet)
         signature_of = signatures(graph)
-        alone = GraphModule(graph, layers=LAYERS)
+        alone = build(graph, {name: e for name, e in self.space.epsilon.items() if name in signature_of})
         for operator in graph.operators[1:]:
             layer, whole = alone.of[operator.name], dict(self.module.of[operator.name].named_parameters())
             with torch.no_grad():
@@ -142,7 +142,7 @@ class Supernet(ElasticModel):
             # Before a network of the described size takes memory.
             if space.graph.weights > 2 * sum(array.size for array in weights.values()):
                 raise InputError("the network described has more weights than there are")
-            module = GraphModule(space.graph, layers=LAYERS)
+            module = build(space.graph, space.epsilon)
             _assign(module, weights)
             norm = SubnetNorm.from_state(artifact.weights(STATISTICS_FILE), stored.statistics)
             scores = {entry.values: entry.scores for entry in stored.subnets}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from torch.nn import functional
 from slotool.atomic import whole_file
 from slotool.data import Dataset
 from slotool.data.dataset import Split
-from slotool.elastic.supernets.layers import LAYERS
+from slotool.elastic.supernets.layers import build
 from slotool.elastic.supernets.plan import learning_plan
 from slotool.elastic.supernets.space import Space, Subnet
 from slotool.errors import InputError
@@ -60,12 +61,14 @@ def train(
     data: Dataset,
     training: Training,
     *,
+    start: GraphModule | None = None,
     checkpoint: Path | None = None,
     device: str = "cpu",
     progress: Callable[[], None] = lambda: None,
 ) -> GraphModule:
     """The network of ``space`` with shared weights learnt on the training split.
 
+    ``start``: the same network with the weights to begin with; None: random ones.
     The number of epochs is fixed beforehand, so validation and test examples stay held out. ``checkpoint``: a folder
     that holds the state after each epoch; one that an interrupted run of the same training left is taken up again and
     ends with the very same weights. ``progress`` is called per epoch, those found finished too. Raises ``InputError``
@@ -77,11 +80,13 @@ def train(
         torch.manual_seed(training.seed)
         # Channels last: slices of weights have few gaps then, and a step takes three quarters of the time. The argument
         # is documented, but not in torch's own stubs.
-        module = GraphModule(space.graph, layers=LAYERS)
+        module = build(space.graph, space.epsilon)
+        if start is not None:
+            module.load_state_dict(start.state_dict())
         module.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     named = dict(module.named_parameters())
     optimiser = torch.optim.Adam(named.values(), lr=training.learning_rate, weight_decay=training.weight_decay)
-    kept = _Checkpoint(checkpoint, space, data, training) if checkpoint else None
+    kept = _Checkpoint(checkpoint, space, data, training, start) if checkpoint else None
     first = kept.restore(named, optimiser) if kept else 0
     for epoch in range(training.epochs):
         if epoch >= first:
@@ -160,10 +165,18 @@ def _schedule(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
 
+def _digest(module: GraphModule) -> str:
+    """Of all its weights."""
+    found = hashlib.sha256()
+    for parameter in module.parameters():
+        found.update(parameter.detach().numpy().tobytes())
+    return found.hexdigest()
+
+
 class _Checkpoint:
     """Weights and the optimiser's moments after an epoch, in one file that is replaced at once."""
 
-    def __init__(self, folder: Path, space: Space, data: Dataset, training: Training):
+    def __init__(self, folder: Path, space: Space, data: Dataset, training: Training, start: GraphModule | None):
         self._file = folder / "state.safetensors"
         identity = {
             "graph": space.graph.id,
@@ -171,6 +184,8 @@ class _Checkpoint:
             "data": data.name,
             **asdict(training),
         }
+        if start is not None:
+            identity["start"] = _digest(start)
         self._told = json.dumps(identity, sort_keys=True)
 
     def write(self, epoch: int, named: dict[str, torch.nn.Parameter], optimiser: torch.optim.Optimizer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slotool.elastic.supernets.space import SIZE_OF, Dimension, LayerSelect, Space
@@ -16,6 +16,7 @@ CHANNELWISE = {
     "BatchNormalization", "LayerNormalization", "LayerScale", "Normalization", "Rescaling", "ReLU", "Activation",
     "MaxPooling2D", "AveragePooling2D", "GlobalAveragePooling2D", "GlobalMaxPooling2D", "ZeroPadding2D", "Cropping2D",
     "DepthwiseConv2D", "Flatten", "Tokens", "PositionEmbedding", "GlobalAveragePooling1D", "Add", "Multiply",
+    "Scale", "ChannelShift", "PrependTokens", "TakeToken", "AsImage",
 }  # fmt: skip
 
 
@@ -26,13 +27,15 @@ def wrap(
     expand: Sequence[float] = (0.25, 0.5, 1.0),
     heads: Sequence[float] = (0.25, 0.5, 1.0),
     width: Sequence[float] = (1.0,),
+    epsilon: Mapping[str, float] | None = None,
 ) -> Space:
     """The space of a network's subnets.
 
     A stage is a run of residual blocks one after another that ends where the shape changes. ``drop``: so many of its
     last blocks may be left out (one always stays). ``expand``: shares of the channels or units inside the blocks of a
     stage; ``heads``: shares of its attention heads; ``width``: shares of the channels between blocks, chosen once for
-    the whole network. Layers whose size cannot change alone (before a concatenation, grouped ones, the answer) keep it.
+    the whole network. ``epsilon``: as ``Space.epsilon``. Layers whose size cannot change alone (before a concatenation,
+    grouped ones, the answer) keep it.
     Raises ``InputError`` for shares that are not ascending up to 1, or a network with nothing to choose.
     """
     for name, shares in (("expand", expand), ("heads", heads), ("width", width)):
@@ -56,7 +59,7 @@ def wrap(
             "heads", heads, [n for block in stage for n in block.select.operators if groups.is_attention(n)]
         )
     dimensions += _sized("width", width, groups.layers(groups.free - inside_any))
-    return Space(graph, tuple(dimensions))
+    return Space(graph, tuple(dimensions), dict(epsilon or {}))
 
 
 def _sized(name: str, shares: Sequence[float], operators: Sequence[str]) -> list[Dimension]:

@@ -49,7 +49,7 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
     forms = Forms(module)
     drafts = Drafts("torch")
     source = drafts.add("input", "InputLayer", (), {"shape": tuple(input_shape)}, input_shape)
-    with inference(module), _quiet(), without_fast_paths():
+    with inference(module), quiet(), without_fast_paths():
         dtype = _input_dtype(module, input_shape, input_dtype)
         example = lazy_zeros((_first_batch(module, input_shape), *input_shape), dtype, _device(module))
         try:
@@ -174,7 +174,7 @@ def _weight_shapes(module: nn.Module) -> list[Sequence[int]]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """torch warns, logs and prints about a trace that failed, for its authors; we say what matters in one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

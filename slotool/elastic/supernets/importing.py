@@ -1,0 +1,335 @@
+"""A user's torch network as one that slotool runs itself: an operator graph, and the weights of each operator.
+
+``torch.export`` gives the calls, the capture says which operator each is, and this file finds the weights, and gives
+what a graph keeps by name alone (attention, tokens, constants) an operator of ``layers``. Nothing of the user's code is
+left in the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slotool.elastic.supernets.attention_import import Attention, attentions
+from slotool.elastic.supernets.layers import EFFECTS, build, own_layer
+from slotool.errors import InputError
+from slotool.graphs import GraphBuilder, OperatorGraph
+from slotool.graphs.capture.torch_calls import Calls
+from slotool.graphs.graph import Operator
+from slotool.graphs.operators import Shape, per_channel
+from slotool.graphs.torch_module import ACTIVATIONS, GraphModule
+
+# Of normalisations, unless the network says otherwise: what ``GraphModule`` gives them.
+EPSILON = 1e-5
+# Answers may differ by this share of the largest: sums are taken in another order.
+TOLERANCE = 1e-3
+SOFTMAX = ("Softmax", "torch.log_softmax", "torch._log_softmax")
+# What an unknown operator of one input is as an operator of ours, with attributes and weights; None: none of ours.
+Translated = tuple[str, dict[str, Any], dict[str, Tensor]] | None
+
+
+@dataclass(frozen=True)
+class ImportedNetwork:
+    """A network by its ``graph``, whose operators are called after the user's layers.
+
+    ``weights``: by operator and parameter; ``statistics``: (mean, variance) by batch normalisation; ``epsilon``: of
+    normalisations where it is not ``EPSILON``; ``names``: of operators, by the capture's own. ``fresh``: the last
+    layer, where the network answers with another number of classes and this layer therefore starts anew. ``ending``:
+    softmax or log_softmax where the user's network ends in one, which is left out.
+    """
+
+    graph: OperatorGraph
+    weights: Mapping[str, Mapping[str, Tensor]]
+    statistics: Mapping[str, tuple[Tensor, Tensor]]
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    fresh: str = ""
+    ending: str = ""
+
+    def ended(self, answers: Tensor) -> Tensor:
+        """Logits as the user's network gives them."""
+        if self.ending == "softmax":
+            return answers.softmax(dim=-1)
+        return answers.log_softmax(dim=-1) if self.ending else answers
+
+    @property
+    def taken(self) -> int:
+        """Numbers that were taken over."""
+        return sum(tensor.numel() for tensors in self.weights.values() for tensor in tensors.values())
+
+    def module(self) -> GraphModule:
+        """The network with its weights, in inference mode."""
+        module = build(self.graph, self.epsilon)
+        with torch.no_grad():
+            for name, tensors in self.weights.items():
+                layer = own_layer(module.of[name])
+                for key, value in tensors.items():
+                    target = getattr(layer, key)
+                    target.copy_(value.reshape(target.shape))
+            for name, (mean, variance) in self.statistics.items():
+                norm: Any = own_layer(module.of[name])
+                norm.running_mean.copy_(mean)
+                norm.running_var.copy_(variance)
+        return module.eval()
+
+
+def import_torch(module: nn.Module, input_shape: Sequence[int], classes: int) -> ImportedNetwork:
+    """The network of ``module``, for inputs float32 [batch, *input_shape] and so many classes.
+
+    A softmax at its end is left out, for answers are logits. Raises ``InputError`` naming the layer that no supernet
+    has, or that computes something else here than in the module.
+    """
+    calls = Calls.of(module, input_shape)
+    found = _Rewriting(calls).network(classes)
+    if not found.fresh:
+        _require_equal(found, calls)
+    return found
+
+
+class _Rewriting:
+    """Goes through the captured graph and writes down each operator as one of ours, with its weights."""
+
+    def __init__(self, calls: Calls):
+        self._calls, self._attentions = calls, attentions(calls)
+        self._operators = {operator.name: operator for operator in calls.graph.operators}
+        self._builder = GraphBuilder("torch")
+        self._names: dict[str, str] = {}
+        self._weights: dict[str, dict[str, Tensor]] = {}
+        self._statistics: dict[str, tuple[Tensor, Tensor]] = {}
+        self._epsilon: dict[str, float] = {}
+
+    def network(self, classes: int) -> ImportedNetwork:
+        last = self._calls.graph.operators[-1].name
+        ending = ""
+        while self._operators[last].op in SOFTMAX:
+            ending = ending or ("softmax" if self._operators[last].op == "Softmax" else "log_softmax")
+            (last,) = self._inputs(last)
+        if self._operators[last].attributes.get("activation") == "softmax":
+            ending = ending or "softmax"
+        needed = self._needed(last)
+        fresh = ""
+        for operator in self._calls.graph.operators:
+            if operator.name not in needed:
+                continue
+            if operator.name == last and operator.shape != (classes,):
+                fresh = self._resize(operator, classes)
+            else:
+                self._add(operator, is_last=operator.name == last)
+        found = (self._weights, self._statistics, self._epsilon, self._names)
+        return ImportedNetwork(self._builder.graph(), *found, fresh, ending)
+
+    def _needed(self, last: str) -> set[str]:
+        needed, stack = {last}, [last]
+        while stack:
+            fresh = set(self._inputs(stack.pop())) - needed
+            needed |= fresh
+            stack += fresh
+        return needed
+
+    def _inputs(self, name: str) -> tuple[str, ...]:
+        """Where an operator's inputs come from once what it stands for is taken together."""
+        if name in self._attentions:
+            return (self._attentions[name].source,)
+        operator = self._operators[name]
+        return self._operators[operator.inputs[0]].inputs if self._is_tokens(operator) else operator.inputs
+
+    def _is_tokens(self, operator: Operator) -> bool:
+        """Whether it turns a flattened image (channels, positions) into (positions, channels)."""
+        before = self._operators[operator.inputs[0]] if len(operator.inputs) == 1 else None
+        if operator.op not in ("torch.transpose", "torch.permute") or before is None or before.op != "Reshape":
+            return False
+        image = self._operators[before.inputs[0]].shape
+        return (
+            len(image) == 3
+            and before.shape == (image[0], math.prod(image[1:]))
+            and (operator.shape == before.shape[::-1])
+        )
+
+    def _add(self, operator: Operator, *, is_last: bool) -> None:
+        name = operator.name
+        if name in self._attentions:
+            self._add_attention(operator, self._attentions[name])
+        elif self._is_tokens(operator):
+            self._append(operator, "Tokens", {}, {})
+        elif operator.known and operator.op != "Rescaling":
+            self._add_known(operator, is_last)
+        else:
+            translated = self._translated(operator)
+            if translated is None:
+                raise self._calls.refuse(name, f"{operator.op.removeprefix('torch.')} has no form that can be narrower")
+            self._append(operator, *translated)
+
+    def _append(
+        self, operator: Operator, op: str, attributes: Mapping[str, Any], weights: Mapping[str, Tensor | None]
+    ) -> str:
+        inputs = tuple(self._names[name] for name in self._inputs(operator.name))
+        stated = EFFECTS[op](attributes, [self._builder.shape(name) for name in inputs]) if op in EFFECTS else None
+        name = self._builder.append(self._unique(operator.name), op, inputs, attributes, stated)
+        self._names[operator.name] = name
+        kept = {key: value for key, value in weights.items() if value is not None}
+        if kept:
+            self._weights[name] = kept
+        return name
+
+    def _unique(self, name: str) -> str:
+        label = self._calls.label(name) if name in self._calls.nodes else name
+        return f"{label}.{name}" if label in self._names.values() else label
+
+    def _add_known(self, operator: Operator, is_last: bool) -> None:
+        op, attributes = operator.op, dict(operator.attributes)
+        if is_last and attributes.get("activation") == "softmax":
+            del attributes["activation"]
+        if op == "Reshape" and operator.shape == (*self._shape(operator), 1, 1):
+            op, attributes = "AsImage", {}
+        weights = self._weights_of(operator)
+        statistics = weights.pop("mean", None), weights.pop("variance", None)
+        name = self._append(operator, op, attributes, weights)
+        if statistics[0] is not None and statistics[1] is not None:
+            self._statistics[name] = (statistics[0], statistics[1])
+        if op in ("BatchNormalization", "LayerNormalization"):
+            epsilon = float(self._calls.arguments(operator.name)["eps"])
+            if epsilon != EPSILON:
+                self._epsilon[name] = epsilon
+
+    def _shape(self, operator: Operator) -> Shape:
+        return self._operators[self._inputs(operator.name)[0]].shape
+
+    def _weights_of(self, operator: Operator) -> dict[str, Tensor | None]:
+        calls, name = self._calls, operator.name
+        if operator.op == "Dense" or (operator.op == "Conv2D" and calls.is_product(name)):
+            weight, bias = calls.product(name)
+            return {"weight": weight, "bias": bias}
+        if operator.op in ("Conv2D", "DepthwiseConv2D", "LayerNormalization"):
+            return {key: calls.value(name, key) for key in ("weight", "bias")}
+        if operator.op == "BatchNormalization":
+            keys = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
+            return {key: calls.value(name, argument) for key, argument in keys.items()}
+        if operator.op == "LayerScale":
+            return {"weight": calls.constant(name)}
+        return {}
+
+    def _translated(self, operator: Operator) -> Translated:
+        """An operator that a graph keeps by name alone, or without its constants."""
+        call, constant = self._calls.name(operator.name), self._calls.constant(operator.name)
+        before, shape = self._shape(operator), operator.shape
+        if call in ("add", "sub", "mul", "div", "rsub") and len(self._inputs(operator.name)) == 1:
+            return self._arithmetic(operator, call, constant, before)
+        if call == "cat" and len(before) == 2 and constant is not None and shape[1:] == before[1:]:
+            tokens = constant[0]
+            first = self._calls.data_position(operator.name) == 1
+            return ("PrependTokens", {"tokens": len(tokens)}, {"weight": tokens}) if first else None
+        arguments = self._calls.arguments(operator.name)
+        if call == "select" and len(before) == 2 and arguments["dim"] == 1 and shape == before[1:]:
+            return "TakeToken", {"index": int(arguments["index"]) % before[0]}, {}
+        if call == "mean" and len(before) == 2 and shape == before[1:]:
+            return "GlobalAveragePooling1D", {}, {}
+        return None
+
+    def _arithmetic(self, operator: Operator, call: str, constant: Tensor | None, before: Shape) -> Translated:
+        """A number, or a constant for each channel or position."""
+        arguments = self._calls.arguments(operator.name)
+        if operator.shape != before or arguments.get("alpha", 1) != 1 or arguments.get("rounding_mode") is not None:
+            return None
+        number = arguments.get("other") if constant is None else constant.item() if constant.numel() == 1 else None
+        swapped = self._calls.data_position(operator.name) == 1
+        if isinstance(number, int | float):
+            factor, offset = _affine(call, float(number), swapped)
+            return None if factor is None else ("Scale", {"factor": factor, "offset": offset}, {})
+        if constant is None or (swapped and call in ("sub", "div", "rsub")) or call == "rsub":
+            return None
+        if call in ("mul", "div"):
+            factors = constant if call == "mul" else 1 / constant
+            return _per_channel("LayerScale", factors, before)
+        shift = constant if call == "add" else -constant
+        if len(before) == 2:
+            return "PositionEmbedding", {}, {"weight": shift.reshape(-1, *shift.shape[-2:])[0].expand(before).clone()}
+        return _per_channel("ChannelShift", shift, before)
+
+    def _add_attention(self, operator: Operator, found: Attention) -> None:
+        before = self._operators[found.source].shape
+        if operator.shape != before or operator.attributes.get("activation"):
+            raise self._calls.refuse(operator.name, f"attention that makes {operator.shape} of {before}")
+        weights: dict[str, Tensor | None] = {
+            "weight": found.weight,
+            "bias": found.bias,
+            "output": found.output,
+            "output_bias": found.output_bias,
+        }
+        attributes = {"heads": found.heads, "size": found.size}
+        self._append(operator, "MultiHeadAttention", attributes, weights)
+
+    def _resize(self, operator: Operator, classes: int) -> str:
+        """The last layer with another number of classes, and without its weights."""
+        if operator.op != "Dense" or len(operator.shape) != 1:
+            raise self._calls.refuse(
+                operator.name,
+                f"it gives outputs {operator.shape} where the data have {classes} classes; only a dense last layer can "
+                "start anew with another number",
+            )
+        bias = {} if operator.attributes.get("bias", True) else {"bias": False}
+        return self._append(operator, "Dense", {"units": classes, **bias}, {})
+
+
+def _affine(call: str, number: float, swapped: bool) -> tuple[float | None, float]:
+    """Factor and offset of what a call does with its data and a number."""
+    if swapped and call == "div":
+        return None, 0.0
+    if call == "rsub" or (swapped and call == "sub"):
+        return -1.0, number
+    return {"add": (1.0, number), "sub": (1.0, -number), "mul": (number, 0.0), "div": (1 / number, 0.0)}[call]
+
+
+def _per_channel(op: str, constant: Tensor, before: Shape) -> Translated:
+    """``op`` with one number for each channel, if ``constant`` has no more than that."""
+    wanted = per_channel(before)
+    shape = tuple(constant.shape)
+    while len(shape) > len(wanted) and shape[0] == 1:
+        shape = shape[1:]
+    shape = (1,) * (len(wanted) - len(shape)) + shape
+    if len(shape) != len(wanted) or any(size not in (1, most) for size, most in zip(shape, wanted, strict=True)):
+        return None
+    return op, {}, {"weight": constant.reshape(shape).expand(wanted).clone()}
+
+
+def _require_equal(network: ImportedNetwork, calls: Calls) -> None:
+    """Raises ``InputError``, naming the first layer that differs, unless both answer random inputs alike."""
+    module = network.module()
+    x = torch.rand((calls.batch, *calls.graph.input_shape), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        answers = network.ended(module(x))
+        if _apart(answers, calls.run(x)) <= TOLERANCE:
+            return
+        where = _first_difference(network, module, calls, x)
+    raise InputError(
+        f"layer {where!r} gives other values as a part of a supernet than in the network: it has a setting that no "
+        "operator graph has"
+    )
+
+
+def _first_difference(network: ImportedNetwork, module: GraphModule, calls: Calls, x: Tensor) -> str:
+    """The layer whose output is the first to differ; the last where none does alone."""
+    values = {network.graph.operators[0].name: x}
+    own = {new: old for old, new in network.names.items()}
+    for operator in network.graph.operators[1:]:
+        activation = ACTIVATIONS[operator.attributes.get("activation")]
+        value = module.of[operator.name](*(values[name] for name in operator.inputs))
+        values[operator.name] = value if activation is None else activation(value)
+    ends = {name: calls.activation_of(own[name]) for name in values if name in own}
+    wanted = calls.values(x, set(ends.values()))
+    for name, end in ends.items():
+        theirs = wanted.get(end)
+        if theirs is not None and theirs.shape == values[name].shape and _apart(values[name], theirs) > TOLERANCE:
+            return calls.label(end)
+    return network.graph.operators[-1].name
+
+
+def _apart(first: Tensor, second: Tensor) -> float:
+    """The largest difference as a share of the largest value."""
+    if first.shape != second.shape:
+        return math.inf
+    return float((first - second).abs().max() / second.abs().max().clamp(min=1e-6))
