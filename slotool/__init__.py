@@ -10,6 +10,7 @@ from slotool import errors
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
+    from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.gen_rules import estimate_rules, gen_rules
@@ -22,6 +23,7 @@ __all__ = [
     "adapt_predictor",
     "errors",
     "estimate_rules",
+    "evaluate",
     "evaluate_predictor",
     "evaluate_rules",
     "gen_rules",
@@ -34,6 +36,7 @@ __all__ = [
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
     "estimate_rules": "gen_rules",
+    "evaluate": "evaluate",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
     "gen_rules": "gen_rules",

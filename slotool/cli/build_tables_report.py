@@ -88,7 +88,7 @@ def _warn(output: Output, document: dict[str, Any], informed: bool) -> None:
 
 def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
     """What a person reads: why this ranker, the points, and the accuracy targets."""
-    from slotool.cli.loss_table import loss_table
+    from slotool.api.loss_table import loss_table
 
     sure = f"{100 * document['promise']['confidence']:g} % confidence"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())

@@ -88,7 +88,7 @@ def sweeps(
 
 
 def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:
-    from slotool.cli.output import duration, table
+    from slotool.api.display import duration, table
 
     best = float(model.calibration.by_point[-1])
     return table(
@@ -108,7 +108,7 @@ def _targets_table(model: SloNN, by_target: Sequence[dict[str, float]]) -> Any:
 
 
 def _sweep_table(one: Sweep) -> Any:
-    from slotool.cli.loss_table import loss_table
+    from slotool.api.loss_table import loss_table
 
     sure = f"{100 * one.model.calibration.stated:g} % confidence"
     title = f"{one.model.name}, {one.model.ranker}: k for an accuracy allowed to be lost, promised with {sure}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from slotool.cli.output import duration, table
+from slotool.api.display import duration, table
 
 # Field of a row of ``assessment.aclo_sweep``, its heading, and how it is written.
 _COLUMNS = (

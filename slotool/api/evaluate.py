@@ -1,0 +1,202 @@
+"""``slotool.evaluate``: the outcome table of an elastic model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.evaluate_sweeps import SweepOptions, SweepReport, sweeps
+from slotool.api.inputs import FilePath, cores_given, paths_of
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.elastic import ElasticModel
+    from slotool.tables import OutcomeTable
+
+TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
+ALLOWED_LOSS = 0.002
+
+
+def evaluate(
+    artifact: FilePath,
+    out: FilePath | None = None,
+    *,
+    data: str | None = None,
+    split: str = "test",
+    repeats: int = 3,
+    limit: int | None = None,
+    metric: str = "p@1",
+    threads: int = 1,
+    device: str = "cpu",
+    targets: Sequence[float] | None = None,
+    compare: FilePath | Sequence[FilePath] = (),
+    plots: FilePath | None = None,
+    allowed_loss: float | None = None,
+    confidence: float | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Evaluation:
+    """Measure the outcome table of a model: each held-out example at each operating point.
+
+    Args:
+        artifact: A network, family, SLO-NN or supernet.
+        out: File to write the outcome table into.
+        data: Data set; None: what it was trained on.
+        split: ``"test"`` or ``"validation"``.
+        repeats: Timed calls per example and point.
+        limit: Only the first so many examples.
+        metric: The error is 1 minus this: ``"p@1"``, or for several labels ``"p@5"``.
+        threads: Compute threads.
+        device: ``"cpu"``; or for an SLO-NN ``"cuda:0"``, by PyTorch.
+        targets: Of an SLO-NN, accuracy targets to sweep; None: 0.8 to 0.99.
+        compare: Other SLO-NNs of the same data, such as of another ranker.
+        plots: Of an SLO-NN, folder for plots (PNG).
+        allowed_loss: Of an SLO-NN, print the k that loses no more accuracy; None: 0.002.
+        confidence: Confidence of that promise; None: as given to ``build_tables``.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``outcomes``, the table; ``frame()`` has a row per point.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or that this model would ignore.
+        ArtifactError: ``artifact`` is damaged or no such model.
+        DataError: The data set cannot be read, or does not fit the model.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic import evaluation, load_model
+    from slotool.machine import machine_id
+
+    if confidence is not None and not 0 < confidence < 1:
+        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
+    if split not in ("test", "validation"):
+        raise ArgumentError("split", f"{split!r} is neither test nor validation")
+    opened = open_artifact(artifact)
+    if out is not None:
+        refuse_existing(Path(out), force)
+    with _threads(cores_given(threads)):
+        model = load_model(opened)
+        own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
+        _require_effect(model, metric, own)
+        options = SweepOptions(
+            TARGETS if targets is None else targets,
+            metric,
+            tuple(paths_of(compare)),
+            None if plots is None else Path(plots),
+            ALLOWED_LOSS if allowed_loss is None else allowed_loss,
+            confidence,
+        )
+        on_device, others = model.on(device), options.load(model)
+        name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
+        provenance: dict[str, Any] = {
+            "subject": model.name,
+            "kind": opened.kind,
+            "artifact_id": opened.id,
+            "data": name,
+            "split": split,
+            "metric": metric,
+            "threads": threads,
+            "device": device,
+            "machine": machine_id(),
+        }
+        with reporter_of(progress).progress(f"evaluating {model.name} on {name}", total=len(examples)) as steps:
+            outcomes = evaluation.evaluate(
+                on_device, examples, repeats=repeats, metric=metric, provenance=provenance, progress=steps.advance
+            )
+        if out is not None:
+            outcomes.save(Path(out))
+        found = sweeps(model, others, examples, outcomes, options)
+    return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
+
+
+@contextmanager
+def _threads(threads: int) -> Iterator[None]:
+    """So many compute threads of torch meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
+    """Refuses what this model or metric would ignore."""
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.evaluation import METRICS
+
+    if isinstance(model, SloNN) and metric == METRICS[0]:
+        return
+    for argument, value in own.items():
+        if value is not None:
+            problem = f"has an effect only on an SLO-NN with --metric {METRICS[0]}; this is {model.name}, {metric}"
+            raise ArgumentError(argument, problem)
+
+
+def held_out(model: ElasticModel, data: str, split: str, limit: int | None) -> tuple[str, Any]:
+    """The name of a data set, of one class or several labels per example, and its first examples of ``split``."""
+    import numpy as np
+
+    from slotool.elastic.queries import dataset_of
+
+    dataset = dataset_of(model, data)
+    chosen = getattr(dataset, split)
+    return dataset.name, chosen if limit is None else chosen.take(np.arange(min(limit, len(chosen))))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Evaluation(Result):
+    """``outcomes`` of so many ``examples``, and what was run on what (``provenance``); ``sweep``: what a model that
+    chooses per input adds; ``out``: the file written, if any."""
+
+    outcomes: OutcomeTable
+    provenance: dict[str, Any]
+    sweep: SweepReport
+    examples: int
+    out: Path | None = None
+
+    schema = "evaluate"
+    rows_key = "points"
+
+    def findings(self) -> dict[str, Any]:
+        from slotool.elastic.evaluation import summary
+
+        return {
+            **self.provenance,
+            "examples": self.examples,
+            "outcomes": None if self.out is None else str(self.out),
+            "points": summary(self.outcomes),
+            **self.sweep.document,
+        }
+
+    def shown(self) -> list[Part]:
+        from slotool.elastic.evaluation import summary
+
+        of = self.provenance
+        what = {"p@1": "accuracy"}.get(of["metric"], of["metric"])
+        cells = [
+            [
+                row["version"],
+                f"{row['accuracy']:.4f}",
+                f"{row['standard_error']:.4f}",
+                f"{row['confidence']:.3f}",
+                duration(row["median_latency_s"]),
+                duration(row["mean_latency_s"]),
+            ]
+            for row in summary(self.outcomes)
+        ]
+        title = f"{of['subject']} on {self.examples:,} {of['split']} examples of {of['data']}"
+        points = table(title, ["point", what, "± SE", "confidence", "median latency", "mean latency"], cells)
+        written = [] if self.out is None else [f"wrote {self.out}"]
+        return [points, *self.sweep.human, *written]
