@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -106,22 +107,28 @@ class PointRunner:
                 self.model.expected_accuracy(x)
             for plan in self._plans.values():
                 for point in (plan.first, plan.second):
-                    if point is not None:
-                        self._compute(x, point)
-                    if point is not None and pool is not None:
+                    if point is None or point in self.model.remote_points:
+                        continue
+                    self._compute(x, point)
+                    if pool is not None:
                         pool.submit(self._compute, x, point).result()
 
     def _compute(self, x: Inputs, point: OperatingPoint) -> Computed:
-        model = self.model
-        # Huge inputs overflow in the network; the NaN confidence that follows is answered, not warned about.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if model.signature is None:
-                assert isinstance(x, np.ndarray)
-                logits = model.forward(x, point)
-                return Scores(logits, confidence(logits))
-            assert model.task is not None
-            tensors = model.respond(x, point)
-            return Outputs(tensors, model.task, model.task.confidences(tensors))
+        return compute(self.model, x, point)
+
+
+def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: float = math.inf) -> Computed:
+    """What ``model`` makes of ``x`` at one of its own points; ``within_s``: at a remote point, the most time for it."""
+    # Huge inputs overflow in the network; the NaN confidence that follows is answered, not warned about.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if model.signature is None:
+            assert isinstance(x, np.ndarray)
+            is_remote = point in model.remote_points
+            logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
+            return Scores(logits, confidence(logits))
+        assert model.task is not None
+        tensors = model.respond(x, point)
+        return Outputs(tensors, model.task, model.task.confidences(tensors))
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:

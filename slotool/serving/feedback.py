@@ -13,6 +13,7 @@ import pandas as pd
 
 from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
+from slotool.errors import SlotoolError
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.ruleset import RuleSet
 from slotool.serving import rejections
@@ -108,7 +109,8 @@ class Feedback:
     async def look(self, served: ServedModel) -> None:
         """Have the versions answer what was labelled since, and look at the certificates, when it is time.
 
-        In a thread, since it takes tens of milliseconds.
+        In a thread, since it takes tens of milliseconds. Labels of examples that a version fails on, such as one
+        behind a server that is gone, say nothing about certificates.
         """
         rules = served.rules
         if rules is None or len(self._unseen) < LOOK_EVERY:
@@ -117,7 +119,10 @@ class Feedback:
         if self._watcher is None or self._watcher.rules is not rules:
             self._watcher, self.alarms = Watcher(rules, ALARM_CONFIDENCE), []
         watcher = self._watcher
-        watched = await asyncio.to_thread(_look, served.model, watcher, taken)
+        try:
+            watched = await asyncio.to_thread(_look, served.model, watcher, taken)
+        except SlotoolError:
+            return
         if watcher is self._watcher:
             self.alarms = [w for w in watched if w.alarm_at is not None]
 

@@ -289,6 +289,8 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
     parameters: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}
     if decision.rule:
         parameters["rule"] = decision.rule
+    if answer.fallback:
+        parameters["fallback"] = answer.fallback
     parameters |= {"queue_us": round(answer.queue_us, 1), "compute_us": round(answer.compute_us, 1)}
     parameters["request"] = answer.request
     if answer.batch > len(answer.scored):

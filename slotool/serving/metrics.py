@@ -69,6 +69,12 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self._fallbacks = Counter(
+            "slotool_fallbacks",
+            "Calls of a version behind another server without an answer, in place of which another version answered",
+            ["model", "version", "cause"],
+            registry=self.registry,
+        )
         self._accuracy = Gauge(
             "slotool_labelled_accuracy",
             "Accuracy of labelled answers; NaN without any",
@@ -113,6 +119,10 @@ class Metrics:
     def cancelled(self, model: str) -> None:
         """The second version of a Conc ensemble was cancelled: the first is confident enough."""
         self._cancelled.labels(model).inc()
+
+    def fell_back(self, model: str, version: str, cause: str) -> None:
+        """A version behind another server gave no answer (``RemoteFailure.cause``)."""
+        self._fallbacks.labels(model, version, cause).inc()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -26,7 +26,8 @@ from slotool.tables import OperatingPoint
 class InferenceResult:
     """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
-    in the call that answered it, those of other requests included, ``request``: the number feedback names it by."""
+    in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
+    ``fallback``: which version did not answer and which did in its place; empty where all answered."""
 
     scored: Computed
     decision: Decision
@@ -35,6 +36,7 @@ class InferenceResult:
     slack_us: float
     batch: int
     request: str
+    fallback: str = ""
 
     @property
     def labels(self) -> np.ndarray:

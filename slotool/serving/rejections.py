@@ -86,6 +86,11 @@ def no_worker(lost: int, workers: int, ready_in_s: float) -> Rejection:
     return Rejection(503, "no-worker", sentence, wait_s)
 
 
+def no_version(failure: str) -> Rejection:
+    """503: the version that was to answer is behind another server, which did not, and no local one can."""
+    return Rejection(503, "no-version", f"{failure}, and there is no local version to answer instead", 1)
+
+
 def cannot_meet(reason: str) -> Rejection:
     """503: rejected before any work: the request's options cannot be met."""
     return Rejection(503, "cannot-meet", reason)

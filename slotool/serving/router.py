@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
 from slotool.serving import rejections
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
-from slotool.serving.ensemble import ensemble_plan
+from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
 from slotool.serving.events import Events
 from slotool.serving.headroom import LatencyHeadroom
@@ -25,6 +27,8 @@ from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue, PendingRequest, urgency
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
+from slotool.serving.remote_call import RemoteCall, remote_plan
+from slotool.serving.remote_endpoints import RemoteEndpoints
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -39,6 +43,12 @@ LONG_US = 1_000.0
 MAX_ATTEMPTS = 3
 
 
+class RemoteCallback(Protocol):
+    """Takes an outcome, the instant in µs at which it was there, and which version answered in place of another."""
+
+    def __call__(self, outcome: CallOutcome, done_us: float, fallback: str) -> None: ...
+
+
 def monotonic_us() -> float:
     """The router's clock: µs from an arbitrary origin."""
     return time.monotonic_ns() * 1e-3
@@ -50,7 +60,8 @@ class Router:
     Batches form at dispatch, as far as the policy's decision allows. Where calls run in the event loop, the loop reads
     new arrivals after each long call, and after a millisecond of short calls: an urgent request overtakes. A request
     whose worker is lost goes to another worker until its deadline. Deadlines are brought forward by ``headroom``, a
-    latency headroom estimated from recent answers. ``max_queue``: requests waiting beyond this are rejected on arrival.
+    latency headroom estimated from recent answers. Versions behind another server are called outside the workers
+    (``RemoteCall``). ``max_queue``: requests waiting beyond this are rejected on arrival.
     ``default_deadline_us``: longest wait of a request without a deadline (``inf``: unbounded).
     ``events``: receives workers lost and replaced and points switched. ``clock_us`` may be replaced in tests. Use it
     from one event loop. Raises ``InputError`` when there are no models or one cannot be served by the engine,
@@ -84,6 +95,10 @@ class Router:
         self._numbered = 0
         self._scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
+        self._remote = RemoteEndpoints(self.metrics, self.events)
+        # Calls of local versions for batches without a worker of their own: of ensembles with a remote version.
+        self._local_calls: deque[Callable[[int], None]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.metrics.watch_queue(self.waiting)
         self.metrics.watch_workers(self.alive)
         self.engine.open(models, self._worker_changed)
@@ -132,6 +147,7 @@ class Router:
         """Close the engine."""
         if self._alarm is not None:
             self._alarm.cancel()
+        self._remote.close()
         self.engine.close()
 
     def replace(self, served: ServedModel) -> None:
@@ -215,7 +231,7 @@ class Router:
     def _wake_if_needed(self, blocked_us: float = 0.0) -> None:
         # An iteration of the loop polls all sockets: worth it only for requests that wait or may have arrived
         # meanwhile.
-        if self.waiting() or blocked_us > LONG_US:
+        if self.waiting() or self._local_calls or blocked_us > LONG_US:
             self._wake(READING_ITERATIONS)
 
     def _dispatch_after(self, iterations: int) -> None:
@@ -228,6 +244,9 @@ class Router:
         self._scheduled = False
         began_us = now_us = self.now_us()
         self._default_deadline.expire(now_us)
+        while self._local_calls and (worker := self._workers.idle()) is not None:
+            self._local_calls.popleft()(worker)
+            now_us = self.now_us()
         while self._workers.idle() is not None and not (self.engine.in_loop and now_us - began_us > LONG_US):
             model_queue = min(
                 (model_queue for model_queue in self._queues.values() if model_queue.dispatcher.queue),
@@ -270,6 +289,10 @@ class Router:
             self._note_switch(model_queue, batch.decision.point)
         x = wanted[0].x if len(wanted) == 1 else concatenate([request.x for request in wanted])
         on_end = partial(self._call_ended, model_queue, batch, wanted)
+        plan = remote_plan(model_queue.served.model, batch.decision.point)
+        if plan is not None:
+            self._call_remote(model_queue, batch, plan, x, on_end)
+            return
         if batch.second_worker is None:
             self._start_call(batch.worker, model_queue, batch.decision.point, x, on_end)
             return
@@ -278,6 +301,57 @@ class Router:
         ensemble_call = EnsembleCall(plan, on_end, partial(self._cancel, batch.second_worker, model_queue))
         self._start_call(batch.second_worker, model_queue, plan.second, x, ensemble_call.second)
         self._start_call(batch.worker, model_queue, plan.first, x, ensemble_call.first)
+
+    def _call_remote(
+        self, model_queue: ModelQueue, batch: Batch, plan: EnsemblePlan, x: Inputs, on_end: RemoteCallback
+    ) -> None:
+        """Make a call of which a remote version answers some or all. No worker waits for it: a local version that
+        begins at once has the batch's worker, one that is asked later the next that is idle."""
+        served, own = model_queue.served, [batch.worker]
+        begins = {plan.first, plan.second} if plan.concurrent else {plan.first}
+        if begins <= served.model.remote_points.keys():
+            model_queue.dispatcher.ended(own.pop(), self.now_us())
+        if batch.second_worker is not None:
+            model_queue.dispatcher.ended(batch.second_worker, self.now_us())
+
+        def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Computed]:
+            future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
+            if own:
+                self._start_call(own.pop(), model_queue, point, rows, partial(_settle, future))
+            else:
+                self._local_calls.append(partial(self._start_local, model_queue, batch, point, rows, future))
+                self._wake()
+            return future
+
+        deadline_us = min(query.deadline_us for query in batch.queries)
+        call = RemoteCall(served, plan, x, deadline_us, ask_local, self._remote, self.now_us)
+        task = asyncio.get_running_loop().create_task(self._report_remote(call, on_end))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._wake_if_needed()
+
+    def _start_local(
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        point: OperatingPoint,
+        x: Inputs,
+        future: asyncio.Future[Computed],
+        worker: int,
+    ) -> None:
+        if future.done():  # not needed any more
+            return
+        now_us, planned_us = self.now_us(), model_queue.served.policy.planned_us(point, len(x))
+        self._workers.begins(Batch(worker, batch.queries, batch.decision, now_us), planned_us)
+        self._start_call(worker, model_queue, point, x, partial(_settle, future))
+
+    async def _report_remote(self, call: RemoteCall, on_end: RemoteCallback) -> None:
+        try:
+            outcome, fallback = await call.run()
+        except Exception as error:
+            on_end(error, self.now_us(), "")
+        else:
+            on_end(outcome, self.now_us(), fallback)
 
     def _start_call(
         self, worker: int, model_queue: ModelQueue, point: OperatingPoint, x: Inputs, report: OutcomeCallback
@@ -310,24 +384,37 @@ class Router:
         wanted: Sequence[PendingRequest],
         outcome: CallOutcome,
         done_us: float,
+        fallback: str = "",
     ) -> None:
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._retry_or_fail(model_queue, batch, outcome, done_us)
             return
         model_queue.dispatcher.answered(batch, done_us)
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, Rejection):
+            for query in batch.queries:
+                model_queue.pending.pop(query.id).reject(outcome)
+        elif isinstance(outcome, Exception):
             self._retry_separately(model_queue, batch, outcome)
         else:
-            self._finish(model_queue, batch, wanted, outcome, done_us)
+            self._finish(model_queue, batch, wanted, outcome, done_us, fallback)
 
     def _finish(
-        self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest], scored: Computed, done_us: float
+        self,
+        model_queue: ModelQueue,
+        batch: Batch,
+        wanted: Sequence[PendingRequest],
+        scored: Computed,
+        done_us: float,
+        fallback: str,
     ) -> None:
         took_us, examples = done_us - batch.begun_us, len(scored)
-        model_queue.served.policy.observe(batch.decision.point, examples, took_us)
-        self.metrics.computed(model_queue.served.name, examples)
         planned_us = model_queue.served.policy.planned_us(batch.decision.point, examples)
+        if fallback:
+            planned_us = 0.0  # another point answered, of which nothing is to be learnt
+        else:
+            model_queue.served.policy.observe(batch.decision.point, examples, took_us)
+        self.metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
             del model_queue.pending[query.id]
         first = 0
@@ -340,7 +427,7 @@ class Router:
             elif not request.future.done():
                 request.overrun_us = took_us - planned_us if planned_us else 0.0
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
-                request.future.set_result(InferenceResult(part, batch.decision, *timing, examples, query.id))
+                request.future.set_result(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback))
 
     def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
@@ -388,6 +475,15 @@ class Router:
         if not math.isinf(soonest_us):
             wait_s = max(0.0, soonest_us - self.now_us()) * 1e-6
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self._wake)
+
+
+def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: float) -> None:
+    if future.done():  # cancelled
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:

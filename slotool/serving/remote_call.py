@@ -1,0 +1,122 @@
+"""A batch that a version behind another server is to answer, alone or with another version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from slotool.data.columns import Inputs
+from slotool.elastic import ElasticModel
+from slotool.elastic.evaluation import version_name
+from slotool.serving import rejections
+from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
+from slotool.serving.outputs import Computed, combined
+from slotool.serving.remote_endpoints import RemoteEndpoints, RemoteFailure
+from slotool.serving.served import ServedModel
+from slotool.tables import OperatingPoint
+
+AskLocal = Callable[[OperatingPoint, Inputs], Awaitable[Computed]]
+# Of the time left, the share that a local version which answers in place of a remote one may take.
+FALLBACK_SHARE = 0.5
+# Kept back for it: so many times what is planned, and the time to notice that the remote one has failed.
+CAUTION, NOTICE_US = 1.5, 2_000.0
+
+
+def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | None:
+    """What answering at ``point`` takes, where that involves another server; None otherwise."""
+    if not model.remote_points:
+        return None
+    plan = ensemble_plan(model, point)
+    return plan if plan.first in model.remote_points or plan.second in model.remote_points else None
+
+
+class RemoteCall:
+    """Runs ``plan``, of whose versions one or both are remote, on ``x``; local versions are asked by ``ask_local``.
+
+    A remote version that gives no answer is done without: the other version's answer goes out, or that of the most
+    accurate local version there is time for. ``deadline_us``: by ``now_us``; a remote version is given what a local one
+    does not need of the time until then.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        plan: EnsemblePlan,
+        x: Inputs,
+        deadline_us: float,
+        ask_local: AskLocal,
+        endpoints: RemoteEndpoints,
+        now_us: Callable[[], float],
+    ):
+        self._served, self._plan, self._x, self._deadline_us = served, plan, x, deadline_us
+        self._ask_local, self._endpoints, self._now_us = ask_local, endpoints, now_us
+        self._remote = served.model.remote_points
+
+    async def run(self) -> tuple[Computed, str]:
+        """The answer, and what the client should know of it: which version did not answer, empty if all did.
+
+        Raises ``Rejection`` where no version is left to answer, and what local versions raise.
+        """
+        plan = self._plan
+        second = asyncio.ensure_future(self._ask(plan.second, self._x)) if plan.second and plan.concurrent else None
+        try:
+            return await self._with_second(second)
+        finally:
+            if second is not None:
+                second.cancel()
+                # Its failure matters to nobody now.
+                second.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    async def _with_second(self, second: asyncio.Future[Computed] | None) -> tuple[Computed, str]:
+        plan = self._plan
+        instead = plan.second or self._fallback()
+        try:
+            first = await self._ask(plan.first, self._x, None if second else instead)
+        except RemoteFailure as failure:
+            return await self._instead(instead, second, failure)
+        unsure = None if plan.second is None else plan.consults(first)
+        if plan.second is None or unsure is None or not unsure.any():
+            return first, ""
+        try:
+            other = (await second).take(unsure) if second else await self._ask(plan.second, self._x[unsure])
+        except RemoteFailure as failure:
+            return first, _said(failure, plan.first)
+        return combined(first, unsure, other), ""
+
+    async def _instead(
+        self, point: OperatingPoint | None, running: Awaitable[Computed] | None, failure: RemoteFailure
+    ) -> tuple[Computed, str]:
+        """The answer of ``point``, which may be ``running`` already, after the first version's failure."""
+        try:
+            if point is not None:
+                return await (running or self._ask(point, self._x, self._fallback())), _said(failure, point)
+        except RemoteFailure as also:
+            point, failure = self._fallback(), also
+            if point is not None:
+                return await self._ask(point, self._x), _said(failure, point)
+        raise rejections.no_version(str(failure))
+
+    async def _ask(self, point: OperatingPoint, x: Inputs, then: OperatingPoint | None = None) -> Computed:
+        """The answer to ``x``. Of the time left a remote version leaves what ``then`` needs if it fails."""
+        if point not in self._remote:
+            return await self._ask_local(point, x)
+        kept_us = 0.0
+        if then is not None and then not in self._remote:
+            kept_us = NOTICE_US + CAUTION * self._served.policy.planned_us(then, len(x))
+        return await self._endpoints.call(self._served, point, x, 1e-6 * (self._left_us - kept_us))
+
+    def _fallback(self) -> OperatingPoint | None:
+        """The most accurate local version that leaves time for another to be asked first, else the fastest; None
+        without any."""
+        local = [point for point in self._served.model.points if point not in self._remote]
+        most_us = FALLBACK_SHARE * self._left_us
+        planned_us, examples = self._served.policy.planned_us, len(self._x)
+        return next((p for p in reversed(local) if planned_us(p, examples) <= most_us), local[0] if local else None)
+
+    @property
+    def _left_us(self) -> float:
+        return self._deadline_us - self._now_us()
+
+
+def _said(failure: RemoteFailure, answered: OperatingPoint) -> str:
+    return f"{failure}; {version_name(answered)} answered alone"
