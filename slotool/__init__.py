@@ -10,17 +10,21 @@ from slotool import errors
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
+    from slotool.api.compare_predictors import compare_predictors
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.gen_rules import estimate_rules, gen_rules
     from slotool.api.predict import predict
     from slotool.api.serve import serve
+    from slotool.api.train_colocation_predictor import train_colocation_predictor
+    from slotool.api.train_predictor import train_predictor
 
 __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "adapt_predictor",
+    "compare_predictors",
     "errors",
     "estimate_rules",
     "evaluate",
@@ -29,12 +33,15 @@ __all__ = [
     "gen_rules",
     "predict",
     "serve",
+    "train_colocation_predictor",
+    "train_predictor",
 ]
 
 
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
+    "compare_predictors": "compare_predictors",
     "estimate_rules": "gen_rules",
     "evaluate": "evaluate",
     "evaluate_predictor": "evaluate_predictor",
@@ -42,6 +49,8 @@ _MODULES = {
     "gen_rules": "gen_rules",
     "predict": "predict",
     "serve": "serve",
+    "train_colocation_predictor": "train_colocation_predictor",
+    "train_predictor": "train_predictor",
 }
 
 

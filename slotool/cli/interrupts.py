@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -67,6 +69,18 @@ def received() -> int:
 def explained() -> None:
     """A command has reported what an interruption leaves behind, and how to go on."""
     _state.explained = True
+
+
+@contextmanager
+def explaining(note: Callable[[str], None]) -> Iterator[None]:
+    """Report what an interruption of the work inside leaves behind, which the work notes on it."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        for sentence in getattr(interruption, "__notes__", ()):
+            explained()
+            note(f"interrupted; {sentence}")
+        raise
 
 
 def exit_code() -> int:

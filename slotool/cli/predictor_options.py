@@ -1,36 +1,24 @@
-"""What the commands that train predictors share: rows to learn from, predictors to train, depths of the DNN."""
+"""Options that the commands that train predictors share: rows to learn from, depths of the DNN."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from slotool.cli.commands import refuse_without_effect
 from slotool.cli.options import panel, parse_numbers
-from slotool.cli.profile_engine import ENGINES
-
-if TYPE_CHECKING:
-    from slotool.cli.output import Output
-    from slotool.graphs import OperatorGraph
-    from slotool.plugins import Registry
-    from slotool.predictors.base import Asked, Predictor
-    from slotool.predictors.labels import Labelled
-    from slotool.predictors.search import Search
-    from slotool.predictors.splits import RowSplit
-    from slotool.predictors.training import TrainingRun
-    from slotool.tables import LatencyTable
 
 ROWS, SEARCH = "Rows of the latency table", "Search of the DNN"
 Latency = Annotated[list[Path], typer.Argument(help="Latency tables (Parquet or CSV) of measured graphs.")]
 Graphs = Annotated[list[Path], typer.Option("--graphs", "-g", help="Graph file (Parquet or .jsonl); repeatable.")]
-Depths = Annotated[str, typer.Option("--depths", help="Numbers of hidden layers to try.", rich_help_panel=SEARCH)]
+Depths = Annotated[
+    str | None,
+    typer.Option("--depths", help="Numbers of hidden layers to try.", show_default="1:20", rich_help_panel=SEARCH),
+]
 SearchEngine = Annotated[
     str,
     typer.Option(
@@ -78,15 +66,6 @@ def picks_rows(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Predictors to train: their names or ``auto``, the depths that the DNN tries, and where its search trains."""
-
-    model: str
-    depths: str
-    search: Search[Any]
-
-
 def whole_numbers(text: str, option: str, *, least: int, what: str) -> list[int]:
     """Numbers as ``parse_numbers`` reads them, each whole and at least ``least``."""
     numbers = parse_numbers(text, option)
@@ -95,117 +74,12 @@ def whole_numbers(text: str, option: str, *, least: int, what: str) -> list[int]
     return [int(number) for number in numbers]
 
 
-def parse_depths(text: str) -> list[int]:
+def parse_depths(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
     return whole_numbers(text, "--depths", least=1, what="a depth is a whole number of hidden layers")
 
 
-def chosen_names(text: str, known: Sequence[str], option: str, *, plugins: Registry[Any] | None = None) -> list[str]:
-    """Names of a comma list, each once. One that is neither known nor a plugin's is a usage error."""
-    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        if name not in known and not (plugins and name in plugins.plugins):
-            others = plugins.plugins if plugins else []
-            raise typer.BadParameter(f"{name!r} is none of {', '.join([*known, *others])}", param_hint=option)
-    return names
-
-
-def chosen_search(engine: str, address: str | None) -> AbstractContextManager[Search[Any]]:
-    """Where the DNN's search trains its candidates."""
-    if engine not in ENGINES:
-        raise typer.BadParameter(f"{engine!r} is neither {' nor '.join(ENGINES)}", param_hint="--engine")
-    if engine == "local":
-        if address is not None:
-            raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
-        from slotool.predictors.search import one_by_one
-
-        return nullcontext(one_by_one)
-    from slotool.predictors.search import OnRay
-
-    return OnRay(address or "auto")
-
-
-def predictor_makers(
-    names: Sequence[str], depths: Sequence[int], search: Search[Any] | None = None, *, colocated: bool = False
-) -> dict[str, Callable[[], Predictor[Any]]]:
-    """By name, what makes a new predictor; the DNN searches ``depths``."""
-    from slotool.predictors.dnn import DnnPredictor
-    from slotool.predictors.registry import predictor_class
-    from slotool.predictors.search import one_by_one
-
-    def dnn() -> Predictor[Any]:
-        return DnnPredictor(depths, search or one_by_one)
-
-    return {name: dnn if name == DnnPredictor.name else predictor_class(name, colocated=colocated) for name in names}
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where labels come from: latency tables and graph files, and the rows ``picked`` by values of their columns."""
-
-    latency: Sequence[Path]
-    graphs: Sequence[Path]
-    picked: Mapping[str, Any]
-
-    def config(self) -> dict[str, Any]:
-        """For the artifact's manifest."""
-        return {"latency": [str(path) for path in self.latency], "graphs": [str(path) for path in self.graphs]}
-
-    def table(self) -> LatencyTable:
-        from slotool.tables import LatencyTable
-
-        return LatencyTable.load_all(self.latency)
-
-    def read_graphs(self) -> Iterator[OperatorGraph]:
-        from slotool.graphs.store import read_graphs
-
-        return (graph for path in self.graphs for graph in read_graphs(path))
-
-    def labelled(self, output: Output) -> Labelled[OperatorGraph]:
-        """The measured graphs with their solo latencies."""
-        from slotool.predictors.colocated_labels import is_colocated
-        from slotool.predictors.labels import join_labels
-
-        table = self.table()
-        if is_colocated(table):
-            raise typer.BadParameter("its rows are co-located: use train-colocation-predictor", param_hint="LATENCY")
-        labelled = join_labels(table, self.read_graphs(), self.picked)
-        warn_unmatched(output, labelled)
-        return labelled
-
-
-def trained_and_scored(
-    output: Output,
-    candidates: Sequence[Predictor[Asked]],
-    labelled: Labelled[Asked],
-    split: RowSplit,
-    protocols: Mapping[str, Sequence[RowSplit]] | None = None,
-    *,
-    model: str | Sequence[str],
-    seed: int,
-) -> TrainingRun[Asked]:
-    """``train_and_score`` with a progress line."""
-    from slotool.predictors.training import train_and_score
-
-    text = f"training on {len(split.train)} {'networks' if protocols is None else 'co-locations'}"
-    # Of networks alone the last step holds out kinds of them for the interval of the one that is kept.
-    extra = 1 if protocols is None else len(protocols) * len(candidates)
-    with output.progress(text, total=extra + sum(candidate.fit_steps for candidate in candidates)) as progress:
-
-        def finished(what: str) -> None:
-            progress.say(f"{text}; {what}")
-            progress.advance()
-
-        return train_and_score(candidates, labelled, split, protocols, model=model, seed=seed, progress=finished)
-
-
-def refuse_search(model: str) -> None:
-    """A usage error for options of the DNN's search where no DNN is trained."""
-    if not {"auto", "dnn"} & {name.strip() for name in model.split(",")}:
-        refuse_without_effect(("depths", "engine", "address"), f"on --model {model}, which trains no DNN")
-
-
-def warn_unmatched(output: Output, labelled: Labelled[OperatorGraph]) -> None:
-    if labelled.graphs_without_label:
-        output.warn(f"{labelled.graphs_without_label} graphs have no label and are left out")
-    if labelled.labels_without_graph:
-        output.warn(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
+def listed(text: str) -> list[str]:
+    """Names of a comma list."""
+    return [name.strip() for name in text.split(",")]

@@ -1,0 +1,179 @@
+"""``slotool.train_colocation_predictor``: learn how co-located networks slow each other down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.measured import MeasuredNetworks, Paths
+from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
+from slotool.api.predictor_scores import covers
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.predictors.colocations import Colocation
+    from slotool.predictors.training import TrainingRun
+
+RELATIVE = ("predictor", "MAPE", "MAE s", "of added s", "±5 %", "±10 %", "90 % covers")
+PROTOCOLS = {
+    "pairs, random": "70-15-15 of the pairs, five times",
+    "pairs unseen": "no pair of the test set was in training; ten folds",
+    "network unseen": "no training row had that network; each in turn",
+    "trios from pairs": "training had pairs only",
+}
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ColocationTraining(Result):
+    """How well each predictor does on rows held out under every protocol, and which was kept. ``solo``: the predictor
+    of solo latencies that the artifact holds too. ``out``: the artifact written, if any."""
+
+    run: TrainingRun[Colocation]
+    model: str
+    solo: Path | None = None
+    out: Path | None = None
+
+    schema = "train-colocation-predictor"
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """Scores by predictor, and by protocol and predictor."""
+        return self.run.scores()
+
+    @property
+    def kept(self) -> str:
+        """Name of the predictor that was kept."""
+        return str(self.scores["chosen"])
+
+    def frame(self) -> pd.DataFrame:
+        """Scores on the rows held out, one row a predictor."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), "model": self.model, **self.scores}
+
+    def shown(self) -> list[Part]:
+        from slotool.predictors.labels import Setting
+
+        rows, predictors = self.scores["rows"], self.scores["predictors"]
+        kinds = ", ".join(f"{kind['n']} {name}s" for name, kind in predictors[self.kept]["by_kind"].items())
+        title = f"Co-located latency, on {rows['test']} held-out rows ({kinds}); trained on {rows['train']}"
+        parts: list[Part] = [table(title, RELATIVE, _cells(predictors))]
+        for name, each in self.scores["protocols"].items():
+            parts.append(table(f"{name[0].upper()}{name[1:]}: {PROTOCOLS[name]}", RELATIVE, _cells(each)))
+        why = "it has the lowest MAE on the dev set" if self.model == "auto" else "as asked"
+        measured = f"with the measured solo latencies of {self.scores['networks']} networks"
+        parts.append(f"labels: {Setting.from_document(self.scores['setting'])}")
+        parts.append(f"kept {self.kept}: {why}; {measured}")
+        if self.solo is not None:
+            parts.append(f"solo latencies of other networks: the predictor of {self.solo}")
+        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+
+
+def train_colocation_predictor(
+    latency: Paths,
+    *,
+    graphs: Paths,
+    out: str | Path | None = None,
+    solo: str | Path | None = None,
+    model: str = "auto",
+    depths: Sequence[int] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    rows: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> ColocationTraining:
+    """Train predictors of co-located latency, score all, keep one.
+
+    The predictor also holds the measured solo latencies, and with ``solo`` a predictor of those of other networks.
+
+    Args:
+        latency: Latency tables of co-located networks, Parquet or CSV, one or several.
+        graphs: Graph files that hold these networks, one or several.
+        out: Write the predictor that is kept, and the scores of all, here.
+        solo: Predictor of solo latencies, for networks that were not measured.
+        model: The one to keep: ``"linear"``, ``"dnn"``, ``"ridge"`` or ``"sharing"``; ``"auto"``: that of the lowest
+            mean absolute error on the dev set.
+        depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
+        engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
+        address: The ray cluster, ``host:port``; None: the one this machine is in.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size``,
+            ``machine`` or ``placement``.
+        seed: Of the splits and of training.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``).
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: ``solo`` predicts another setting than the tables hold.
+        TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
+        ArtifactError: ``solo`` is damaged or no predictor of solo latencies.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.base import COLOCATED
+    from slotool.predictors.colocated_labels import join_colocated
+    from slotool.predictors.colocated_splits import colocated_splits, random_colocated_split
+    from slotool.predictors.colocation import require_same_setting
+    from slotool.predictors.registry import names_of, registry
+    from slotool.predictors.trained import KIND, TrainedPredictor
+    from slotool.predictors.training import AUTO
+
+    own = names_of(COLOCATED)
+    names_among(model, (AUTO, *own), "model", plugins=registry)
+    names = own if model in (AUTO, *own) else [*own, model]
+    reporter, written = reporter_of(progress), None if out is None else Path(out)
+    with search_on(engine, address) as search:
+        makers = predictor_makers(names, depths or DEPTHS, search, colocated=True)
+        if written is not None:
+            refuse_existing(written, force)
+        source = MeasuredNetworks.of(latency, graphs, rows)
+        labelled = join_colocated(source.table(), source.read_graphs(), source.rows)
+        opened = None if solo is None else open_artifact(solo, KIND)
+        if opened is not None:
+            require_same_setting(TrainedPredictor.load(opened), labelled)
+        if labelled.labels_without_graph:
+            reporter.warn(
+                f"{labelled.labels_without_graph} rows with a network that is none of the graphs are left out"
+            )
+        split, protocols = random_colocated_split(labelled.items, seed), colocated_splits(labelled.items, seed)
+        candidates = [make() for make in makers.values()]
+        run = trained_and_scored(reporter, candidates, labelled, split, protocols, model=model, seed=seed)
+    if written is not None:
+        config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths or DEPTHS)}
+        run.save(written, opened, config={**config, **source.rows}, seed=seed, force=force)
+    return ColocationTraining(run, model, None if opened is None else opened.path, written)
+
+
+def _cells(scores: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of ``RELATIVE``, and the noise floor that all of a table share."""
+    shown = []
+    for name, each in scores.items():
+        if each is None:
+            shown.append([f"{name}, cannot take these", *["–"] * (len(RELATIVE) - 1)])
+            continue
+        refused = f", but for {each['refused']}" if each.get("refused") else ""
+        added = f"{each['degradation_mean_s']:.3g}"
+        shown.append([name + refused, *_errors(each, added), covers(each)])
+    floor = [each["floor"] for each in scores.values() if each is not None][-1:]
+    return [*shown, *(["noise floor", *_errors(each, "–"), "–"] for each in floor if each["mape"] is not None)]
+
+
+def _errors(score: Mapping[str, Any], added: str) -> list[str]:
+    within = [f"{score[key]:.0%}" for key in ("within_5_percent", "within_10_percent")]
+    return [f"{score['mape']:.1%}", f"{score['mae_s']:.3g}", added, *within]

@@ -1,0 +1,168 @@
+"""``slotool.train_predictor``: learn latency from measured networks, and say how well on networks held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
+from slotool.api.predictor_scores import (
+    FLOOR,
+    FLOOR_MEANS,
+    IN_SECONDS,
+    RELATIVE,
+    floor_relative,
+    in_seconds,
+    relative,
+)
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.graphs import OperatorGraph
+    from slotool.predictors.training import TrainingRun
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PredictorTraining(Result):
+    """How well each predictor does on networks held out, and which was kept. ``model``: those that could be kept.
+    ``out``: the artifact written, if any."""
+
+    run: TrainingRun[OperatorGraph]
+    model: str
+    out: Path | None = None
+
+    schema = "train-predictor"
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """Scores by predictor, with how many networks trained, chose and scored them."""
+        return self.run.scores()
+
+    @property
+    def kept(self) -> str:
+        """Name of the predictor that was kept."""
+        return str(self.scores["chosen"])
+
+    def frame(self) -> pd.DataFrame:
+        """Scores on the networks held out, one row a predictor."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), "model": self.model, **self.scores}
+
+    def shown(self) -> list[Part]:
+        from slotool.predictors.labels import Setting
+
+        predictors, rows = self.scores["predictors"], self.scores["rows"]
+        kinds = ", ".join(f"{kind['n']} {name}" for name, kind in predictors[self.kept]["by_kind"].items())
+        title = f"On {rows['test']} held-out networks ({kinds}); trained on {rows['train']}, chosen on {rows['dev']}"
+        chosen = self.model == "auto" or "," in self.model
+        why = "it has the lowest MAE on the dev set" if chosen else "as asked"
+        seconds = [[name, *in_seconds(each), f"{each['dev_mae_s']:.3g}"] for name, each in predictors.items()]
+        shares = [[name, *relative(each)] for name, each in predictors.items()]
+        shares.append([FLOOR, *floor_relative(predictors[self.kept])])
+        return [
+            table(title, ["predictor", *IN_SECONDS, "dev MAE s"], seconds),
+            table("Relative to the latency", ["predictor", *RELATIVE], shares),
+            FLOOR_MEANS,
+            f"labels: {Setting.from_document(self.scores['setting'])}",
+            f"kept {self.kept}: {why}",
+            *([f"wrote {self.out}"] if self.out else []),
+        ]
+
+
+def train_predictor(
+    latency: Paths,
+    *,
+    graphs: Paths,
+    out: str | Path | None = None,
+    model: str | Sequence[str] = "auto",
+    depths: Sequence[int] | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    rows: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> PredictorTraining:
+    """Train predictors of solo latency, score all, keep one.
+
+    Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
+
+    Args:
+        latency: Latency tables of measured networks, Parquet or CSV, one or several.
+        graphs: Graph files that hold these networks, one or several.
+        out: Write the predictor that is kept, and the scores of all, here.
+        model: The one to keep, such as ``"graph"``; of several, or of ``"auto"`` (every one), that of the lowest mean
+            absolute error on the dev set. The baselines ``linear`` and ``three-term`` are always trained too.
+        depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
+        engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
+        address: The ray cluster, ``host:port``; None: the one this machine is in.
+        rows: Take only rows of the tables with these values of ``device``, ``backend``, ``threads``, ``batch_size`` or
+            ``machine``.
+        seed: Of the split and of training.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``).
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or the tables hold co-located latencies.
+        TableError: A latency table cannot be read, mixes settings, or has no row of these networks.
+        GraphError: A graph file cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.base import SOLO
+    from slotool.predictors.registry import BASELINES, names_of, registry
+    from slotool.predictors.splits import paper_split
+    from slotool.predictors.training import AUTO
+
+    own = names_of(SOLO)
+    asked = names_among(model, (AUTO, *own), "model", plugins=registry)
+    if not {AUTO, "dnn"} & set(asked):
+        refuse_search(", ".join(asked), depths, engine, address)
+    names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
+    names += [name for name in asked if name not in (AUTO, *own)]
+    reporter, written = reporter_of(progress), None if out is None else Path(out)
+    with search_on(engine, address) as search:
+        makers = predictor_makers(names, depths or DEPTHS, search)
+        if written is not None:
+            refuse_existing(written, force)
+        source = MeasuredNetworks.of(latency, graphs, rows)
+        labelled = source.labelled()
+        for sentence in unmatched(labelled):
+            reporter.warn(sentence)
+        run = trained_and_scored(
+            reporter,
+            [make() for make in makers.values()],
+            labelled,
+            paper_split(labelled.kinds, seed),
+            model=AUTO if AUTO in asked else asked,
+            seed=seed,
+        )
+    shown = ",".join(asked)
+    if written is not None:
+        config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
+        run.save(written, config=config, seed=seed, force=force)
+    return PredictorTraining(run, shown, written)
+
+
+def refuse_search(models: str, depths: Sequence[int] | None, engine: str, address: str | None) -> None:
+    """Raises ``ArgumentError`` for an option of the DNN's search, where no DNN is trained."""
+    given = {"depths": depths is not None, "engine": engine != "local", "address": address is not None}
+    for argument, stated in given.items():
+        if stated:
+            raise ArgumentError(argument, f"it has no effect on {models}, which trains no DNN; leave it out")
