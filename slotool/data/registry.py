@@ -174,9 +174,12 @@ def data_folder() -> Path | None:
 
 
 def _readings(name: str) -> list[tuple[str, str | None]]:
-    """A location, and one followed by a colon and a label column."""
+    """A location, and one followed by a colon and a label column; a file's suffix before the colon decides."""
     before, colon, label = name.rpartition(":")
-    return [(name, None), (before, label)] if colon and before and label else [(name, None)]
+    if not (colon and before and label):
+        return [(name, None)]
+    suffixes = tuple(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
+    return [(before, label)] if before.lower().endswith(suffixes) else [(name, None), (before, label)]
 
 
 def _by_content(location: Location) -> DataAdapter | None:
