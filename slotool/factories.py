@@ -1,9 +1,15 @@
-"""Objects that a person names as ``module:factory``: their module is imported and its code is run."""
+"""Objects that a person names as ``module:factory``: their module is imported and its code is run.
+
+Code that a person names is run. Code that an artifact names is run only where that is allowed: by ``allow_code``, or by
+``SLOTOOL_ALLOW_CODE=1`` in the environment, which worker processes inherit.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
+
+ALLOW_VARIABLE = "SLOTOOL_ALLOW_CODE"
+_NAME = re.compile(r"[\w./~-]+:[A-Za-z_][\w.]*")
+
+
+def is_factory(text: str) -> bool:
+    """Whether ``text`` has the form ``module:factory`` or ``path/module.py:factory``."""
+    return _NAME.fullmatch(text) is not None
 
 
 def make(
@@ -45,6 +59,43 @@ def make(
                 raise error(f"{name} is neither {what} nor a function making one, but of type {kind}")
             found = _guarded(found, f"calling {name}()", error)
     return found
+
+
+def allow_code() -> None:
+    """Run code that artifacts name, in this process and those that it starts from now on."""
+    os.environ[ALLOW_VARIABLE] = "1"
+
+
+def require_allowed(what: str, error: type[InputError] = InputError) -> None:
+    """Raises ``error``, which says how to allow it, unless code that artifacts name may be run. ``what``: what names
+    it."""
+    if os.environ.get(ALLOW_VARIABLE) != "1":
+        raise error(f"{what}, which is code; if you trust it, set {ALLOW_VARIABLE}=1 or give --allow-code")
+
+
+def located(name: str, error: type[InputError] = InputError) -> tuple[str, str]:
+    """How ``name`` is found again from any directory, and the SHA-256 of its module's source.
+
+    A module in a folder becomes its path; one that is installed keeps its name. Raises ``error`` as ``make`` does.
+    """
+    module_name, _, factory_name = name.partition(":")
+    folder, module_name = _located(module_name, error)
+    with _importing_from(folder):
+        try:
+            spec = find_spec(module_name)
+        except (ImportError, ValueError):
+            spec = None
+    if spec is None or spec.origin is None:
+        raise error(f"{name}: no source file of module {module_name} was found")
+    file = Path(spec.origin).resolve()
+    in_folder = file.parent == folder.resolve() and file.suffix == ".py"
+    return f"{file if in_folder else module_name}:{factory_name}", _checksum(file, error)
+
+
+def require_same(name: str, sha256: str, error: type[InputError] = InputError) -> None:
+    """Raises ``error`` when the source of the module that ``name`` names has another checksum."""
+    if located(name, error)[1] != sha256:
+        raise error(f"{name} has changed since it was recorded")
 
 
 def _located(name: str, error: type[InputError]) -> tuple[Path, str]:
@@ -98,3 +149,11 @@ def _importing_from(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = before
+
+
+def _checksum(file: Path, error: type[InputError]) -> str:
+    try:
+        with file.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()
+    except OSError as reason:
+        raise error(f"{file}: cannot be read ({reason.strerror})") from reason

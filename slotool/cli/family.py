@@ -56,37 +56,40 @@ def family(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
     from slotool.data import load_dataset
-    from slotool.elastic import model_family
-    from slotool.elastic.evaluation import evaluate, summary
+    from slotool.elastic.evaluation import summary
+    from slotool.elastic.family_evaluation import evaluate_family
+    from slotool.elastic.model_family import ModelFamily, common_signature
+    from slotool.elastic.model_family_files import KIND, open_versions, save_family, some_inputs
     from slotool.machine import machine_id
+    from slotool.models.tasks import make_task
 
     locations = _locations(versions)
     for path in (out, outcomes):
         if path is not None:
             refuse_existing(path, force)
     torch.set_num_threads(cores_given(threads))
-    dataset = load_dataset(data)
+    opened = open_versions(locations, threads)
+    signature = common_signature([(version.name, model) for version, model in opened])
+    dataset = load_dataset(data, tensors=signature.inputs)
     examples = _examples(dataset, split)
-    opened = model_family.open_versions(locations, threads)
-    model_family.require_versions([(version.name, model) for version, model in opened])
-    task = model_family.task_of(opened[0][1], output, scores)
-    made = model_family.ModelFamily(out.name, opened, task, dataset.input_shape, dataset.labels)
+    task = make_task(signature, output=output, scores=scores)
+    made = ModelFamily(out.name, opened, task, dataset.labels, some_inputs(examples.x))
     printer = Output(as_json=json)
     provenance: dict[str, Any] = {
         "subject": made.name,
-        "kind": model_family.KIND,
+        "kind": KIND,
         "data": dataset.name,
         "split": split,
         "threads": threads,
         "machine": machine_id(),
     }
     with printer.progress(f"evaluating {len(opened)} versions on {dataset.name}", total=len(examples)) as progress:
-        table = evaluate(made, examples, repeats=repeats, provenance=provenance, progress=progress.advance)
+        table = evaluate_family(made, examples, repeats=repeats, provenance=provenance, progress=progress.advance)
     rows = _by_cost(summary(table))
     order = [row["version"] for row in rows]
     ordered = sorted(opened, key=lambda pair: order.index(pair[0].name))
-    made = model_family.ModelFamily(out.name, ordered, task, dataset.input_shape, dataset.labels)
-    made.save(out, config={"data": data, "split": split, "threads": threads}, seed=seed, copy=copy, force=force)
+    made = ModelFamily(out.name, ordered, task, dataset.labels, some_inputs(examples.x))
+    save_family(made, out, config={"data": data, "split": split, "threads": threads}, seed=seed, copy=copy, force=force)
     if outcomes is not None:
         table.save(outcomes)
     _report(printer, made, table, rows, out, outcomes)
@@ -109,13 +112,16 @@ def _examples(dataset: Any, split: str) -> Any:
     import numpy as np
 
     from slotool.data.dataset import Split
+    from slotool.data.sequences import concatenated
 
-    parts = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    parts = dataset.splits
     if split in parts:
         return parts[split]
     if split != "all":
         raise typer.BadParameter(f"{split!r} is none of all, {', '.join(parts)}", param_hint="--split")
-    return Split(*(np.concatenate([getattr(part, axis) for part in parts.values()]) for axis in ("x", "y")))
+    each = [part.x for part in parts.values()]
+    x: Any = np.concatenate(each) if isinstance(each[0], np.ndarray) else concatenated(each)
+    return Split(x, np.concatenate([part.y for part in parts.values()]))
 
 
 def _by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -40,9 +40,9 @@ def _supernet(artifact: Artifact) -> ElasticModel:
 
 
 def _model_family(artifact: Artifact) -> ElasticModel:
-    from slotool.elastic.model_family import ModelFamily
+    from slotool.elastic.model_family_files import load_family
 
-    return ModelFamily.load(artifact)
+    return load_family(artifact)
 
 
 # A single network is a family of one: the same artifact form, the same class.

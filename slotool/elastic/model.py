@@ -75,6 +75,17 @@ class ElasticModel(ABC):
         """
         raise InputError(f"{self.name} has no named outputs of its own")
 
+    def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
+        """``respond``, as ``forward_within`` is ``forward``."""
+        return self.respond(x, point)
+
+    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
+        """The confidence in each answer that ``respond`` gave at ``point``: float64 [n]; None of a model without one.
+
+        It is the task's, unless a calibration of the point's own was learnt.
+        """
+        return None if self.task is None else self.task.confidences(outputs)
+
     def top(self, x: Any, p: int = 1, *, point: OperatingPoint | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The ``p`` best labels at ``point`` (default: in full) and their scores, best first: int and float32
         [batch, p]. Where fewer than p classes were computed the rest is label −1 at −inf."""

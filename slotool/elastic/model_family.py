@@ -1,30 +1,24 @@
-"""A family of a user's own models: versions of one classifier, from any library, run as they are."""
+"""A family of a user's own models: versions of one service, from any library, run as they are."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from slotool import strict_json
-from slotool.artifacts import Artifact, create_artifact
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic.model import ElasticModel
-from slotool.errors import ArtifactError, InputError
-from slotool.models import Classification, Model, Signature
-from slotool.models.adapters.remote import RemoteModel, open_remote
-from slotool.models.loading import load
-from slotool.models.signature import FREE
-from slotool.models.tasks import infer_task, scores_of, task_of_document
+from slotool.errors import InputError
+from slotool.models import Classification, Model, Signature, Task
+from slotool.models.adapters.remote import RemoteModel
+from slotool.models.calibration import Calibration, Isotonic, Temperature
+from slotool.models.signature import FREE, TensorSpec
 from slotool.tables import OperatingPoint
 
-VERSIONS_FILE = "versions.json"
-KIND = "model-family"
-# A probability of 0 scores as this one does: the least that float32 tells from 0.
-MIN_PROBABILITY = float(np.finfo(np.float32).tiny)
+# Whole numbers up to here are exact in float32.
+MAX_EXACT = 2**24
 
 
 @dataclass(frozen=True)
@@ -39,167 +33,208 @@ class ModelVersion:
 
 
 class ModelFamily(ElasticModel):
-    """Versions of one classifier, cheapest first; the last is the most accurate. Points are ``version=<name>``.
+    """Versions of one service, cheapest first; the last is the most accurate. Points are ``version=<name>``.
 
-    ``input_shape``: of one example, for inputs whose sizes the models leave open. Models take one input of numbers and
-    give scores of the same classes: logits, or probabilities, whose logarithms are the scores here.
-    Raises ``InputError`` naming the version and the tensor when two signatures differ or are of another form.
+    ``tensors``: the signature of all versions; a size that one of them fixes is fixed. ``signature`` is the same, or
+    None where ``forward`` says all there is: of one floating-point input, scores of classes, and a confidence that is
+    the largest of their probabilities. ``labels``: names of the classes, none for other tasks. ``examples``: a few
+    inputs, for warm-up and profiling. ``input_shape``: of one example of the only input; () where there are several.
+    ``calibrations``: by version, what was learnt of its confidence.
+    Raises ``InputError`` naming the version and the tensor when two signatures differ, or when task, labels or examples
+    do not fit them.
     """
 
-    task: Classification
+    task: Task
 
     def __init__(
         self,
         name: str,
         versions: Sequence[tuple[ModelVersion, Model]],
-        task: Classification,
-        input_shape: Sequence[int],
+        task: Task,
         labels: Sequence[str],
+        examples: Inputs,
+        *,
+        calibrations: Mapping[str, Calibration] | None = None,
     ):
         if not versions:
             raise InputError(f"{name}: a family needs at least one version")
         self.name, self.task, self.labels = name, task, tuple(labels)
-        self.input_shape, self.classes = tuple(input_shape), len(labels)
+        self.classes = len(self.labels)
         self.versions = tuple(version for version, _ in versions)
         self._models = {OperatingPoint.of(version=version.name): model for version, model in versions}
         if len(self._models) < len(versions):
             raise InputError(f"{name}: two versions have the same name")
-        require_versions([(version.name, model) for version, model in versions])
         self.points = tuple(self._models)
         self.remote_points = {
             point: model.timeout_s for point, model in self._models.items() if isinstance(model, RemoteModel)
         }
-        first = versions[0][1]
-        task.require(first.signature)
-        self._input = _only_input(name, first, self.input_shape)
-        count = first.signature.output(task.output).shape[-1]
-        if count not in (FREE, self.classes):
-            raise InputError(f"{name}: {task.output} has {count} classes, the data set has {self.classes}")
+        self.tensors = common_signature([(version.name, model) for version, model in versions])
+        task.require(self.tensors)
+        self.calibrations = dict(calibrations or {})
+        self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
+        self.signature = None if self._is_plain() else self.tensors
+        self._require_shapes(examples)
+        self.examples = Columns(self.inputs(examples))
+        self._require_classes()
+        shapes = [array.shape[1:] for array in self.examples.arrays.values()]
+        self.input_shape = shapes[0] if len(shapes) == 1 else ()
 
-    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        """As ``ElasticModel.forward``. Raises ``RunError`` when the model itself fails."""
+    def inputs(self, x: Inputs) -> dict[str, np.ndarray]:
+        """``x`` as arrays by name that the models take: a bare array is the only input, columns go by their names.
+
+        Raises ``InputError`` naming the tensor that is missing or does not fit.
+        """
+        specs = self.tensors.inputs
+        if isinstance(x, np.ndarray):
+            if len(specs) > 1:
+                names = ", ".join(spec.name for spec in specs)
+                raise InputError(f"{self.name} has several inputs ({names}): give columns of these names")
+            return self.tensors.conform({specs[0].name: _exact(specs[0], x)})
+        given = x.arrays
+        for spec in specs:
+            if spec.name not in given:
+                raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")
+        return self.tensors.conform({spec.name: _with_axis(spec, given[spec.name]) for spec in specs})
+
+    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+        """The version's own outputs by name, with the datatypes of ``tensors``. Raises ``RunError`` when the model
+        itself fails, and as ``ElasticModel.respond``."""
         self.require(point)
-        return self._scores(x, point, self._models[point]({self._input: x}))
+        return self._models[point].run(self.inputs(x))
 
-    def forward_within(self, x: np.ndarray, point: OperatingPoint, timeout_s: float) -> np.ndarray:
+    def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
+        self.require(point)
         model = self._models[point]
         if not isinstance(model, RemoteModel):
-            return self.forward(x, point)
-        inputs = model.signature.conform({self._input: x})
-        return self._scores(x, point, model.run_within(inputs, min(timeout_s, model.timeout_s)))
+            return self.respond(x, point)
+        return model.run_within(self.inputs(x), min(timeout_s, model.timeout_s))
 
-    def _scores(self, x: np.ndarray, point: OperatingPoint, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        scores = outputs[self.task.output]
-        if scores.shape != (len(x), self.classes):
-            raise InputError(f"{point}: {self.task.output} has shape {list(scores.shape)}, expected one score a class")
-        if self.task.scores == "probabilities":
-            scores = np.log(np.maximum(scores, MIN_PROBABILITY))
-        return scores.astype(np.float32)
+    def forward(self, x: Any, point: OperatingPoint) -> np.ndarray:
+        """As ``ElasticModel.forward``, also of columns. Raises ``InputError`` when the task is no classification,
+        ``RunError`` when the model itself fails."""
+        return self._scores(len(x), self.respond(x, point), point)
 
-    def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, copy: bool, force: bool = False) -> None:
-        """Write the artifact. ``copy``: with the model files, so that it can be moved; else it refers to them."""
-        with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
-            versions = []
-            for version in self.versions:
-                stored = f"{version.name}{Path(version.location).suffix}" if copy and version.sha256 else ""
-                if stored:
-                    bundle.copy_file(stored, Path(version.location))
-                versions.append({**vars(version), "stored": stored})
-            document = {
-                "versions": versions,
-                "task": self.task.document(),
-                "input_shape": list(self.input_shape),
-                "labels": list(self.labels),
-                "signatures": {
-                    version.name: model.signature.document()
-                    for version, model in zip(self.versions, self._models.values(), strict=True)
-                },
-            }
-            bundle.write_json(VERSIONS_FILE, document)
+    def forward_within(self, x: Any, point: OperatingPoint, timeout_s: float) -> np.ndarray:
+        return self._scores(len(x), self.respond_within(x, point, timeout_s), point)
 
-    @classmethod
-    def load(cls, artifact: Artifact) -> ModelFamily:
-        """Read it back; each model runs on as many threads as torch does here. Raises ``ArtifactError`` when a file
-        that it refers to is missing or is not the one it was made of."""
-        import torch
+    def _scores(self, count: int, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray:
+        if not isinstance(self.task, Classification):
+            raise InputError(f"{self.name} answers {self.task.name}, which has no scores of classes")
+        if self.task.scores == "labels":
+            known = self.answers(outputs)[:, None] == np.arange(self.classes)
+            return np.where(known, 0.0, -np.inf).astype(np.float32)
+        logits = self.task.logits(outputs)
+        if logits.shape != (count, self.classes):
+            raise InputError(f"{point}: {self.task.output} has shape {list(logits.shape)}, expected one score a class")
+        calibration = self._calibration[point]
+        if isinstance(calibration, Temperature):
+            logits = logits / calibration.temperature
+        return logits.astype(np.float32)
 
-        stored = strict_json.convert(artifact.json(VERSIONS_FILE), _Stored)
-        task = task_of_document(stored.task)
-        if not isinstance(task, Classification):
-            raise ArtifactError(f"{artifact.path}: its task is {task.name}; only classification can be served")
-        versions = []
-        for version in stored.versions:
-            location = str(artifact.file(version.stored)) if version.stored else version.location
-            if version.sha256 and checksum(location, ArtifactError) != version.sha256:
-                raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
-            known = stored.signatures.get(version.name)
-            if "://" in location and known is not None:
-                # It may be gone for now: calls of it fail then, and the other versions serve.
-                model: Model = open_remote(location, signature=Signature.of_document(known))
-            else:
-                model = load(location, threads=torch.get_num_threads())
-            versions.append((version, model))
-        return cls(artifact.name, versions, task, stored.input_shape, stored.labels)
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The answer to each example: class numbers int64 [n] of a classification, else as ``Task.answers``.
+
+        An answer that is none of ``labels`` is −1.
+        """
+        answers = self.task.answers(outputs)
+        if not isinstance(self.task, Classification):
+            return answers
+        return self._class_numbers(answers) if self.task.scores == "labels" else answers.astype(np.int64)
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        """The error of each answer, as ``Task.errors``: float64 [n]. ``truth``: class numbers int [n], or what the
+        task compares with."""
+        if isinstance(self.task, Classification) and self.task.scores == "labels":
+            outputs = {**outputs, self.task.output: self.answers(outputs)}
+        return self.task.errors(outputs, truth)
+
+    def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
+        calibration = self._calibration[point]
+        return self.task.confidences(outputs) if calibration is None else calibration.confidences(self.task, outputs)
+
+    @property
+    def signatures(self) -> dict[str, Signature]:
+        """Each version's own, by name."""
+        pairs = zip(self.versions, self._models.values(), strict=True)
+        return {version.name: model.signature for version, model in pairs}
+
+    def close(self) -> None:
+        """Close every model."""
+        for model in self._models.values():
+            model.close()
+
+    def _is_plain(self) -> bool:
+        """Whether ``forward`` says all there is; see ``signature``."""
+        inputs, task = self.tensors.inputs, self.task
+        by_scores = isinstance(task, Classification) and task.scores != "labels" and task.confidence_output is None
+        learnt = any(isinstance(calibration, Isotonic) for calibration in self.calibrations.values())
+        return len(inputs) == 1 and inputs[0].datatype.startswith(("FP", "BF")) and by_scores and not learnt
+
+    def _class_numbers(self, answers: np.ndarray) -> np.ndarray:
+        """The class that each answer names, or its number where no answer is the name of one."""
+        texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in answers.flat]
+        at = {label: number for number, label in enumerate(self.labels)}
+        if not any(text in at for text in texts):
+            at = {str(number): number for number in range(self.classes)}
+        return np.array([at.get(text, -1) for text in texts], dtype=np.int64)
+
+    def _require_shapes(self, examples: Inputs) -> None:
+        """Raises ``InputError`` naming an input of another shape than the data set's examples have."""
+        specs = self.tensors.inputs
+        if isinstance(examples, np.ndarray):
+            given = {specs[0].name: examples} if len(specs) == 1 else {}
+        else:
+            given = examples.arrays
+        for spec in specs:
+            if spec.name in given and not _fits(spec, _with_axis(spec, given[spec.name])):
+                shape = list(given[spec.name].shape[1:])
+                raise InputError(f"{self.name}: input {spec.name} is {spec}, the data set has examples of {shape}")
+
+    def _require_classes(self) -> None:
+        if not isinstance(self.task, Classification) or self.task.scores == "labels":
+            return
+        spec = self.tensors.output(self.task.output)
+        if len(spec.shape) != 2:
+            raise InputError(f"{self.name}: output {spec.name} is {spec}, expected one score a class, [-1, classes]")
+        if spec.shape[1] not in (FREE, self.classes):
+            raise InputError(f"{self.name}: {spec.name} has {spec.shape[1]} classes, the data set has {self.classes}")
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """What ``VERSIONS_FILE`` holds."""
-
-    versions: list[ModelVersion]
-    task: dict[str, Any]
-    input_shape: list[int]
-    labels: list[str]
-    signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:
-    """Each version's model and what the artifact says of it; ``locations``: file or URL by name."""
-    opened = []
-    for name, location in locations.items():
-        is_url = "://" in location
-        where = location if is_url else str(Path(location).absolute())
-        model = load(where, threads=threads)
-        opened.append((ModelVersion(name, where, "" if is_url else checksum(where, InputError)), model))
-    return opened
-
-
-def require_versions(models: Sequence[tuple[str, Model]]) -> None:
-    """Raises ``InputError`` naming version and tensor when the models are not versions of one service."""
+def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
+    """The signature of all these versions. Raises ``InputError`` naming version and tensor where one differs."""
     first_name, first = models[0]
+    common = first.signature
     for name, model in models[1:]:
-        difference = first.signature.difference(model.signature)
+        difference = common.difference(model.signature)
         if difference is not None:
             raise InputError(f"version {name} is none of the same service as {first_name}: its {difference}")
+        common = common.common(model.signature)
+    return common
 
 
-def task_of(model: Model, output: str | None, scores: str | None) -> Classification:
-    """The task that the options name, else what the signature suggests. Raises ``InputError`` where it is unclear."""
-    if output is None:
-        found = infer_task(model.signature)
-        return found if scores is None else Classification(found.output, scores=scores)
-    return Classification(output, scores=scores or scores_of(output))
+def _exact(spec: TensorSpec, x: np.ndarray) -> np.ndarray:
+    """A float array as the whole numbers that ``spec`` wants, where it holds such and float32 kept them apart."""
+    if x.dtype.kind != "f" or spec.dtype.kind not in "iub":
+        return x
+    if not (np.abs(x) <= MAX_EXACT).all() or not np.array_equal(np.rint(x), x):
+        raise InputError(f"input {spec.name} is {spec}: the data set's numbers are not whole, or above {MAX_EXACT:,}")
+    whole: np.ndarray = x.astype(np.int64)
+    return whole.astype(np.bool_) if spec.dtype.kind == "b" else _narrow(spec, whole)
 
 
-def checksum(location: str, error: type[InputError]) -> str:
-    """SHA-256 of a file. Raises ``error`` when it cannot be read."""
-    try:
-        with open(location, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as reason:
-        raise error(f"{location}: cannot be read ({reason.strerror})") from reason
+def _narrow(spec: TensorSpec, whole: np.ndarray) -> np.ndarray:
+    limits = np.iinfo(spec.dtype)
+    if whole.size and (whole.min() < limits.min or whole.max() > limits.max):
+        raise InputError(f"input {spec.name} is {spec}: the data set holds numbers beyond {spec.datatype}")
+    return whole.astype(spec.dtype)
 
 
-def _only_input(name: str, model: Model, input_shape: tuple[int, ...]) -> str:
-    if len(model.signature.inputs) != 1:
-        inputs = ", ".join(tensor.name for tensor in model.signature.inputs)
-        raise InputError(f"{name}: models of several inputs ({inputs}) cannot be served yet; give them one input")
-    spec = model.signature.inputs[0]
-    if not spec.datatype.startswith(("FP", "BF")):
-        raise InputError(f"{name}: input {spec.name} is {spec}; only floating-point inputs can be served yet")
-    fits = len(spec.shape) == 1 + len(input_shape) and all(
-        size in (FREE, given) for size, given in zip(spec.shape[1:], input_shape, strict=True)
-    )
-    if not fits:
-        raise InputError(f"{name}: input {spec.name} is {spec}, the data set has examples of {list(input_shape)}")
-    return spec.name
+def _with_axis(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """A column of single values as [n, 1] where the model wants it so."""
+    return array[:, None] if array.ndim == 1 and spec.shape[1:] in ((1,), (FREE,)) else array
+
+
+def _fits(spec: TensorSpec, array: np.ndarray) -> bool:
+    """Whether the array's examples have the shape that ``spec`` asks for."""
+    sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+    return array.ndim == len(spec.shape) and all(size in (FREE, got) for size, got in sizes)

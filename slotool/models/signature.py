@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -186,10 +187,22 @@ class Signature:
                 return f"{side} {name!r} ({tensor}) is one too many; expected {', '.join(t.name for t in mine)}"
         return None
 
+    def common(self, other: Signature) -> Signature:
+        """The signature of a service of which both are versions (``difference``): a size that one fixes is fixed."""
+        return Signature(*(_common(*sides) for sides in ((self.inputs, other.inputs), (self.outputs, other.outputs))))
+
     def document(self) -> dict[str, list[dict[str, Any]]]:
         """As JSON: what the Open Inference Protocol's model metadata says of tensors."""
         sides = (("inputs", self.inputs), ("outputs", self.outputs))
         return {side: [_tensor_document(tensor) for tensor in tensors] for side, tensors in sides}
+
+    @classmethod
+    def parse(cls, text: str) -> Signature:
+        """The signature written as ``a=INT64[-1,-1] b=BOOL[-1] -> logits=FP32[-1,3]``. Raises ``InputError``."""
+        before, arrow, after = text.partition("->")
+        if not arrow:
+            raise InputError(f"{text!r} is not INPUTS -> OUTPUTS, such as x=FP32[-1,4] -> logits=FP32[-1,3]")
+        return cls(*(tuple(map(TensorSpec.parse, re.sub(r",\s+", ",", side).split())) for side in (before, after)))
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Signature:
@@ -226,3 +239,11 @@ def _named(tensors: Sequence[TensorSpec], name: str, side: str) -> TensorSpec:
 
 def _compatible(mine: tuple[int, ...], theirs: tuple[int, ...]) -> bool:
     return len(mine) == len(theirs) and all(FREE in (a, b) or a == b for a, b in zip(mine, theirs, strict=True))
+
+
+def _common(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    of = {tensor.name: tensor.shape for tensor in theirs}
+    return tuple(
+        replace(tensor, shape=tuple(max(sizes) for sizes in zip(tensor.shape, of[tensor.name], strict=True)))
+        for tensor in mine
+    )

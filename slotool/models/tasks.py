@@ -7,23 +7,29 @@ both for any model that has its outputs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy.special import log_softmax
 
+from slotool import factories
 from slotool.errors import InputError
-from slotool.models.signature import Signature
+from slotool.models.signature import Signature, TensorSpec
+
+# A probability of 0 scores as this one does: the least that float32 tells from 0.
+MIN_PROBABILITY = float(np.finfo(np.float32).tiny)
 
 
 class Task(ABC):
     """``output``: the output tensor that holds the answer; ``confidence_output``: one that holds a confidence.
 
-    Without ``confidence_output`` the task takes the confidence from the answer, where it can.
+    Without ``confidence_output`` the task takes the confidence from the answer, where it can. ``sha256``: of the source
+    of a task that is not slotool's own, whose ``name`` is then ``module:Class``.
     """
 
     name: str
+    sha256: str = ""
 
     def __init__(self, output: str, *, confidence_output: str | None = None):
         self.output, self.confidence_output = output, confidence_output
@@ -59,7 +65,8 @@ class Task(ABC):
 
     def document(self) -> dict[str, Any]:
         """As JSON: what ``task_of_document`` makes it from."""
-        return {"task": self.name, "output": self.output, "confidence_output": self.confidence_output}
+        own = {"task": self.name, "output": self.output, "confidence_output": self.confidence_output}
+        return own | ({"sha256": self.sha256} if self.sha256 else {})
 
 
 class Classification(Task):
@@ -83,6 +90,11 @@ class Classification(Task):
         scores = outputs[self.output]
         answers: np.ndarray = scores if self.scores == "labels" else scores.argmax(axis=1)
         return answers
+
+    def logits(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Scores whose softmax are the probabilities: [n, classes]. Not for class numbers."""
+        scores = outputs[self.output]
+        return np.log(np.maximum(scores, MIN_PROBABILITY)) if self.scores == "probabilities" else scores
 
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
         answers = self.answers(outputs)
@@ -201,27 +213,92 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Mul
 
 
 def task_of_document(document: Mapping[str, Any]) -> Task:
-    """The task that ``document()`` described. Raises ``InputError`` for an unknown task or option."""
+    """The task that ``document()`` described. Raises ``InputError`` for an unknown task or option, and for one that is
+    code where that may not be run (``factories.allow_code``) or is no longer what it was."""
     options = dict(document)
-    name = options.pop("task", None)
+    name, sha256 = options.pop("task", None), options.pop("sha256", "")
+    if isinstance(name, str) and factories.is_factory(name):
+        factories.require_allowed(f"its task is {name}")
+        factories.require_same(name, sha256)
+        return _own_task(name, options)
     if name not in TASKS:
         raise InputError(f"no task is called {name!r}; there are {', '.join(TASKS)}")
-    try:
-        return TASKS[name](**options)
-    except TypeError:
-        raise InputError(f"task {name}: unknown or missing option among {', '.join(options)}") from None
+    return _made(str(name), TASKS[name], options)
 
 
-def infer_task(signature: Signature) -> Classification:
-    """The task of a model with one floating-point output [n, classes]. Raises ``InputError`` when there is not one."""
-    scores = [tensor for tensor in signature.outputs if tensor.datatype.startswith(("FP", "BF"))]
-    found = [tensor for tensor in scores if len(tensor.shape) == 2]
-    if len(found) != 1:
-        listed = ", ".join(f"{tensor.name} {tensor}" for tensor in signature.outputs)
-        raise InputError(f"which output holds the scores? Name it with --output; there are {listed}")
-    return Classification(found[0].name, scores=scores_of(found[0].name))
+def make_task(
+    signature: Signature,
+    name: str = Classification.name,
+    *,
+    output: str | None = None,
+    scores: str | None = None,
+    confidence_output: str | None = None,
+) -> Task:
+    """The task called ``name`` (one of ``TASKS``, or ``module:Class``, a subclass of ``Task``) of a model.
+
+    ``output``: by default the one that can hold its answers. ``scores``: what that holds, logits or probabilities (by
+    default as its name says), or labels. Raises ``InputError`` when the output is not clear, or an option does not fit.
+    """
+    options: dict[str, Any] = {"confidence_output": confidence_output}
+    if factories.is_factory(name):
+        if scores is not None:
+            raise InputError(f"scores {scores!r} have no effect on the task {name}")
+        return _own_task(name, {**options, "output": output or _only(signature.outputs, signature)})
+    if name not in TASKS:
+        raise InputError(f"no task is called {name!r}; there are {', '.join(TASKS)}, or module:Class")
+    if scores is not None and name not in (Classification.name, MultiLabel.name):
+        raise InputError(f"scores {scores!r} have no effect on the task {name}")
+    if output is None:
+        output = _only(_answering(signature, name, scores), signature)
+    spec = signature.output(output)
+    if name == Classification.name:
+        labels = len(spec.shape) == 1 or not spec.datatype.startswith(("FP", "BF"))
+        options["scores"] = scores or ("labels" if labels else scores_of(output))
+    elif name == MultiLabel.name:
+        if scores == "labels":
+            raise InputError("multi-label answers are read from logits or probabilities, not from labels")
+        options["threshold"] = 0.0 if (scores or scores_of(output)) == "logits" else 0.5
+    return _made(name, TASKS[name], {**options, "output": output})
 
 
 def scores_of(output: str) -> str:
     """What an output of that name is taken to hold: probabilities where it has ``prob`` in it, else logits."""
     return "probabilities" if "prob" in output.lower() else "logits"
+
+
+def _made(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:
+    try:
+        return kind(**options)
+    except TypeError:
+        raise InputError(f"task {name}: unknown or missing option among {', '.join(options)}") from None
+
+
+def _own_task(name: str, options: Mapping[str, Any]) -> Task:
+    """A task of the user's own class, which is imported."""
+    what = "a subclass of slotool.models.Task"
+    found = factories.make(name, is_made=lambda value: isinstance(value, type), what=what).value
+    if not issubclass(found, Task):
+        raise InputError(f"{name} is no subclass of slotool.models.Task")
+    task = _made(name, found, options)
+    task.name, task.sha256 = factories.located(name)
+    return task
+
+
+def _answering(signature: Signature, name: str, scores: str | None) -> list[TensorSpec]:
+    """The outputs that may hold the answers of such a task; classes are read from scores rather than from labels."""
+    numbers = [spec for spec in signature.outputs if spec.datatype.startswith(("FP", "BF"))]
+    others = [spec for spec in signature.outputs if spec not in numbers]
+    if name == Text.name:
+        return [spec for spec in others if spec.datatype == "BYTES"]
+    if name == Regression.name:
+        return numbers
+    rows = [spec for spec in numbers if len(spec.shape) == 2]
+    labels = scores == "labels" or (scores is None and name == Classification.name and not rows)
+    return others if labels else rows
+
+
+def _only(found: Sequence[TensorSpec], signature: Signature) -> str:
+    if len(found) != 1:
+        listed = ", ".join(f"{tensor.name} {tensor}" for tensor in signature.outputs)
+        raise InputError(f"which output holds the answers? Name it with --output; there are {listed}")
+    return str(found[0].name)

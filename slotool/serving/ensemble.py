@@ -121,14 +121,14 @@ def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: flo
     """What ``model`` makes of ``x`` at one of its own points; ``within_s``: at a remote point, the most time for it."""
     # Huge inputs overflow in the network; the NaN confidence that follows is answered, not warned about.
     with np.errstate(over="ignore", invalid="ignore"):
+        is_remote = point in model.remote_points
         if model.signature is None:
             assert isinstance(x, np.ndarray)
-            is_remote = point in model.remote_points
             logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
             return Scores(logits, confidence(logits))
         assert model.task is not None
-        tensors = model.respond(x, point)
-        return Outputs(tensors, model.task, model.task.confidences(tensors))
+        tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
+        return Outputs(tensors, model.task, model.confidences_of(tensors, point))
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:

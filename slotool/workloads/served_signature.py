@@ -10,7 +10,7 @@ import numpy as np
 from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
-from slotool.models.tasks import Classification, infer_task
+from slotool.models.tasks import Classification, make_task
 from slotool.workloads.endpoint import ServerAnswer
 
 LABEL, CONFIDENCE = "label", "confidence"
@@ -65,10 +65,12 @@ class ServedSignature:
 def _task(signature: Signature) -> Classification | None:
     """The classification of a model with scores of two classes or more."""
     try:
-        task = infer_task(signature)
+        task = make_task(signature)
     except InputError:
         return None
-    return None if signature.output(task.output).shape[-1] == 1 else task
+    if not isinstance(task, Classification) or task.scores == "labels" or signature.output(task.output).shape[-1] == 1:
+        return None
+    return task
 
 
 def is_plain(signature: Signature) -> bool:

@@ -16,10 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from slotool.elastic import load_model
-from slotool.elastic.model_family import ModelFamily, ModelVersion, task_of
+from slotool.elastic.model_family import ModelFamily, ModelVersion
+from slotool.elastic.model_family_files import save_family
 from slotool.errors import ArtifactError, InputError
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
+from slotool.models.tasks import make_task
 from slotool.tables import OperatingPoint, OutcomeTable
 
 io = pytest.importorskip("skops.io")
@@ -92,7 +94,7 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
             "expected FP64[-1, 13]"
         ),
         "family small=small.skops two=two.skops --data wine.parquet:cultivar -o f": "FP64[-1, 2], expected FP64[-1, 3]",
-        "family small=small.skops --data other.csv -o f": "the data set has examples of [1]",
+        "family small=small.skops --data other.csv -o f": "input 'features' takes [13]",
         "family two=two.skops --data wine.parquet:cultivar -o f": "probabilities has 2 classes, the data set has 3",
         "family small --data wine.parquet:cultivar -o f": "'small' is not NAME=MODEL, such as small=small.onnx",
         "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
@@ -122,13 +124,14 @@ def test_a_family_loads_while_another_server_is_gone(tmp_path: Path) -> None:
     signature = SklearnModel(LARGE).signature
     away = open_remote("http://127.0.0.1:9/v2/models/m", timeout_s=0.05, signature=signature)
     versions = [(ModelVersion("here", "."), SklearnModel(LARGE)), (ModelVersion("away", away.url), away)]
-    ModelFamily("wine", versions[1:], task_of(away, None, None), (13,), ("0", "1", "2")).save(
-        tmp_path / "wine", config={}, seed=0, copy=False
+    task, labels, x = make_task(signature), ("0", "1", "2"), X.to_numpy(dtype=np.float32)
+    save_family(
+        ModelFamily("wine", versions[1:], task, labels, x[:2]), tmp_path / "wine", config={}, seed=0, copy=False
     )
     loaded, point = load_model(str(tmp_path / "wine")), OperatingPoint.of(version="away")
     assert list(loaded.remote_points) == [point]
     with pytest.raises(RemoteUnavailable, match="no connection"):
-        loaded.forward_within(X.to_numpy(dtype=np.float32)[:1], point, 0.05)
-    both = ModelFamily("wine", versions, task_of(away, None, None), (13,), ("0", "1", "2"))
+        loaded.forward_within(x[:1], point, 0.05)
+    both = ModelFamily("wine", versions, task, labels, x[:2])
     assert list(both.remote_points.values()) == [0.05]
-    assert both.forward_within(X.to_numpy(dtype=np.float32), both.points[0], 1.0).shape == (len(X), 3)
+    assert both.forward_within(x, both.points[0], 1.0).shape == (len(X), 3)

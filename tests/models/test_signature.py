@@ -88,6 +88,18 @@ def test_a_signature_is_the_protocols_metadata() -> None:
         Signature.of_document({"inputs": [{"name": "x"}], "outputs": []})
 
 
+def test_a_signature_is_written_in_one_line() -> None:
+    assert Signature.parse("input_ids=INT64[-1, -1] attention_mask=INT64[-1,-1] -> logits=FP32[-1,2]") == TEXT
+    for wrong in ("x=FP32[-1]", "-> y=FP32[-1]", "x=FP32[-1] -> y"):
+        with pytest.raises(InputError):
+            Signature.parse(wrong)
+
+
+def test_the_signature_of_two_versions_has_the_sizes_that_either_fixes() -> None:
+    fixed = changed(0, shape=(-1, 128))
+    assert TEXT.common(fixed) == fixed == fixed.common(TEXT)
+
+
 def test_a_tensor_is_written_as_on_the_command_line() -> None:
     assert TensorSpec.parse("image=fp32[-1,3,8,8]") == TensorSpec("image", "FP32", (-1, 3, 8, 8))
     for wrong in ("image", "image=FP32", "image=FP32[a]", "image=FLOAT[1]", "=FP32[1]"):

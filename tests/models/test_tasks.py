@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 
 from slotool.errors import InputError
 from slotool.models import Classification, MultiLabel, Regression, Signature, Task, TensorSpec, Text
-from slotool.models.tasks import infer_task, task_of_document, word_error_rate
+from slotool.models.tasks import make_task, task_of_document, word_error_rate
 
 LOGITS = np.array([[2.0, 0.0, 0.0], [0.0, 0.0, 3.0]], dtype=np.float32)
 
@@ -78,12 +78,11 @@ def test_an_unknown_task_or_option_is_named() -> None:
 
 def test_the_output_with_scores_is_found_or_asked_for() -> None:
     x = (TensorSpec("x", "FP32", (-1, 4)),)
-    found = infer_task(
-        Signature(x, (TensorSpec("probabilities", "FP64", (-1, 3)), TensorSpec("label", "INT64", (-1,))))
-    )
+    found = make_task(Signature(x, (TensorSpec("probabilities", "FP64", (-1, 3)), TensorSpec("label", "INT64", (-1,)))))
+    assert isinstance(found, Classification)
     assert (found.output, found.scores) == ("probabilities", "probabilities")
     two = Signature(x, (TensorSpec("a", "FP32", (-1, 3)), TensorSpec("b", "FP32", (-1, 3))))
     with pytest.raises(InputError, match="there are a FP32"):
-        infer_task(two)
+        make_task(two)
     with pytest.raises(InputError, match="no output is called 'c'; there are a, b"):
         Classification("c").require(two)

@@ -1,0 +1,135 @@
+"""A family of models as an artifact: the files it refers to or holds, by checksum, and what was learnt about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.artifacts import Artifact, create_artifact
+from slotool.data.columns import Columns, Inputs
+from slotool.data.sequences import RaggedColumns
+from slotool.elastic.model_family import ModelFamily, ModelVersion, common_signature
+from slotool.errors import ArtifactError, InputError
+from slotool.models import Model, Signature
+from slotool.models.adapters.remote import open_remote
+from slotool.models.calibration import calibration_of_document
+from slotool.models.inference_messages import of_bytes, to_bytes
+from slotool.models.loading import load
+from slotool.models.tasks import task_of_document
+
+KIND = "model-family"
+VERSIONS_FILE = "versions.json"
+EXAMPLES_FILE = "examples.safetensors"
+# Inputs that are kept, for warm-up and profiling.
+EXAMPLES = 8
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What ``VERSIONS_FILE`` holds. ``examples``: shapes of the inputs in ``EXAMPLES_FILE``."""
+
+    versions: list[ModelVersion]
+    task: dict[str, Any]
+    labels: list[str]
+    examples: dict[str, list[int]]
+    calibrations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:
+    """Each version's model and what the artifact says of it; ``locations``: file or URL by name."""
+    opened = []
+    for name, location in locations.items():
+        is_url = "://" in location
+        where = location if is_url else str(Path(location).absolute())
+        model = load(where, threads=threads)
+        opened.append((ModelVersion(name, where, "" if is_url else checksum(where, InputError)), model))
+    return opened
+
+
+def some_inputs(x: Any) -> Inputs:
+    """A few examples of a data set's ``x``, to be kept; one where their lengths differ."""
+    first: Inputs | RaggedColumns = x[:EXAMPLES]
+    return x[:1] if isinstance(first, RaggedColumns) else first
+
+
+def save_family(
+    family: ModelFamily, path: str | Path, *, config: Mapping[str, Any], seed: int, copy: bool, force: bool = False
+) -> None:
+    """Write the artifact. ``copy``: with the model files, so that it can be moved; else it refers to them."""
+    with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
+        versions = []
+        for version in family.versions:
+            stored = f"{version.name}{Path(version.location).suffix}" if copy and version.sha256 else ""
+            if stored:
+                bundle.copy_file(stored, Path(version.location))
+            versions.append(vars(replace(version, stored=stored)))
+        arrays = family.examples.arrays
+        document = {
+            "versions": versions,
+            "task": family.task.document(),
+            "labels": list(family.labels),
+            "examples": {name: list(array.shape) for name, array in arrays.items()},
+            "calibrations": {name: made.document() for name, made in family.calibrations.items()},
+            "signatures": {name: signature.document() for name, signature in family.signatures.items()},
+        }
+        bundle.write_json(VERSIONS_FILE, document)
+        raw = {spec.name: np.frombuffer(to_bytes(spec, arrays[spec.name]), np.uint8) for spec in family.tensors.inputs}
+        bundle.write_tensors(EXAMPLES_FILE, raw)
+
+
+def load_family(artifact: Artifact) -> ModelFamily:
+    """Read it back; each model runs on as many threads as torch does here.
+
+    Raises ``ArtifactError`` when a file that it refers to is missing or is not the one it was made of.
+    """
+    import torch
+
+    stored = strict_json.convert(artifact.json(VERSIONS_FILE), _Stored)
+    versions: list[tuple[ModelVersion, Model]] = []
+    for version in stored.versions:
+        location = str(artifact.file(version.stored)) if version.stored else version.location
+        if version.sha256 and checksum(location, ArtifactError) != version.sha256:
+            raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
+        known = stored.signatures.get(version.name)
+        if "://" in location and known is not None:
+            # It may be gone for now: calls of it fail then, and the other versions serve.
+            model: Model = open_remote(location, signature=Signature.of_document(known))
+        else:
+            model = load(location, threads=torch.get_num_threads())
+        versions.append((version, model))
+    made = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}
+    return ModelFamily(
+        artifact.name,
+        versions,
+        task_of_document(stored.task),
+        stored.labels,
+        _examples(artifact, stored.examples, versions),
+        calibrations=made,
+    )
+
+
+def checksum(location: str, error: type[InputError]) -> str:
+    """SHA-256 of a file. Raises ``error`` when it cannot be read."""
+    try:
+        with open(location, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as reason:
+        raise error(f"{location}: cannot be read ({reason.strerror})") from reason
+
+
+def _examples(
+    artifact: Artifact, shapes: Mapping[str, list[int]], versions: list[tuple[ModelVersion, Model]]
+) -> Columns:
+    raw = artifact.tensors(EXAMPLES_FILE)
+    specs = common_signature([(version.name, model) for version, model in versions]).inputs
+    try:
+        return Columns({spec.name: of_bytes(spec, raw[spec.name].tobytes(), shapes[spec.name]) for spec in specs})
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{artifact.path}: {EXAMPLES_FILE} does not hold examples of its models") from error
