@@ -87,8 +87,8 @@ class _Pages:
         models = {
             name: {
                 "points": [point.key for point in served.model.points],
-                "input_shape": list(served.model.input_shape),
-                "classes": served.model.classes,
+                "inputs": [f"{tensor.name} {tensor}" for tensor in self._front.interfaces[name].inputs],
+                "outputs": [f"{tensor.name} {tensor}" for tensor in self._front.interfaces[name].outputs],
                 "tolerance_tiers": sorted({rule.tolerance for rule in served.rules.rules}) if served.rules else [],
             }
             for name, served in self._front.models.items()

@@ -2,47 +2,80 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
 
-from slotool.models import Classification
+from slotool.data.columns import Columns
+from slotool.models import Classification, Model, Regression, Signature, TensorSpec, Text
+from slotool.models.adapters.function import FunctionModel
 from slotool.models.adapters.onnx import OnnxModel
-from tests.serving.live_server import LiveServer, live_server
-from tests.serving.wrapped_model import served_as_is
+from slotool.models.signature import DTYPES, FREE
+from slotool.scheduling import Decision, EdfQueue, Policy, Query
+from slotool.serving import Limits, Router, ServedModel
+from slotool.serving.request_options import RequestOptions
+from slotool.tables import FULL, OperatingPoint
+from tests.serving.live_server import HTTP, LiveServer, live_server
+from tests.serving.wrapped_model import Wrapped, served_as_is
+
+tensor = helper.make_tensor_value_info
+CLIENTS = [triton_http, triton_grpc]
 
 
-def text_classifier(path: Path) -> OnnxModel:
-    """Two classes: sums of embeddings of the tokens that the mask keeps. INT64 [n, s] twice → logits FP32 [n, 2]."""
-    weights = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
-    tensor = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
-            helper.make_node("Cast", ["attention_mask"], ["kept"], to=TensorProto.FLOAT),
-            helper.make_node("Unsqueeze", ["kept", "last"], ["column"]),
-            helper.make_node("Mul", ["embedded", "column"], ["masked"]),
-            helper.make_node("ReduceSum", ["masked", "middle"], ["logits"], keepdims=0),
-        ],
-        "classifier",
-        [tensor(name, TensorProto.INT64, ["n", "s"]) for name in ("input_ids", "attention_mask")],
-        [tensor("logits", TensorProto.FLOAT, ["n", 2])],
-        [
-            onnx.numpy_helper.from_array(weights, "table"),
-            onnx.numpy_helper.from_array(np.array([-1]), "last"),
-            onnx.numpy_helper.from_array(np.array([1]), "middle"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.save(model, path)
+def saved(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any]) -> OnnxModel:
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, initializers)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return OnnxModel(path, threads=1)
+
+
+def classifier(path: Path) -> OnnxModel:
+    """Two classes: sums of embeddings of the tokens that the mask keeps. INT64 [n, s] twice → logits FP32 [n, 2]."""
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["attention_mask"], ["kept"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["kept", "last"], ["column"]),
+        helper.make_node("Mul", ["embedded", "column"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "middle"], ["logits"], keepdims=0),
+    ]
+    inputs = [tensor(name, TensorProto.INT64, ["n", "s"]) for name in ("input_ids", "attention_mask")]
+    table = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+    constants = {"table": table, "last": [-1], "middle": [1]}
+    return saved(path, nodes, inputs, [tensor("logits", TensorProto.FLOAT, ["n", 2])], constants)
+
+
+def halves(path: Path) -> OnnxModel:
+    """``half`` FP16 [n, 2] and ``brain`` BF16 [n, 2], each in the datatype of the other."""
+    nodes = [
+        helper.make_node("Cast", ["half"], ["as_brain"], to=TensorProto.BFLOAT16),
+        helper.make_node("Cast", ["brain"], ["as_half"], to=TensorProto.FLOAT16),
+    ]
+    inputs = [tensor("half", TensorProto.FLOAT16, ["n", 2]), tensor("brain", TensorProto.BFLOAT16, ["n", 2])]
+    outputs = [tensor("as_brain", TensorProto.BFLOAT16, ["n", 2]), tensor("as_half", TensorProto.FLOAT16, ["n", 2])]
+    return saved(path, nodes, inputs, outputs, {})
+
+
+def words(path: Path) -> OnnxModel:
+    """``word`` BYTES [n, s] as it is, as ``said``."""
+    word, said = (tensor(name, TensorProto.STRING, ["n", "s"]) for name in ("word", "said"))
+    return saved(path, [helper.make_node("Identity", ["word"], ["said"])], [word], [said], {})
+
+
+def echo() -> Model:
+    """A tensor of each datatype, and one without further dimensions, as they came."""
+    tensors = tuple(TensorSpec(datatype.lower(), datatype, (FREE, 2, FREE)) for datatype in DTYPES)
+    tensors = (*tensors, TensorSpec("label", "INT32", (FREE,)))
+    return FunctionModel(lambda **inputs: inputs, Signature(tensors, tensors), name="echo")
 
 
 IDS = np.array([[1, 2, 3], [4, 5, 0]])
@@ -51,28 +84,163 @@ MASK = np.array([[1, 1, 1], [1, 1, 0]])
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    path = tmp_path_factory.mktemp("models") / "classifier.onnx"
-    with live_server([served_as_is(text_classifier(path), Classification("logits"))]) as live:
+    folder = tmp_path_factory.mktemp("models")
+    models = [
+        served_as_is(classifier(folder / "classifier.onnx"), Classification("logits")),
+        served_as_is(halves(folder / "halves.onnx"), Regression("as_half")),
+        served_as_is(words(folder / "words.onnx"), Text("said")),
+        served_as_is(echo(), Regression("fp64")),
+    ]
+    with live_server(models, Limits(batch=8)) as live:
         yield live
 
 
-def given(client: Any, **arrays: np.ndarray) -> list[Any]:
-    """Inputs for one of Triton's clients, in binary form."""
+@pytest.fixture(params=CLIENTS, ids=["http", "grpc"])
+def client(request: pytest.FixtureRequest, live: LiveServer) -> Iterator[tuple[Any, Any]]:
+    """One of Triton's client modules, and a client of it."""
+    address = live.address if request.param is triton_http else live.grpc_address
+    with request.param.InferenceServerClient(address) as made:
+        yield request.param, made
+
+
+def given(module: Any, arrays: dict[str, np.ndarray], datatypes: dict[str, str]) -> list[Any]:
     made = []
     for name, array in arrays.items():
-        made.append(client.InferInput(name, list(array.shape), "INT64"))
+        made.append(module.InferInput(name, list(array.shape), datatypes[name]))
         made[-1].set_data_from_numpy(array)
     return made
 
 
-def test_a_model_of_two_integer_inputs_answers_tritons_clients(live: LiveServer) -> None:
-    expected = live.models["classifier"].model({"input_ids": IDS, "attention_mask": MASK})["logits"]
-    for module, address in ((triton_http, live.address), (triton_grpc, live.grpc_address)):
-        with module.InferenceServerClient(address) as client:
-            answer = client.infer("classifier", given(module, attention_mask=MASK, input_ids=IDS))
-            np.testing.assert_array_equal(answer.as_numpy("logits"), expected)
-            assert answer.as_numpy("label") is None
-            wanted = [module.InferRequestedOutput(name) for name in ("label", "confidence")]
-            answer = client.infer("classifier", given(module, input_ids=IDS, attention_mask=MASK), outputs=wanted)
-            assert answer.as_numpy("label").tolist() == expected.argmax(axis=1).tolist()
-            assert answer.as_numpy("confidence").min() >= 0.5
+TEXT = {"input_ids": IDS, "attention_mask": MASK}
+INT64 = dict.fromkeys(TEXT, "INT64")
+
+
+def test_a_model_of_two_integer_inputs_answers_in_its_own_words(live: LiveServer, client: tuple[Any, Any]) -> None:
+    module, asked = client
+    expected = live.models["classifier"].model(TEXT)["logits"]
+    # In another order than the model's.
+    answer = asked.infer("classifier", given(module, dict(reversed(TEXT.items())), INT64))
+    np.testing.assert_array_equal(answer.as_numpy("logits"), expected)
+    assert answer.as_numpy("label") is None
+    wanted = [module.InferRequestedOutput(name) for name in ("label", "confidence")]
+    answer = asked.infer("classifier", given(module, TEXT, INT64), outputs=wanted)
+    assert answer.as_numpy("label").tolist() == expected.argmax(axis=1).tolist()
+    assert answer.as_numpy("confidence").min() >= 0.5
+
+
+def test_text_goes_through(client: tuple[Any, Any]) -> None:
+    module, asked = client
+    arrays = {"word": np.array([["ä".encode(), b""], [b"a b", b"c"]], dtype=object)}
+    answer = asked.infer("words", given(module, arrays, {"word": "BYTES"}))
+    assert answer.as_numpy("said").tolist() == arrays["word"].tolist()
+
+
+def test_half_precision_goes_through(client: tuple[Any, Any]) -> None:
+    module, asked = client
+    x = np.array([[1.5, -2.0], [0.25, 65504.0]])
+    arrays = {"half": x.astype(np.float16), "brain": x.astype(ml_dtypes.bfloat16)}
+    answer = asked.infer("halves", given(module, arrays, {"half": "FP16", "brain": "BF16"}))
+    np.testing.assert_array_equal(answer.as_numpy("as_brain"), x.astype(np.float16).astype(ml_dtypes.bfloat16))
+    assert np.isposinf(answer.as_numpy("as_half")[1, 1])  # 65504 is 65536 in BF16
+
+
+def test_every_datatype_comes_back_as_it_was_sent(live: LiveServer, client: tuple[Any, Any]) -> None:
+    module, asked = client
+    random = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {}
+    for datatype, dtype in DTYPES.items():
+        bits = random.integers(0, 256, (3, 2, 4, dtype.itemsize), dtype=np.uint8)
+        arrays[datatype.lower()] = (
+            bits.view(dtype)[..., 0] if datatype not in ("BOOL", "BYTES", "BF16") else bits[..., 0]
+        )
+    arrays["bool"] = arrays["bool"] > 127
+    arrays["bf16"] = arrays["bf16"].astype(ml_dtypes.bfloat16)
+    arrays["bytes"] = np.array([random.bytes(size) for size in range(24)], dtype=object).reshape(3, 2, 4)
+    arrays["label"] = np.arange(3, dtype=np.int32)
+    datatypes = {spec.name: spec.datatype for spec in live.models["echo"].signature.inputs}
+    answer = asked.infer("echo", given(module, arrays, datatypes))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(answer.as_numpy(name), array)
+    assert live.models["echo"].given[-1].names == tuple(spec.name for spec in live.models["echo"].signature.inputs)
+
+
+def test_metadata_and_configuration_are_the_signature(live: LiveServer, client: tuple[Any, Any]) -> None:
+    module, asked = client
+    as_json = {"as_json": True} if module is triton_grpc else {}
+    metadata = asked.get_model_metadata("echo", **as_json)
+    signature = live.models["echo"].signature
+    assert Signature.of_document(metadata) == signature
+    config = asked.get_model_config("echo", **as_json)
+    config = config.get("config", config)
+    assert config["max_batch_size"] == 8
+    for side, kind in (("input", signature.inputs), ("output", signature.outputs)):
+        assert [entry["name"] for entry in config[side]] == [spec.name for spec in kind]
+    by_name = {entry["name"]: entry for entry in config["input"]}
+    assert by_name["bytes"]["data_type"] == "TYPE_STRING"
+    assert by_name["bf16"]["data_type"] == "TYPE_BF16"
+    assert [int(size) for size in by_name["fp16"]["dims"]] == [2, -1]
+    assert [int(size) for size in by_name["label"]["dims"]] == [1]
+    assert by_name["label"]["reshape"] == ({"shape": []} if module is triton_http else {})
+
+
+def test_json_requests_without_a_client(live: LiveServer) -> None:
+    url = f"{live.url}/v2/models/classifier/infer"
+    inputs = [{"name": n, "datatype": "INT64", "shape": [2, 3], "data": a.tolist()} for n, a in TEXT.items()]
+    answer = HTTP.post(url, json={"inputs": inputs}).json()
+    assert [output["name"] for output in answer["outputs"]] == ["logits"]
+    assert 0.5 <= answer["parameters"]["confidence"] <= 1
+    rejected = HTTP.post(url, json={"inputs": inputs[:1]})
+    assert rejected.status_code == 400
+    assert rejected.json() == {"error": "input attention_mask: it is missing; INT64[-1, -1] is expected"}
+    assert HTTP.get(f"{live.url}/openapi.json").status_code == 200
+    assert HTTP.get(live.url).json()["models"]["classifier"]["inputs"] == [
+        "input_ids INT64[-1, -1]",
+        "attention_mask INT64[-1, -1]",
+    ]
+
+
+def test_a_bad_tensor_is_named_to_the_client(client: tuple[Any, Any]) -> None:
+    module, asked = client
+    short = {**TEXT, "attention_mask": MASK[:1]}
+    for arrays, sentence in (
+        (short, "different numbers of examples"),
+        ({"input_ids": IDS}, "attention_mask: it is missing"),
+    ):
+        with pytest.raises(InferenceServerException, match=sentence):
+            asked.infer("classifier", given(module, arrays, INT64))
+    outputs = [module.InferRequestedOutput("scores")]
+    with pytest.raises(
+        InferenceServerException, match="no output is called 'scores'; there are logits, label, confidence"
+    ):
+        asked.infer("classifier", given(module, TEXT, INT64), outputs=outputs)
+
+
+class EightAtOnce(Policy):
+    points = (FULL,)
+
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision:
+        return Decision(FULL, 8, "as many as fit")
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        return True
+
+
+def test_only_requests_of_one_shape_share_a_call(tmp_path: Path) -> None:
+    model = Wrapped(classifier(tmp_path / "classifier.onnx"), Classification("logits"))
+    served = ServedModel("classifier", model, EightAtOnce())
+    parts = [Columns({name: array[:, :size] for name, array in TEXT.items()}) for size in (3, 3, 2, 3)]
+
+    async def asked(router: Router) -> list[Any]:
+        now_us = router.now_us()
+        return await asyncio.gather(
+            *(router.answer("classifier", part, RequestOptions(), now_us, lambda: False) for part in parts)
+        )
+
+    with asyncio.Runner() as runner:
+        router = Router({"classifier": served})
+        model.given.clear()
+        answers = runner.run(asked(router))
+        router.close()
+    for part, answer in zip(parts, answers, strict=True):
+        np.testing.assert_array_equal(answer.output("logits"), model.model(part.arrays)["logits"])
+    assert [columns.arrays["input_ids"].shape for columns in model.given] == [(4, 3), (2, 2), (2, 3)]
