@@ -33,14 +33,17 @@ Address = Annotated[
 
 def chosen_engine(name: str, address: str | None, output: Output) -> Callable[[Settings], Engine]:
     """What makes the engine of that name; what it has to say goes to stderr."""
-    if name not in ENGINES:
-        raise typer.BadParameter(f"{name!r} is neither {' nor '.join(ENGINES)}", param_hint="--engine")
-    if name == "local":
-        if address is not None:
-            raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
-        from slotool.profiling.engines import LocalEngine
+    from slotool.profiling.engines import LocalEngine, registry
 
+    if name != "ray" and address is not None:
+        raise typer.BadParameter("an address is of use with --engine ray only", param_hint="--address")
+    if name == "local":
         return LocalEngine
+    if name in registry.plugins:
+        make: Callable[..., Engine] = registry.load(name)
+        return make
+    if name != "ray":
+        raise typer.BadParameter(registry.unknown(name), param_hint="--engine")
     from slotool.profiling.engines.ray_engine import RayEngine
 
     return lambda settings: RayEngine(settings, address or "auto", output.note)

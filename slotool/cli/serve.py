@@ -15,7 +15,7 @@ from slotool.cli.options import Json, cores_given, panel, parse_duration
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from starlette.applications import Starlette
@@ -162,7 +162,7 @@ def _log(path: Path | None) -> Iterator[Events]:
 def _engine(
     name: str, replicas: int, threads: int, max_examples: int, hang_s: float, address: str | None
 ) -> InferenceEngine:
-    from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine
+    from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
 
     if name == "ray":
         from slotool.serving.engines.ray import RayInferenceEngine
@@ -170,11 +170,12 @@ def _engine(
         return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
     if name == LocalInferenceEngine.name:
         return LocalInferenceEngine(replicas, threads, max_examples=max_examples, hang_s=hang_s)
-    if name != InlineInferenceEngine.name:
-        raise typer.BadParameter(
-            f"no engine is called {name!r}; there are inline, local and ray", param_hint="--engine"
-        )
-    return InlineInferenceEngine()
+    if name == InlineInferenceEngine.name:
+        return InlineInferenceEngine()
+    if name not in registry.plugins:
+        raise typer.BadParameter(registry.unknown(name), param_hint="--engine")
+    made: Callable[..., InferenceEngine] = registry.load(name)
+    return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
 
 
 def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:

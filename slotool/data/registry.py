@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from slotool.data.adapters.base import DataAdapter, Location
@@ -17,12 +18,14 @@ from slotool.data.adapters.idx import IdxAdapter, has_fashion_mnist
 from slotool.data.adapters.image_folder import ImageFolderAdapter
 from slotool.data.adapters.npz import NpzAdapter
 from slotool.data.adapters.parquet import ParquetAdapter
+from slotool.data.adapters.plugin import PluginAdapter
 from slotool.data.adapters.saved_arrow import SavedArrowAdapter
 from slotool.data.adapters.xmc import XmcAdapter
 from slotool.data.assembly import assemble
 from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit
 from slotool.data.options import DataOptions, ImageOptions, Tensor
 from slotool.errors import DataError
+from slotool.plugins import Registry
 
 DATA_DIR_VARIABLE = "SLOTOOL_DATA_DIR"
 # Where extreme-classification sets lie in the data folder, each in a folder of its name.
@@ -46,6 +49,7 @@ ADAPTERS: dict[str, DataAdapter] = {
 }
 # Data sets that have a name of their own.
 DATASETS = tuple(name for adapter in ADAPTERS.values() for name in adapter.known)
+registry: Registry[Callable[[], Any]] = Registry("datasets", ["auto", *DATASETS, *ADAPTERS])
 
 
 class _UnknownName(DataError):
@@ -126,6 +130,7 @@ def locate(
 ) -> tuple[DataAdapter, Location, DataOptions]:
     """The adapter for ``name``, where the data are, and the options with the label column that ``name`` may end in.
 
+    Plugins come last: what slotool reads by itself, no installed package can take.
     Raises ``DataError`` when no adapter knows the name, or nothing lies there.
     """
     searched = Path(folder) if folder else data_folder()
@@ -144,6 +149,8 @@ def locate(
         found = _by_content(location)
         if found is not None:
             return found, location, options.for_label(label)
+    if name in registry.plugins or prefix in registry.plugins:
+        return _of_plugin(prefix, rest, options, searched)
     raise _unknown(name, searched)
 
 
@@ -203,13 +210,23 @@ def _path(text: str, searched: Path | None) -> Path:
     return next((found for found in inside if found.exists()), path)
 
 
+def _of_plugin(
+    name: str, rest: str, options: DataOptions, searched: Path | None
+) -> tuple[DataAdapter, Location, DataOptions]:
+    """``name:location`` where a plugin reads a kind of data, ``name`` or ``name:LABEL`` where it has one set."""
+    adapter = PluginAdapter(name, registry.load(name))
+    if adapter.takes_location:
+        return adapter, Location(rest, _path(rest, searched), searched), options
+    return adapter, Location(name, Path(name), searched), options.for_label(rest or None)
+
+
 def _unknown(name: str, searched: Path | None) -> DataError:
     path = _path(name, searched)
     if path.is_dir():
         return _UnknownName(f"{path}: no adapter reads this folder; it may hold {_readable(folders=True)}")
     files = ", ".join(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
     return _UnknownName(
-        f"no data set called {name!r}; there are {', '.join(DATASETS)}, or give a file ({files}), a folder or "
+        f"no data set called {name!r}; there are {', '.join([*DATASETS, *registry.plugins])}, or give a file ({files}), a folder or "
         "module:factory"
     )
 

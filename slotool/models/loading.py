@@ -3,29 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from slotool.errors import InputError
+from slotool.errors import InputError, SlotoolError
 from slotool.models.model import Model
+from slotool.plugins import Registry
+from slotool.printable import reason
 
 
 def load(location: str | Path, *, threads: int | None = None) -> Model:
     """The model at ``location``: a file, or the URL of a model behind another server.
 
     ``.onnx`` · ``.pt2`` (torch.export) · ``.keras`` · ``.skops`` (scikit-learn) · ``.ubj`` or ``.json`` (XGBoost) ·
-    ``.txt`` (LightGBM) · ``http://host:8000/v2/models/NAME`` · ``grpc://host:8001/NAME``. ``threads``: of a library
-    that takes a number of threads for one model. Raises ``InputError`` when no adapter reads it, and what the adapter
-    raises; a package that is missing is named with the command that installs it.
+    ``.txt`` (LightGBM) · ``http://host:8000/v2/models/NAME`` · ``grpc://host:8001/NAME`` · ``.KIND`` or ``KIND://`` of
+    an adapter called ``KIND`` that an installed package adds. ``threads``: of a library that takes a number of threads
+    for one model. Raises ``InputError`` when no adapter reads it, and what the adapter raises; a package that is
+    missing is named with the command that installs it.
     """
     text = str(location)
-    scheme = urlsplit(text).scheme
-    kind = scheme if scheme in _BY_SCHEME else Path(text).suffix.lower()
+    kind = urlsplit(text).scheme if "://" in text else Path(text).suffix.lower()
     adapter = (_BY_SCHEME | _BY_SUFFIX).get(kind)
     if adapter is None:
-        known = ", ".join([*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME)])
-        raise InputError(f"{text}: no adapter reads it; there are adapters for {known}")
+        adapter = _of_plugin(text, kind.removeprefix("."))
     return adapter(text, threads)
+
+
+def _of_plugin(text: str, kind: str) -> _Adapter:
+    if kind in registry.plugins:
+        return partial(_made, registry.load(kind))
+    known = [*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME), *(f".{name}" for name in registry.plugins)]
+    raise InputError(f"{text}: no adapter reads it; there are adapters for {', '.join(known)}")
+
+
+def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:
+    """What the adapter of an installed package makes. Raises ``InputError`` when it fails."""
+    try:
+        model: object = adapter(text, threads)
+    except SlotoolError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise InputError(f"{text}: its adapter, of a plugin, failed: {why}") from error
+    if not isinstance(model, Model):
+        raise InputError(f"{text}: its adapter, of a plugin, returned a {type(model).__name__}, not a Model")
+    return model
 
 
 def _onnx(path: str, threads: int | None) -> Model:
@@ -87,3 +110,5 @@ _BY_SUFFIX: dict[str, _Adapter] = {
     ".txt": _lightgbm,
 }
 _BY_SCHEME: dict[str, _Adapter] = {"http": _http, "https": _http, "grpc": _grpc}
+# A plugin's adapter is called as those here are: with the location and the number of threads, or None.
+registry: Registry[_Adapter] = Registry("models", [*_BY_SCHEME, *(suffix[1:] for suffix in _BY_SUFFIX)])

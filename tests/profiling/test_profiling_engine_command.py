@@ -27,7 +27,7 @@ def graphs(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--engine", "abacus"], "neither local nor ray"),
+        (["--engine", "abacus"], "there are local, ray"),
         (["--address", "auto"], "--engine ray only"),
         (["--engine", "ray", "--address", "127.0.0.1:9"], "no ray cluster answers at 127.0.0.1:9"),
         (["--engine", "ray", "--address", "nonsense"], "no ray cluster answers at nonsense"),

@@ -39,10 +39,11 @@ class FactoryAdapter(DataAdapter):
             returned = made()
         except Exception as error:
             raise DataError(f"{location.text} raised {type(error).__name__}: {reason(error)}") from error
-        return _opened(location.text, returned)
+        return opened(location.text, returned)
 
 
-def _opened(source: str, returned: Any) -> Table | Dataset | MultiLabelDataset:
+def opened(source: str, returned: Any) -> Table | Dataset | MultiLabelDataset:
+    """What a function called ``source`` returned, as an adapter gives it. Raises ``DataError`` for anything else."""
     if isinstance(returned, Table | Dataset | MultiLabelDataset):
         return returned
     if isinstance(returned, tuple) and len(returned) == 2:

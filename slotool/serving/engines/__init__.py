@@ -1,7 +1,18 @@
 """Where calls are computed: in the event loop, in worker processes."""
 
+from slotool.plugins import Registry
 from slotool.serving.engines.base import CallCancelled, InferenceEngine, WorkerLost
 from slotool.serving.engines.inline import InlineInferenceEngine
 from slotool.serving.engines.local import LocalInferenceEngine
 
-__all__ = ["CallCancelled", "InferenceEngine", "InlineInferenceEngine", "LocalInferenceEngine", "WorkerLost"]
+__all__ = [
+    "CallCancelled",
+    "InferenceEngine",
+    "InlineInferenceEngine",
+    "LocalInferenceEngine",
+    "WorkerLost",
+    "registry",
+]
+
+# A plugin's is called with the numbers of replicas and threads, and by name ``max_examples``, ``hang_s``, ``address``.
+registry: Registry[type[InferenceEngine]] = Registry("engines", ("inline", "local", "ray"), InferenceEngine)
