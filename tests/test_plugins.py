@@ -7,11 +7,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import typer
 
 from slotool import plugins
+from slotool.cli.app import app
+from slotool.cli.output import Output
+from slotool.cli.plugin_names import PARAMETERS
+from slotool.cli.profile_engine import chosen_engine
+from slotool.cli.serve import _engine as serving_engine
+from slotool.data import load_dataset, load_multilabel
+from slotool.elastic.activators.rankers.registry import ranker_class
 from slotool.errors import InputError
+from slotool.models.loading import load
 from slotool.plugins import Registry
+from slotool.predictors.registry import predictor_class
+from slotool.profiling.plan import Settings
 from slotool.scheduling.batching import ControlGrid, make_policy
 from slotool.scheduling.policy import Policy
 from slotool.testing.policies import three_versions
@@ -27,6 +39,54 @@ class Acme(MaxBatch):
 
 class Other(MaxBatch):
     name = "other"
+"""
+MODEL = """
+from slotool.models import Signature, TensorSpec
+from slotool.models.adapters.function import FunctionModel
+
+
+def same(location, threads):
+    tensor = TensorSpec("x", "FP32", (-1, 2))
+    return FunctionModel(lambda x: x, Signature((tensor,), (tensor,)), name=location + f" {threads}" * bool(threads))
+
+
+def torn(location, threads):
+    raise ValueError("no")
+"""
+DATA = """
+from slotool.data import load_dataset
+
+
+def digits():
+    return load_dataset("digits")
+
+
+def broken():
+    raise KeyError("x")
+"""
+PREDICTOR = """
+from slotool.predictors.linear import LinearPredictor
+
+
+class Acme(LinearPredictor):
+    name = "acme"
+    fitted_to = ("solo",)
+"""
+ENGINES = """
+from slotool.profiling.engines import LocalEngine
+from slotool.serving.engines import LocalInferenceEngine
+
+
+class Acme(LocalEngine):
+    pass
+
+
+class Two(LocalInferenceEngine):
+    name = "two"
+
+    def __init__(self, replicas, threads, *, address, **more):
+        super().__init__(replicas, threads, **more)
+        self.address = address
 """
 
 
@@ -125,3 +185,85 @@ def test_names_of_slotool_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> Non
     plugins.installed.cache_clear()
     monkeypatch.setattr("importlib.metadata.entry_points", None)
     assert make_policy("maxbatch", ControlGrid(three_versions()), 1e4).name == "maxbatch"
+
+
+def test_a_data_set_of_a_plugin_is_loaded_by_its_name_and_what_it_raises_is_one_sentence(install: Install) -> None:
+    install("acme", DATA, "datasets tens = acme:digits", "datasets torn = acme:broken")
+    assert load_dataset("tens").classes == 10
+    assert "data set 'torn', of a plugin, failed: KeyError: 'x'" in refusal(lambda: load_dataset("torn"))
+    assert "is a Dataset; a MultiLabelDataset is needed here" in refusal(lambda: load_multilabel("tens"))
+    assert "there are digits, fashion-mnist, tens, torn" in refusal(lambda: load_dataset("none"))
+
+
+def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) -> None:
+    install("acme", MODEL, "models same = acme:same", "models torn = acme:torn", "models onnx = acme:torn")
+    np.testing.assert_array_equal(load("x.same")([[1.0, 2.0]])["x"], [[1.0, 2.0]])
+    assert load("same://host/x", threads=3).name == "same://host/x 3"
+    assert "x.torn: its adapter, of a plugin, failed: ValueError: no" in refusal(lambda: load("x.torn"))
+    assert refusal(lambda: load("x.none")).endswith(".same, .torn")
+    assert "of a plugin" not in refusal(lambda: load("missing.onnx"))
+
+
+def test_artifacts_load_predictors_and_rankers_of_plugins_by_name_only(install: Install) -> None:
+    sentence = refusal(lambda: predictor_class("acme"))
+    assert sentence.startswith("'acme' is no predictor of this slotool, which has linear, ")
+    assert sentence.endswith("; install the package that has it")
+    install("acme", PREDICTOR, "predictors acme = acme:Acme")
+    assert predictor_class("acme").name == "acme"
+    sentence = refusal(lambda: predictor_class("acme", colocated=True))
+    assert sentence == "'acme' predicts solo latencies, not co-located ones"
+    assert "no ranker 'os:system'" in refusal(lambda: ranker_class("os:system"))
+
+
+def test_doctor_lists_plugins_and_says_which_cannot_be_used(slotool, install: Install) -> None:
+    install(
+        "acme",
+        POLICY,
+        *("policies acme = acme:Acme", "policies slackfit = acme:Acme", "engines acme = acme:Acme"),
+        "rankers gone = acme_gone:Ranker",
+    )
+    found = slotool("doctor", "--json").document["plugins"]
+    assert [(p["group"], p["name"], p["package"], p["version"]) for p in found] == [
+        ("policies", "acme", "acme", "1.0"),
+        ("policies", "slackfit", "acme", "1.0"),
+        ("rankers", "gone", "acme", "1.0"),
+        ("engines", "acme", "acme", "1.0"),
+    ]
+    problems = [p["problem"] for p in found]
+    assert problems[0] is None
+    assert "slotool has one of that name itself" in problems[1]
+    assert "cannot be imported: ModuleNotFoundError" in problems[2]
+    assert "is no subclass of slotool.profiling.engines.base.Engine" in problems[3]
+    shown = slotool("doctor")
+    assert shown.exit_code == 0
+    assert "cannot be used" in shown.stdout
+    assert "plugin: ranker 'gone' of acme 1.0 (acme_gone:Ranker) cannot be imported" in shown.stdout
+
+
+def test_help_lists_names_of_plugins(slotool, install: Install) -> None:
+    assert "Of plugins" not in slotool("simulate", "--help").stdout
+    install("acme", POLICY, "policies acme = acme:Acme", "engines acme = acme:Acme")
+    for command in (["simulate"], ["serve"], ["profile", "solo"]):
+        assert "Of plugins: acme." in " ".join(slotool(*command, "--help").stdout.split())
+
+
+def test_help_knows_the_parameters_of_plugins() -> None:
+    root = typer.main.get_command(app)
+    for path in (path for paths in PARAMETERS.values() for path in paths):
+        found: Any = root
+        *names, parameter = path.replace(".", " ").split()
+        for name in names:
+            found = found.commands[name]
+        assert parameter in {param.name for param in found.params}, path
+
+
+def test_engines_of_plugins_profile_and_serve(install: Install) -> None:
+    install("acme", ENGINES, "engines acme = acme:Acme", "engines two = acme:Two")
+    assert chosen_engine("acme", None, Output())(Settings()).__class__.__name__ == "Acme"
+    made: Any = serving_engine("two", 2, 1, 8, 10.0, "here")
+    assert (made.name, made.workers, made.address) == ("two", 2, "here")
+    for call in (lambda: chosen_engine("x", None, Output()), lambda: serving_engine("x", 1, 1, 1, 1.0, None)):
+        with pytest.raises(typer.BadParameter, match=r"no engine 'x'; there are .*and of plugins acme, two"):
+            call()
+    sentence = refusal(lambda: chosen_engine("two", None, Output()))
+    assert "no subclass of slotool.profiling.engines.base.Engine" in sentence

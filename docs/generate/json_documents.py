@@ -63,6 +63,12 @@ threads         object          threads of each numerical library, if nobody set
 advice          list            sentences on what makes latencies noisy
 missing         list            packages that slotool needs and does not find
 extras          object          whether each optional extra is installed
+plugins[].group text            what it adds: policies, predictors, datasets …
+plugins[].name  text            by which it is asked for
+plugins[].package text          the installed package
+plugins[].version text          of that package
+plugins[].place text            module:attribute
+plugins[].problem text?         why it cannot be used
 """,
     "demo": """
 folder          text            the run folder

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slotool.cli import terminal
+from slotool.cli.plugin_names import plugins_of
 from slotool.errors import ArgumentError
 
 EXAMPLE = "Example: "
@@ -62,10 +63,10 @@ class Command(TyperCommand):
                 panels.setdefault(getattr(param, "rich_help_panel", None) or _OTHERS, []).append(param)
         panels[_OTHERS] = panels.pop(_OTHERS)
         for title, params in panels.items():
-            rows = [record for param in params if (record := param.get_help_record(ctx))]
-            if rows:
+            records = [(param, record) for param in params if (record := param.get_help_record(ctx))]
+            if records:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([(opts, said + plugins_of(ctx, param.name)) for param, (opts, said) in records])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         _write(formatter, [EVERYWHERE])

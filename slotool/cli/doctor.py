@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from slotool.cli.options import Json
+
+if TYPE_CHECKING:
+    from slotool.plugins import Plugin, Registry
 
 
 def register(app: typer.Typer) -> None:
@@ -14,9 +17,9 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(json: Json = False) -> None:
-    """Print facts of the machine, versions, and what is missing.
+    """Print facts of the machine, versions, plugins, and what is missing.
 
-    Exit code 1 when something that slotool needs is missing.
+    Plugins are imported, to say which cannot be. Exit code 1 when something that slotool needs is missing.
 
     Example: slotool doctor --json
     """
@@ -28,7 +31,7 @@ def doctor(json: Json = False) -> None:
     devices, threads = _devices(), _threads()
     findings = _findings(facts)
     missing = [f"{name} is not installed" for name, version in facts["libraries"].items() if version is None]
-    extras = installed_extras()
+    extras, plugins = installed_extras(), _plugins()
     document = {
         "ok": not missing,
         "machine_id": machine_id(),
@@ -38,6 +41,7 @@ def doctor(json: Json = False) -> None:
         "advice": findings,
         "missing": missing,
         "extras": extras,
+        "plugins": plugins,
     }
     libraries = (facts["libraries"] | facts["optional_libraries"]).items()
     shown = {
@@ -53,14 +57,69 @@ def doctor(json: Json = False) -> None:
         "threads": ", ".join(f"{name} {count}" for name, count in threads.items()),
     }
     remarks = [f"advice: {text}" for text in findings] + [f"missing: {text}" for text in missing]
+    remarks += [f"plugin: {plugin['problem']}" for plugin in plugins if plugin["problem"]]
     Output(as_json=json).result(
         "doctor",
         document,
         table("This machine", ["fact", "value"], list(shown.items())),
+        *([_plugin_table(plugins)] if plugins else []),
         *(remarks or ["nothing is missing"]),
     )
     if missing:
         raise typer.Exit(1)
+
+
+def _plugins() -> list[dict[str, Any]]:
+    """What installed packages add, each with the sentence why it cannot be used, or None."""
+    from slotool.plugins import GROUPS, installed
+
+    return [
+        {
+            "group": plugin.group,
+            "name": plugin.name,
+            "package": plugin.package,
+            "version": plugin.version,
+            "place": plugin.place,
+            "problem": _problem(plugin),
+        }
+        for group in GROUPS
+        for plugin in installed(group)
+    ]
+
+
+def _problem(plugin: Plugin) -> str | None:
+    """Why nothing of slotool can use a plugin; that of the first where several could."""
+    problems = [registry.problem(plugin) for registry in _registries(plugin.group)]
+    return None if None in problems else problems[0]
+
+
+def _registries(group: str) -> list[Registry[Any]]:
+    """Those that look names up in a group; each imports a room, so only those of groups with plugins are."""
+    from importlib import import_module
+
+    return [import_module(module).registry for module in _ROOMS[group]]
+
+
+_ROOMS = {
+    "models": ["slotool.models.loading"],
+    "datasets": ["slotool.data.registry"],
+    "predictors": ["slotool.predictors.registry"],
+    "policies": ["slotool.scheduling.batching.registry"],
+    "rankers": ["slotool.elastic.activators.rankers.registry"],
+    "rule_generators": ["slotool.rules.generator"],
+    "backends": ["slotool.profiling.backends"],
+    "engines": ["slotool.profiling.engines", "slotool.serving.engines"],
+}
+
+
+def _plugin_table(plugins: list[dict[str, Any]]) -> Any:
+    from slotool.cli.output import table
+
+    rows = [
+        [p["group"], p["name"], f"{p['package']} {p['version']}", "cannot be used" if p["problem"] else "ok"]
+        for p in plugins
+    ]
+    return table("Plugins", ["group", "name", "package", ""], rows)
 
 
 def _devices() -> list[str]:
