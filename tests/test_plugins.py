@@ -54,7 +54,10 @@ def torn(location, threads):
     raise ValueError("no")
 """
 DATA = """
+import numpy as np
 from slotool.data import load_dataset
+from slotool.data.adapters.base import DataAdapter
+from slotool.data.table import ArrayTable
 
 
 def digits():
@@ -63,6 +66,19 @@ def digits():
 
 def broken():
     raise KeyError("x")
+
+
+def arrays():
+    return {"size": np.array(["small", "large"] * 20), "x": np.arange(40.0)}
+
+
+class TenLines(DataAdapter):
+    name = "ten-lines"
+    reads = "digits"
+
+    def open(self, location, options):
+        y = np.array(list(location.path.read_text()), dtype=np.int64)
+        return ArrayTable(location.text, {"x": y / 10, "y": y})
 """
 PREDICTOR = """
 from slotool.predictors.linear import LinearPredictor
@@ -187,12 +203,22 @@ def test_names_of_slotool_cost_no_search(monkeypatch: pytest.MonkeyPatch) -> Non
     assert make_policy("maxbatch", ControlGrid(three_versions()), 1e4).name == "maxbatch"
 
 
-def test_a_data_set_of_a_plugin_is_loaded_by_its_name_and_what_it_raises_is_one_sentence(install: Install) -> None:
-    install("acme", DATA, "datasets tens = acme:digits", "datasets torn = acme:broken")
+def test_data_sets_of_plugins_are_loaded_by_name_and_what_they_raise_is_one_sentence(
+    install: Install, tmp_path: Path
+) -> None:
+    install(
+        "acme",
+        DATA,
+        *("datasets tens = acme:digits", "datasets torn = acme:broken", "datasets csv = acme:broken"),
+        *("datasets pair = acme:arrays", "datasets ten-lines = acme:TenLines"),
+    )
     assert load_dataset("tens").classes == 10
+    assert load_dataset("pair:size").labels == ("large", "small")
+    (tmp_path / "x").write_text("0123456789" * 3)
+    assert load_dataset(f"ten-lines:{tmp_path / 'x'}", label="y").classes == 10
     assert "data set 'torn', of a plugin, failed: KeyError: 'x'" in refusal(lambda: load_dataset("torn"))
-    assert "is a Dataset; a MultiLabelDataset is needed here" in refusal(lambda: load_multilabel("tens"))
-    assert "there are digits, fashion-mnist, tens, torn" in refusal(lambda: load_dataset("none"))
+    assert "tens has one label per example" in refusal(lambda: load_multilabel("tens"))
+    assert "there are digits, fashion-mnist, pair, ten-lines, tens, torn" in refusal(lambda: load_dataset("none"))
 
 
 def test_a_model_of_a_plugin_is_known_by_its_suffix_or_scheme(install: Install) -> None:

@@ -130,7 +130,7 @@ def locate(
 ) -> tuple[DataAdapter, Location, DataOptions]:
     """The adapter for ``name``, where the data are, and the options with the label column that ``name`` may end in.
 
-    Plugins come last: what slotool reads by itself, no installed package can take.
+    Names and prefixes of slotool's own come first, then those of plugins, then what paths and modules are called.
     Raises ``DataError`` when no adapter knows the name, or nothing lies there.
     """
     searched = Path(folder) if folder else data_folder()
@@ -144,13 +144,13 @@ def locate(
             return adapter, Location(name, Path(name), searched), options
         if colon and prefix == adapter.name:
             return adapter, Location(rest, _path(rest, searched), searched), options
+    if not _path(name, searched).exists() and prefix in registry.plugins:
+        return _of_plugin(prefix, rest, options, searched)
     for text, label in _readings(name):
         location = Location(text, _path(text, searched), searched)
         found = _by_content(location)
         if found is not None:
             return found, location, options.for_label(label)
-    if name in registry.plugins or prefix in registry.plugins:
-        return _of_plugin(prefix, rest, options, searched)
     raise _unknown(name, searched)
 
 
@@ -224,10 +224,10 @@ def _unknown(name: str, searched: Path | None) -> DataError:
     path = _path(name, searched)
     if path.is_dir():
         return _UnknownName(f"{path}: no adapter reads this folder; it may hold {_readable(folders=True)}")
+    names = ", ".join([*DATASETS, *registry.plugins])
     files = ", ".join(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
     return _UnknownName(
-        f"no data set called {name!r}; there are {', '.join([*DATASETS, *registry.plugins])}, or give a file ({files}), a folder or "
-        "module:factory"
+        f"no data set called {name!r}; there are {names}, or give a file ({files}), a folder or module:factory"
     )
 
 
