@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.gen_rules import estimate_rules, gen_rules
+    from slotool.api.generate_arrivals import generate_arrivals
+    from slotool.api.generate_networks import generate_networks
     from slotool.api.predict import predict
     from slotool.api.serve import serve
     from slotool.api.train_colocation_predictor import train_colocation_predictor
@@ -31,6 +33,8 @@ __all__ = [
     "evaluate_predictor",
     "evaluate_rules",
     "gen_rules",
+    "generate_arrivals",
+    "generate_networks",
     "predict",
     "serve",
     "train_colocation_predictor",
@@ -47,6 +51,8 @@ _MODULES = {
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
     "gen_rules": "gen_rules",
+    "generate_arrivals": "generate_arrivals",
+    "generate_networks": "generate_networks",
     "predict": "predict",
     "serve": "serve",
     "train_colocation_predictor": "train_colocation_predictor",

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import slotool
 from slotool.cli.generate_arrivals import generate_arrivals
 from slotool.cli.options import Force, Json, Out, Seed, panel, parse_numbers
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from slotool.cli.output import Output
-    from slotool.graphs import OperatorGraph
-    from slotool.graphs.generators import SearchSpace
-
-BYTES_PER_GB = 10**9
 _space = panel("Search space")
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of unique networks.")]
@@ -60,11 +53,19 @@ def generate_mlp(
 
     Example: slotool generate mlp -o mlps.parquet --count 1000
     """
-    from slotool.graphs.generators import SearchSpace
-
-    shape = _sizes(input_shape, "--input-shape", 1)
-    space = SearchSpace(_range(depth, "--depth"), _range(units, "--units"), shape)
-    _generate("mlp", out, count, space, batch_size, max_memory_gb, seed, force, json)
+    _generate(
+        "mlp",
+        out,
+        json,
+        count=count,
+        depth=_range(depth, "--depth"),
+        widths=_range(units, "--units"),
+        input_shape=_sizes(input_shape, "--input-shape"),
+        batch_size=batch_size,
+        max_memory_gb=max_memory_gb,
+        seed=seed,
+        force=force,
+    )
 
 
 def generate_cnn(
@@ -96,137 +97,40 @@ def generate_cnn(
 
     Example: slotool generate cnn -o mixed.parquet --blocks all --downsample none,pool,stride
     """
-    from slotool.graphs import blocks as known
-    from slotool.graphs.generators import SearchSpace
-
-    space = SearchSpace(
-        _range(depth, "--depth"),
-        _range(channels, "--channels"),
-        _sizes(input_shape, "--input-shape", 3),
-        blocks=tuple(known.BLOCKS) if blocks == "all" else _names(blocks),
-        downsampling=_names(downsample),
+    _generate(
+        "cnn",
+        out,
+        json,
+        count=count,
+        depth=_range(depth, "--depth"),
+        widths=_range(channels, "--channels"),
+        input_shape=_sizes(input_shape, "--input-shape"),
         resolutions=_sizes(resolutions, "--resolutions") if resolutions else (),
+        blocks="all" if blocks == "all" else _names(blocks),
+        downsample=_names(downsample),
+        batch_size=batch_size,
+        max_memory_gb=max_memory_gb,
+        seed=seed,
+        force=force,
     )
-    _generate("cnn", out, count, space, batch_size, max_memory_gb, seed, force, json)
 
 
-def _generate(
-    family: str,
-    out: Path,
-    count: int,
-    space: SearchSpace,
-    batch_size: int,
-    max_memory_gb: float | None,
-    seed: int,
-    force: bool,
-    json: bool,
-) -> None:
-    import time
-
-    from slotool.artifacts.bundle import refuse_existing
+def _generate(kind: str, out: Path, json: bool, **asked: Any) -> None:
     from slotool.cli.output import Output
-    from slotool.graphs.generators import RandomGraphs
-    from slotool.graphs.store import write_graphs
 
-    limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else _half_of_memory()
-    refuse_existing(out, force)
     output = Output(as_json=json)
-    provenance = {
-        "family": family,
-        "seed": seed,
-        "count": count,
-        **_provenance(space),
-        "batch_size": batch_size,
-        "max_memory_bytes": limit,
-    }
-    started = time.perf_counter()
-    graphs = RandomGraphs(family, count, seed, space, limit, batch_size)
-    watched = _Watched(graphs)
-    with output.progress(f"drawing {family.upper()}s", total=count) as progress:
-        written = write_graphs(out, watched, provenance, progress.advance)
-    measured = {
-        "written": written,
-        "search_space_size": space.size,
-        "skipped": graphs.skipped,
-        "weights_min": watched.weights[0],
-        "weights_max": watched.weights[1],
-        "flops_min": watched.flops[0],
-        "flops_max": watched.flops[1],
-        "seconds": time.perf_counter() - started,
-    }
-    _report(output, out, provenance, measured)
-
-
-def _report(output: Output, out: Path, provenance: dict[str, Any], measured: dict[str, Any]) -> None:
-    from slotool.cli.output import table
-
-    rows = [
-        ["unique networks", f"{measured['written']:,}"],
-        ["search-space size", _many(measured["search_space_size"])],
-        [f"skipped, over {provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB", f"{measured['skipped']:,}"],
-        ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
-        ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
-        ["networks per second", f"{measured['written'] / measured['seconds']:,.0f}"],
-    ]
-    title = f"Random {provenance['family'].upper()}s, seed {provenance['seed']}"
-    output.result(
-        "generate", {"out": str(out), **provenance, **measured}, table(title, ["fact", "value"], rows), f"wrote {out}"
-    )
-
-
-def _many(count: int) -> str:
-    return f"{count:,}" if count < 10**9 else f"{count:.2e}"
-
-
-def _half_of_memory() -> int:
-    """Half of what this process may use, in bytes."""
-    from slotool.machine import machine_facts
-
-    facts = machine_facts()
-    return int(min(facts["memory_bytes"], facts["memory_limit_bytes"] or facts["memory_bytes"])) // 2
-
-
-class _Watched:
-    """Passes graphs on and remembers the ranges of their costs."""
-
-    def __init__(self, graphs: Iterable[OperatorGraph]):
-        self._graphs = graphs
-        self.weights, self.flops = (0, 0), (0, 0)
-
-    def __iter__(self) -> Iterator[OperatorGraph]:
-        for graph in self._graphs:
-            self.weights = _widened(self.weights, graph.weights)
-            self.flops = _widened(self.flops, graph.flops)
-            yield graph
-
-
-def _widened(ends: tuple[int, int], value: int) -> tuple[int, int]:
-    return min(ends[0] or value, value), max(ends[1], value)
-
-
-def _provenance(space: SearchSpace) -> dict[str, Any]:
-    """The search space in the file's header; what a family does not have is left out."""
-    from dataclasses import asdict
-
-    optional = ("blocks", "downsampling", "resolutions")
-    return {name: value for name, value in asdict(space).items() if name not in optional or value not in ((), *_PLAIN)}
-
-
-_PLAIN = (("plain",), ("none",))
+    output.show(slotool.generate_networks(kind, out, progress=output, **asked))
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _sizes(text: str, option: str, count: int | None = None) -> tuple[int, ...]:
+def _sizes(text: str, option: str) -> tuple[int, ...]:
     numbers = parse_numbers(text, option)
     if not all(number.is_integer() for number in numbers):
         raise typer.BadParameter(f"{text!r} is not of whole numbers", param_hint=option)
-    sizes = tuple(map(int, numbers))
-    if count is not None and len(sizes) != count:
-        raise typer.BadParameter(f"{text!r} is not {count} size{'s' if count > 1 else ''}", param_hint=option)
-    return sizes
+    return tuple(map(int, numbers))
 
 
 def _range(text: str, option: str) -> tuple[int, int]:
