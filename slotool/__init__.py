@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
+    from slotool.api.files import load, save
     from slotool.api.gen_rules import estimate_rules, gen_rules
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
     from slotool.api.predict import predict
+    from slotool.api.report import report
     from slotool.api.serve import serve
     from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
@@ -35,7 +37,10 @@ __all__ = [
     "gen_rules",
     "generate_arrivals",
     "generate_networks",
+    "load",
     "predict",
+    "report",
+    "save",
     "serve",
     "train_colocation_predictor",
     "train_predictor",
@@ -53,7 +58,10 @@ _MODULES = {
     "gen_rules": "gen_rules",
     "generate_arrivals": "generate_arrivals",
     "generate_networks": "generate_networks",
+    "load": "files",
     "predict": "predict",
+    "report": "report",
+    "save": "files",
     "serve": "serve",
     "train_colocation_predictor": "train_colocation_predictor",
     "train_predictor": "train_predictor",

@@ -41,6 +41,11 @@ class Result(ABC):
         """Sentences on what should not be missed."""
         return ()
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """Remarks that stand below what is shown."""
+        return ()
+
     @cached_property
     def document(self) -> dict[str, Any]:
         """The JSON document: ``schema``, ``schema_version`` and the keys that docs/reference/json lists."""
@@ -61,7 +66,7 @@ class Result(ABC):
         return html_text(self._read())
 
     def _read(self) -> list[Part]:
-        return [*(f"warning: {sentence}" for sentence in self.warnings), *self.shown()]
+        return [*(f"warning: {sentence}" for sentence in self.warnings), *self.shown(), *self.notes]
 
 
 def plain(value: Any) -> Any:

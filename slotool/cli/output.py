@@ -38,6 +38,8 @@ class Output:
         for sentence in result.warnings:
             self.warn(sentence)
         self._print(result.document, result.shown())
+        for sentence in result.notes:
+            self.note(sentence)
 
     def _print(self, document: Mapping[str, Any], human: Sequence[Part]) -> None:
         if self.as_json:

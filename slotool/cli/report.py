@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
+import slotool
 from slotool.cli.options import Force, Json, Out
-
-# Files that are named as not drawn; the others are counted.
-MAX_NOT_DRAWN = 5
 
 
 def register(app: typer.Typer) -> None:
@@ -36,32 +34,7 @@ def report(
 
     Example: slotool report requests.parquet outcomes.parquet -o load.html --title "Load test"
     """
-    from slotool.cli.output import Output, table
-    from slotool.extras import require
-    from slotool.reports import collect, write_report
-    from slotool.reports.report import plots_folder, refuse_report
+    from slotool.cli.output import Output
 
     output = Output(as_json=json)
-    require("matplotlib", "plotly", needed_by="a report")
-    refuse_report(out, force)
-    found = collect(paths)
-    with output.progress("drawing") as progress:
-        figures = write_report(found, out, title=title, force=force, progress=progress.advance)
-    folder = plots_folder(out)
-    document = {
-        "report": str(out),
-        "bytes": out.stat().st_size,
-        "plots": [
-            {"id": f.id, "title": f.title, "png": str(folder / f"{f.id}.png"), "source": f.source, "caption": f.caption}
-            for f in figures
-        ],
-        "figures": {what: value for figure in figures for what, value in figure.headlines},
-        "not_drawn": {str(path): what for path, what in found.unused},
-    }
-    rows = [[figure.title, figure.source] for figure in figures]
-    closing = f"wrote {out} ({out.stat().st_size / 1e6:.1f} MB, works offline) and {len(figures)} PNG in {folder}"
-    output.result("report", document, table("Drawn", ["plot", "from"], rows), closing)
-    if found.unused:
-        named = [f"{path} ({what})" for path, what in found.unused[:MAX_NOT_DRAWN]]
-        more = len(found.unused) - len(named)
-        output.note("not drawn: " + ", ".join(named) + (f", and {more} more (--json names all)" if more else ""))
+    output.show(slotool.report(paths, out, title=title, force=force, progress=output))
