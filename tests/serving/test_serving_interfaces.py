@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -282,6 +284,13 @@ def test_bad_typed_contents_get_one_sentence_that_names_the_tensor(what: str) ->
     with pytest.raises(Rejection, match=sentence) as caught:
         grpc_messages.parse_infer(typed(changes, raw), interface(SPECS[:4]))
     assert caught.value.status == 400
+
+
+def test_the_documents_table_of_datatypes_is_true() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "protocol.md").read_text()
+    rows = re.findall(r"^\| ([A-Z0-9, ]+) \|.*\| (?:`(\w+)`|none)[^|]*\|$", text, re.MULTILINE)
+    stated = {datatype: field for datatypes, field in rows for datatype in datatypes.split(", ")}
+    assert stated == {datatype: grpc_messages.CONTENTS.get(datatype, "") for datatype in DTYPES}
 
 
 def test_half_precision_has_no_typed_contents() -> None:
