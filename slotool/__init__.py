@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from slotool.api.predict import predict
     from slotool.api.report import report
     from slotool.api.serve import serve
+    from slotool.api.train import train_cnn, train_family, train_mlp
     from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
+    from slotool.api.train_xmc import train_xmc
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,8 +44,12 @@ __all__ = [
     "report",
     "save",
     "serve",
+    "train_cnn",
     "train_colocation_predictor",
+    "train_family",
+    "train_mlp",
     "train_predictor",
+    "train_xmc",
 ]
 
 
@@ -63,8 +69,12 @@ _MODULES = {
     "report": "report",
     "save": "files",
     "serve": "serve",
+    "train_cnn": "train",
     "train_colocation_predictor": "train_colocation_predictor",
+    "train_family": "train",
+    "train_mlp": "train",
     "train_predictor": "train_predictor",
+    "train_xmc": "train_xmc",
 }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.inputs import FilePath, paths_of
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from slotool.predictors.labels import Labelled
     from slotool.tables import LatencyTable
 
-Paths = str | Path | Sequence[str | Path]
+Paths = FilePath | Sequence[FilePath]
 # Columns by which rows of a latency table are picked.
 ROW_FILTERS = ("device", "backend", "threads", "batch_size", "machine")
 
@@ -34,7 +35,7 @@ class MeasuredNetworks:
         for column in rows or {}:
             if column not in known:
                 raise ArgumentError("rows", f"rows are not picked by {column!r}, but by {', '.join(known)}")
-        return cls(as_paths(latency), as_paths(graphs), dict.fromkeys(ROW_FILTERS) | dict(rows or {}))
+        return cls(tuple(paths_of(latency)), tuple(paths_of(graphs)), dict.fromkeys(ROW_FILTERS) | dict(rows or {}))
 
     def config(self) -> dict[str, Any]:
         """For the artifact's manifest."""
@@ -69,8 +70,3 @@ def unmatched(labelled: Labelled[OperatorGraph]) -> list[str]:
     if labelled.labels_without_graph:
         found.append(f"{labelled.labels_without_graph} measured subjects are none of the graphs and are left out")
     return found
-
-
-def as_paths(given: Paths) -> tuple[Path, ...]:
-    """One path or several, as paths."""
-    return (Path(given),) if isinstance(given, str | Path) else tuple(map(Path, given))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given
-
-if TYPE_CHECKING:
-    from slotool.cli.output import Output
-    from slotool.data import MultiLabelDataset
-    from slotool.elastic.family import Version
+import slotool
+from slotool.cli.options import Force, Json, Out, Seed, Threads
 
 
 def train_xmc(
@@ -38,55 +33,11 @@ def train_xmc(
 
     Example: slotool train xmc --data tate-16k -o tate
     """
-    import torch
-
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.data import load_multilabel
-    from slotool.elastic.family import Family
-    from slotool.elastic.multilabel_training import steps, train_multilabel
 
-    refuse_existing(out, force)
-    torch.set_num_threads(cores_given(threads))
-    torch.set_flush_denormal(True)
     output = Output(as_json=json)
-    dataset = load_multilabel(data)
-    if dataset.unlabelled:
-        output.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
-    text = f"training on {dataset.name} for {epochs} epochs, batches"
-    with output.progress(text, total=steps(dataset, epochs)) as progress:
-        version = train_multilabel(
-            out.name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=progress.advance
+    output.show(
+        slotool.train_xmc(
+            data, out, hidden=hidden, epochs=epochs, seed=seed, threads=threads, force=force, progress=output
         )
-    config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}
-    Family(out.name, [version]).save(out, config=config, seed=seed, force=force)
-    _report(output, version, dataset, epochs, out)
-
-
-def _report(output: Output, version: Version, dataset: MultiLabelDataset, epochs: int, out: Path) -> None:
-    from slotool.cli.output import table
-
-    parts = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
-    document = {
-        "artifact": str(out),
-        "data": dataset.name,
-        "features": dataset.input_shape[0],
-        "labels": dataset.classes,
-        "examples": {name: len(part) for name, part in parts.items()},
-        "unlabelled": dataset.unlabelled,
-        "epochs": epochs,
-        "parameters": version.graph.weights,
-        "scores": dict(version.scores),
-    }
-    ks = sorted({int(name.rpartition("_")[2]) for name in version.scores})
-    rows = [
-        [name, f"{len(parts[name]):,}", *(f"{version.scores[f'{name}_precision_at_{k}']:.4f}" for k in ks)]
-        for name in ("validation", "test")
-    ]
-    title = (
-        f"{dataset.name}: {dataset.input_shape[0]:,} features, {dataset.classes:,} labels, {len(dataset.train):,} "
-        f"training examples; {version.graph.weights:,} parameters, {epochs} epochs"
-    )
-    output.result(
-        "train-xmc", document, table(title, ["split", "examples", *(f"P@{k}" for k in ks)], rows), f"wrote {out}"
     )

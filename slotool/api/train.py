@@ -1,0 +1,218 @@
+"""``slotool.train_mlp``, ``train_cnn``, ``train_family``: small networks on a data set, with held-out accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.inputs import FilePath, cores_given
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.data import Dataset
+    from slotool.elastic.family import Family, Version
+    from slotool.graphs import OperatorGraph
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Training(Result):
+    """``family``: the trained versions, an elastic model that answers at each. ``out``: the artifact, if written."""
+
+    family: Family
+    data: str
+    examples: int
+    epochs: int
+    out: Path | None = None
+
+    schema = "train"
+    rows_key = "versions"
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            "artifact": None if self.out is None else str(self.out),
+            "data": self.data,
+            "epochs": self.epochs,
+            "versions": [
+                {"version": v.name, "parameters": v.graph.weights, "flops": v.graph.flops, **v.scores}
+                for v in self.family.versions
+            ],
+        }
+
+    def shown(self) -> list[Part]:
+        columns = ["version", "parameters", "FLOPs", "validation accuracy", "test accuracy"]
+        rows = [
+            [
+                row["version"],
+                f"{row['parameters']:,}",
+                f"{row['flops']:,}",
+                f"{row['validation_accuracy']:.4f}",
+                f"{row['test_accuracy']:.4f}",
+            ]
+            for row in self.findings()["versions"]
+        ]
+        title = f"Trained on {self.data}: {self.examples:,} examples, {self.epochs} epochs"
+        shown: list[Part] = [table(title, columns, rows)]
+        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+
+def train_mlp(
+    out: FilePath | None = None,
+    *,
+    hidden: Sequence[int] = (112, 112),
+    data: str = "auto",
+    epochs: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train one ReLU MLP.
+
+    Args:
+        out: Artifact to write.
+        hidden: Units of the hidden ReLU layers.
+        data: Data set: a name or a file; see ``slotool.data.load_dataset``.
+        epochs: Passes over the data; None: by its size.
+        seed: Of the first weights and the order of examples.
+        threads: Compute threads; None: all that this process is given.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        The trained network (``family``) and its accuracy on validation and test examples.
+
+    Raises:
+        ArgumentError: A layer without units, or more threads than there are.
+        DataError: The data set cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import mlp
+
+    dataset = _dataset(data)
+    graphs = {"mlp": mlp(dataset, _counts(hidden, "hidden"))}
+    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+
+
+def train_cnn(
+    out: FilePath | None = None,
+    *,
+    filters: Sequence[int] = (32, 64),
+    hidden: Sequence[int] = (128,),
+    data: str = "auto",
+    epochs: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train one small CNN: 3 × 3 convolutions with ReLU, each halved by max-pooling, then dense layers.
+
+    Args:
+        out: Artifact to write.
+        filters: Channels of the convolutions.
+        hidden: Units of the hidden dense layers behind them.
+        data: Data set of images: a name or a file; see ``slotool.data.load_dataset``.
+        epochs: Passes over the data; None: by its size.
+        seed: Of the first weights and the order of examples.
+        threads: Compute threads; None: all that this process is given.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        The trained network (``family``) and its accuracy on validation and test examples.
+
+    Raises:
+        ArgumentError: A layer without units, or more threads than there are.
+        DataError: The data set cannot be read.
+        GraphError: The images are too small to be halved so often.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import small_cnn
+
+    dataset = _dataset(data)
+    graphs = {"cnn": small_cnn(dataset, _counts(filters, "filters"), _counts(hidden, "hidden"))}
+    return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
+
+
+def train_family(
+    out: FilePath | None = None,
+    *,
+    data: str = "auto",
+    epochs: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Training:
+    """Train three versions of one classifier of growing cost.
+
+    Args:
+        out: Artifact to write.
+        data: Data set: a name or a file; see ``slotool.data.load_dataset``.
+        epochs: Passes over the data; None: by its size.
+        seed: Of the first weights and the order of examples.
+        threads: Compute threads; None: all that this process is given.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        The trained versions (``family``) and the accuracy of each on validation and test examples.
+
+    Raises:
+        ArgumentError: More threads than there are.
+        DataError: The data set cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.elastic.training import family_graphs
+
+    dataset = _dataset(data)
+    return _train(family_graphs(dataset), dataset, out, epochs, seed, threads, force, progress)
+
+
+def _dataset(data: str) -> Dataset:
+    from slotool.data import load_dataset
+
+    return load_dataset(data)
+
+
+def _counts(counts: Sequence[int], argument: str) -> list[int]:
+    if min(counts) < 1:
+        raise ArgumentError(argument, "a layer has at least 1 unit")
+    return list(counts)
+
+
+def _train(
+    graphs: Mapping[str, OperatorGraph],
+    dataset: Dataset,
+    out: FilePath | None,
+    epochs: int | None,
+    seed: int,
+    threads: int | None,
+    force: bool,
+    progress: Reporting,
+) -> Training:
+    import torch
+
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.family import Family
+    from slotool.elastic.training import default_epochs, train_version
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    torch.set_num_threads(cores_given(threads))
+    epochs = epochs or default_epochs(dataset)
+    versions: list[Version] = []
+    with reporter_of(progress).progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
+        for name, graph in graphs.items():
+            steps.say(f"training {name} on {dataset.name}")
+            versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
+    family = Family(next(iter(graphs)) if written is None else written.name, versions)
+    if written is not None:
+        family.save(written, config={"data": dataset.name, "epochs": epochs}, seed=seed, force=force)
+    return Training(family, dataset.name, len(dataset.train), epochs, written)
