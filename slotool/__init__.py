@@ -10,6 +10,7 @@ from slotool import errors
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
+    from slotool.api.capture import capture, capture_applications
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_predictor import evaluate_predictor
@@ -30,6 +31,8 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "adapt_predictor",
+    "capture",
+    "capture_applications",
     "compare_predictors",
     "errors",
     "estimate_rules",
@@ -56,6 +59,8 @@ __all__ = [
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
+    "capture": "capture",
+    "capture_applications": "capture",
     "compare_predictors": "compare_predictors",
     "estimate_rules": "gen_rules",
     "evaluate": "evaluate",

@@ -78,14 +78,27 @@ class Networks:
         """torch, keras or onnx: of the first model. Graphs name none."""
         return next((part.framework for part in self.parts if _is_model(part)), None)
 
-    def graphs(self, timeout_s: float | None = None) -> list[OperatorGraph]:
-        """All graphs, in the order given. Models named are captured in processes of their own, each of which may take
-        ``timeout_s``. Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails."""
-        from slotool.graphs.capture import Limits, Source
+    @property
+    def names(self) -> list[str]:
+        """What each was called by whoever asked; of an object its type, of a graph its name."""
+        return [_called(part) for part in self.parts]
+
+    def provenance(self) -> dict[str, Any]:
+        """For the header of a graph file: names by framework, and the shapes that torch modules were given."""
+        key = self.framework or "graphs"
+        found: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
+        if key == "torch":
+            found["input_shape"] = [list(part.input_shape) for part in self.parts if _is_model(part)]
+        return found
+
+    def graphs(self, limits: Limits | None = None) -> list[OperatorGraph]:
+        """All graphs, in the order given. Models named are captured in processes of their own, each within ``limits``.
+        Raises ``GraphError``, ``TimedOut``, ``RunError`` or ``WorkerError`` where a capture fails."""
+        from slotool.graphs.capture import Source
         from slotool.graphs.store import read_graphs
 
         sources = [part for part in self.parts if isinstance(part, Source)]
-        captured = iter(captured_sources(sources, None if timeout_s is None else Limits(timeout_s)))
+        captured = iter(captured_sources(sources, limits))
         found: list[OperatorGraph] = []
         for part in self.parts:
             if isinstance(part, Source):
@@ -132,6 +145,12 @@ def _part(
     raise ArgumentError(
         argument, f"a {type(one).__name__} is neither a network, nor the name or file of one: see slotool.predict"
     )
+
+
+def _called(part: OperatorGraph | Path | Source | InMemory) -> str:
+    if isinstance(part, InMemory):
+        return type(part.model).__name__
+    return str(part) if isinstance(part, Path) else part.name
 
 
 def _needs_shape(one: Network) -> bool:

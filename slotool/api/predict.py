@@ -13,6 +13,7 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits
     from slotool.predictors.trained import TrainedPredictor
 
 
@@ -59,6 +60,7 @@ def predict(
         RunError: A capture died, or took too much memory.
     """
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.graphs.capture import Limits
 
     asked = Networks.of(networks, input_shape, input_dtype)
     if slo_s is not None and not slo_s > 0:
@@ -68,8 +70,9 @@ def predict(
     chosen = chosen_predictor(predictor, backend, asked, bool(co_runners))
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
-    graphs = asked.graphs(timeout_s)
-    others = _others(co_runners, [] if asked.framework else graphs, timeout_s)
+    limits = Limits(timeout_s)
+    graphs = asked.graphs(limits)
+    others = _others(co_runners, [] if asked.framework else graphs, limits)
     written = None if out is None else Path(out)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
@@ -82,8 +85,8 @@ def predict(
     return found
 
 
-def _others(networks: Sequence[Network], graphs: Sequence[OperatorGraph], timeout_s: float) -> list[OperatorGraph]:
+def _others(networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits) -> list[OperatorGraph]:
     """Co-runners: those of ``graphs`` that are named, and captures of the others."""
     known = {name: graph for graph in graphs for name in (graph.id, graph.name) if name}
     given = [known.get(one, one) if isinstance(one, str) else one for one in networks]
-    return Networks.of(given, argument="co_runners").graphs(timeout_s) if given else []
+    return Networks.of(given, argument="co_runners").graphs(limits) if given else []

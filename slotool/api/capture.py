@@ -1,0 +1,237 @@
+"""``slotool.capture``: existing models as operator graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, Table, table
+from slotool.api.inputs import FilePath
+from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+
+# The share of counted FLOPs that a graph may lack without a word.
+UNCOUNTED_WARNED = 0.01
+
+
+def capture(
+    networks: Network | Sequence[Network],
+    out: FilePath | None = None,
+    *,
+    input_shape: Shapes | None = None,
+    input_dtype: str | None = None,
+    timeout_s: float = 600.0,
+    max_memory_gb: float | None = None,
+    force: bool = False,
+) -> Capture:
+    """Read Keras, PyTorch or ONNX models as operator graphs.
+
+    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Models given by name are
+    captured in a process of their own, model objects in this one.
+
+    Args:
+        networks: One or several: a ``torch.nn.Module``, a ``keras.Model``, a name in keras.applications, an .onnx or
+            .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``, or a graph file.
+        out: Graph file to write: .jsonl or .parquet.
+        input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
+        input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
+        timeout_s: Seconds after which the capture of one model has hung.
+        max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
+        force: Replace ``out`` if it exists.
+
+    Returns:
+        ``graphs``, in the order given; ``frame()`` has a row per network.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        GraphError: A model cannot be captured.
+        AlreadyExistsError: ``out`` exists.
+        TimedOut: A capture took longer than ``timeout_s``.
+        RunError: A capture died, or took too much memory.
+    """
+    from slotool.graphs.capture import Limits
+
+    asked = Networks.of(networks, input_shape, input_dtype)
+    _refuse(out, force)
+    limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
+    graphs = asked.graphs(limits)
+    names = asked.names if len(asked.names) == len(graphs) else [graph.name or graph.id for graph in graphs]
+    if out is not None:
+        _write(Path(out), graphs, asked.provenance())
+    single = names[0] if len(graphs) == 1 else None
+    return Capture(graphs, asked.framework or "graph", single, out=None if out is None else Path(out))
+
+
+def capture_applications(
+    names: str | Sequence[str] = "all",
+    out: FilePath | None = None,
+    *,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Capture:
+    """Read several networks of keras.applications as operator graphs; those that cannot be captured are left out.
+
+    Args:
+        names: ``"all"``, or names.
+        out: Graph file to write: .jsonl or .parquet.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
+
+    Returns:
+        ``graphs``, and why those left out ``failed``.
+
+    Raises:
+        GraphError: A name is none of keras.applications.
+        RunError: Half of the networks or more could not be captured; nothing is written.
+        AlreadyExistsError: ``out`` exists.
+        MissingPackageError: Keras is not installed.
+    """
+    given = names if isinstance(names, str) else ",".join(names)
+    _refuse(out, force)
+    graphs, failed = _applications(given, reporter_of(progress))
+    if out is not None:
+        _write(Path(out), graphs, {"keras": given})
+    return Capture(graphs, "keras.applications", None, failed, None if out is None else Path(out))
+
+
+def _applications(names: str, reporter: Reporter) -> tuple[list[OperatorGraph], dict[str, str]]:
+    """The graphs of several members of keras.applications, and why those that are missing failed."""
+    from slotool.errors import RunError
+    from slotool.graphs.capture import ApplicationGraphs
+    from slotool.graphs.capture.loading import chosen_applications
+
+    chosen = chosen_applications(names)
+    with reporter.progress("capturing networks of keras.applications", total=len(chosen)) as progress:
+        graphs = ApplicationGraphs(chosen, progress.advance)
+        done = list(graphs)
+    for name, reason in graphs.failed.items():
+        reporter.warn(f"{name} is left out: {reason}")
+    if 2 * len(graphs.failed) >= len(chosen):
+        raise RunError(f"{len(graphs.failed)} of {len(chosen)} networks could not be captured, so nothing is written")
+    return done, graphs.failed
+
+
+def _refuse(out: FilePath | None, force: bool) -> None:
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.graphs.store import require_graph_suffix
+
+    if out is not None:
+        require_graph_suffix(Path(out))
+        refuse_existing(Path(out), force)
+
+
+def _write(out: Path, graphs: Sequence[OperatorGraph], provenance: dict[str, Any]) -> None:
+    from slotool.graphs.store import write_graphs
+
+    write_graphs(out, graphs, provenance)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Capture(Result):
+    """``graphs`` of ``whence``, a framework or a set; ``source``: of one network, what was read, else None;
+    ``failed``: why those left out could not be captured; ``out``: the graph file written, if any."""
+
+    graphs: list[OperatorGraph]
+    whence: str
+    source: str | None
+    failed: dict[str, str] = field(default_factory=dict)
+    out: Path | None = None
+
+    schema = "capture"
+
+    def frame(self) -> Any:
+        """Facts of the networks, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame([{"name": graph.name, **_facts(graph)} for graph in self.graphs])
+
+    def findings(self) -> dict[str, Any]:
+        out = None if self.out is None else str(self.out)
+        if self.source is not None:
+            (graph,) = self.graphs
+            return {"out": out, "source": self.source, **_facts(graph), "graph": graph.document()}
+        facts = [{"name": graph.name, **_facts(graph)} for graph in self.graphs]
+        return {"out": out, "graphs": facts, "failed": self.failed}
+
+    def shown(self) -> list[Part]:
+        shown = self._several() if self.source is None else self._one(self.source)
+        return [shown] if self.out is None else [shown, f"wrote {self.out}"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What graphs leave out of their networks, and how much that is."""
+        return [sentence for graph in self.graphs for sentence in _missing(graph, named=len(self.graphs) > 1)]
+
+    def _one(self, source: str) -> Table:
+        (graph,) = self.graphs
+        rows = [
+            [op.name, op.op, "×".join(map(str, op.shape)), f"{op.weights:,}", f"{op.flops:,}"] for op in graph.operators
+        ]
+        rows.append(["total", f"{len(rows)} operators", "", f"{graph.weights:,}", f"{graph.flops:,}"])
+        return table(f"{source}, graph {graph.id}", ["operator", "type", "output", "weights", "FLOPs"], rows)
+
+    def _several(self) -> Table:
+        rows = [[g.name, g.id, f"{len(g.operators):,}", f"{g.weights:,}", f"{g.flops / 1e9:,.3f}"] for g in self.graphs]
+        left_out = f", {len(self.failed)} left out" if self.failed else ""
+        title = f"{len(self.graphs)} networks of {self.whence}{left_out}"
+        return table(title, ["network", "graph", "operators", "weights", "GFLOPs"], rows)
+
+
+def _facts(graph: OperatorGraph) -> dict[str, Any]:
+    return {
+        "graph_id": graph.id,
+        "operators": len(graph.operators),
+        "weights": graph.weights,
+        "flops": graph.flops,
+        "unknown": [operator.name for operator in graph.unknown],
+        "unknown_share": graph.unknown_share,
+        "unknown_flops_share": graph.unknown_flops_share,
+        "counted_flops": graph.counted_flops,
+        "flops_mismatch": graph.flops_mismatch,
+        "examples_interact": graph.examples_interact,
+        "uncosted": list(graph.uncosted),
+        "element_type": graph.element_type,
+        "compiled": graph.compiled,
+    }
+
+
+def _unknown_work(graph: OperatorGraph) -> str:
+    if not graph.unknown_flops_share:
+        return "their FLOPs are not counted, however many they are, and predictions leave them out"
+    return f"{graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
+
+
+def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
+    """What a graph leaves out of its network, and how much that is; with its name where ``named``."""
+    prefix = f"{graph.name}: " if named else ""
+    if graph.unknown:
+        ops = ", ".join(sorted({operator.op for operator in graph.unknown}))
+        yield (
+            f"{prefix}slotool does not know {len(graph.unknown)} of {len(graph.operators) - 1} operators ({ops}): "
+            f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
+        )
+    if graph.uncounted_flops_share > UNCOUNTED_WARNED:
+        yield (
+            f"{prefix}{graph.uncounted_flops_share:.0%} of the FLOPs that the framework's own counter finds "
+            f"({graph.counted_flops:,}) are missing from the graph: what is predicted from it is too little"
+        )
+    if graph.flops_mismatch > UNCOUNTED_WARNED:
+        yield (
+            f"{prefix}the graph counts {1 + graph.flops_mismatch:.3g} times the FLOPs of the framework's "
+            f"own counter ({graph.counted_flops:,}): what is predicted from it is too much"
+        )
+    if graph.examples_interact:
+        yield (
+            f"{prefix}the examples of a batch interact, or the code loops over them: the FLOPs are not those of one "
+            "example, and what is predicted from them holds for no other batch"
+        )
+    if graph.uncosted:
+        yield (f"{prefix}nothing tells what {', '.join(graph.uncosted)} costs: what is predicted leaves it out")
+    if not graph.plain:
+        yield (f"{prefix}the network is {graph.form}; predictions and profiles of graphs are of float32 ones")

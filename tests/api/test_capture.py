@@ -1,0 +1,45 @@
+"""``slotool.capture``: graphs of model objects and of named models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slotool
+from slotool.errors import GraphError
+
+NETS = """
+from torch import nn
+
+def tiny():
+    return nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+"""
+
+
+def test_a_module_and_its_factory_have_one_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import nn
+
+    (tmp_path / "api_nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    module = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = slotool.capture([module, "api_nets:tiny"], tmp_path / "nets.jsonl", input_shape=(8,))
+    ids = {graph.id for graph in found.graphs}
+    assert len(ids) == 1
+    assert found.frame()["name"].tolist() == ["Sequential", "api_nets:tiny"]
+    assert [graph.id for graph in slotool.load(tmp_path / "nets.jsonl")] == [*ids] * 2
+    assert repr(found).startswith("2 networks of torch\n")
+
+
+def test_one_network_is_shown_operator_by_operator_with_what_it_lacks() -> None:
+    from torch import nn
+
+    found = slotool.capture(nn.Linear(8, 4).half(), input_shape=(8,))
+    assert found.document["source"] == "Linear"
+    assert found.warnings == ["the network is float16; predictions and profiles of graphs are of float32 ones"]
+    assert repr(found).splitlines()[1] == f"Linear, graph {found.graphs[0].id}"
+
+
+def test_only_graph_files_are_written(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"ends in \.parquet or \.jsonl"):
+        slotool.capture("ResNet50", tmp_path / "nets.txt")
