@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotool.api.capture import capture, capture_applications
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.evaluate import evaluate
+    from slotool.api.evaluate_colocated import evaluate_colocated
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.files import load, save
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
     from slotool.api.predict import predict
+    from slotool.api.predict_points import predict_points
     from slotool.api.report import report
     from slotool.api.serve import serve
     from slotool.api.train import train_cnn, train_family, train_mlp
@@ -37,6 +39,7 @@ __all__ = [
     "errors",
     "estimate_rules",
     "evaluate",
+    "evaluate_colocated",
     "evaluate_predictor",
     "evaluate_rules",
     "gen_rules",
@@ -44,6 +47,7 @@ __all__ = [
     "generate_networks",
     "load",
     "predict",
+    "predict_points",
     "report",
     "save",
     "serve",
@@ -64,6 +68,7 @@ _MODULES = {
     "compare_predictors": "compare_predictors",
     "estimate_rules": "gen_rules",
     "evaluate": "evaluate",
+    "evaluate_colocated": "evaluate_colocated",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
     "gen_rules": "gen_rules",
@@ -71,6 +76,7 @@ _MODULES = {
     "generate_networks": "generate_networks",
     "load": "files",
     "predict": "predict",
+    "predict_points": "predict_points",
     "report": "report",
     "save": "files",
     "serve": "serve",
