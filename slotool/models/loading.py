@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from slotool import factories
 from slotool.errors import InputError, SlotoolError
 from slotool.models.model import Model
 from slotool.plugins import Registry
@@ -18,11 +19,16 @@ def load(location: str | Path, *, threads: int | None = None) -> Model:
 
     ``.onnx`` · ``.pt2`` (torch.export) · ``.keras`` · ``.skops`` (scikit-learn) · ``.ubj`` or ``.json`` (XGBoost) ·
     ``.txt`` (LightGBM) · ``http://host:8000/v2/models/NAME`` · ``grpc://host:8001/NAME`` · ``.KIND`` or ``KIND://`` of
-    an adapter called ``KIND`` that an installed package adds. ``threads``: of a library that takes a number of threads
+    an adapter called ``KIND`` that an installed package adds, or code that makes the model, ``module:factory`` (see
+    ``load_factory``). ``threads``: of a library that takes a number of threads
     for one model. Raises ``InputError`` when no adapter reads it, and what the adapter raises; a package that is
     missing is named with the command that installs it.
     """
     text = str(location)
+    if is_code(text):
+        from slotool.models.adapters.factory import load_factory
+
+        return load_factory(text)
     kind = urlsplit(text).scheme if "://" in text else Path(text).suffix.lower()
     adapter = (_BY_SCHEME | _BY_SUFFIX).get(kind)
     if adapter is None:
@@ -30,11 +36,16 @@ def load(location: str | Path, *, threads: int | None = None) -> Model:
     return adapter(text, threads)
 
 
+def is_code(text: str) -> bool:
+    """Whether ``text`` names code that makes a model, ``module:factory``."""
+    return Path(text).suffix.lower() not in _BY_SUFFIX and factories.is_factory(text)
+
+
 def _of_plugin(text: str, kind: str) -> _Adapter:
     if kind in registry.plugins:
         return partial(_made, registry.load(kind))
     known = [*_BY_SUFFIX, *(f"{scheme}://" for scheme in _BY_SCHEME), *(f".{name}" for name in registry.plugins)]
-    raise InputError(f"{text}: no adapter reads it; there are adapters for {', '.join(known)}")
+    raise InputError(f"{text}: no adapter reads it; there are adapters for {', '.join(known)}, and module:factory")
 
 
 def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:

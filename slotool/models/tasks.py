@@ -25,10 +25,12 @@ class Task(ABC):
     """``output``: the output tensor that holds the answer; ``confidence_output``: one that holds a confidence.
 
     Without ``confidence_output`` the task takes the confidence from the answer, where it can. ``sha256``: of the source
-    of a task that is not slotool's own, whose ``name`` is then ``module:Class``.
+    of a task that is not slotool's own, whose ``name`` is then ``module:Class``. ``target``: what a data set's labels
+    are read as (``slotool.data.DataOptions``): class, numbers, sets or text.
     """
 
     name: str
+    target: str = "class"
     sha256: str = ""
 
     def __init__(self, output: str, *, confidence_output: str | None = None):
@@ -122,6 +124,7 @@ class MultiLabel(Task):
     """
 
     name = "multi-label"
+    target = "sets"
 
     def __init__(self, output: str, *, threshold: float = 0.5, confidence_output: str | None = None):
         super().__init__(output, confidence_output=confidence_output)
@@ -155,6 +158,7 @@ class Regression(Task):
     """
 
     name = "regression"
+    target = "numbers"
 
     def __init__(self, output: str, *, loss: str = "absolute", confidence_output: str | None = None):
         if loss not in ("absolute", "squared"):
@@ -184,6 +188,7 @@ class Text(Task):
     """
 
     name = "text"
+    target = "text"
 
     def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return outputs[self.output].reshape(-1)
@@ -276,8 +281,8 @@ def _made(name: str, kind: type[Task], options: Mapping[str, Any]) -> Task:
 def _own_task(name: str, options: Mapping[str, Any]) -> Task:
     """A task of the user's own class, which is imported."""
     what = "a subclass of slotool.models.Task"
-    found = factories.make(name, is_made=lambda value: isinstance(value, type), what=what).value
-    if not issubclass(found, Task):
+    found = factories.make(name, is_made=lambda value: isinstance(value, type), what=what)
+    if not isinstance(found, type) or not issubclass(found, Task):
         raise InputError(f"{name} is no subclass of slotool.models.Task")
     task = _made(name, found, options)
     task.name, task.sha256 = factories.located(name)

@@ -1,0 +1,78 @@
+"""Models that a person's own code makes: ``module:factory`` of torch, Keras, scikit-learn, or any Python callable."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from slotool import factories
+from slotool.errors import InputError
+from slotool.models.model import Model
+from slotool.models.signature import Signature
+
+
+def load_factory(location: str) -> Model:
+    """The model that ``module:factory`` makes, by the adapter that its type asks for.
+
+    The factory returns a ``slotool.models.Model``, a Keras model, a fitted scikit-learn estimator, or a torch module or
+    callable with its signature: as an attribute ``signature``, or as the second of a pair. A signature is a
+    ``Signature`` or its text, such as ``"x=FP32[-1,4] -> logits=FP32[-1,3]"``. A module or callable that has the
+    attribute may be named itself. Raises ``InputError`` when the code fails or makes no model.
+    """
+    made = factories.make(location, is_made=_is_model, what="a model")
+    return model_of(made, name=location.rpartition(":")[2])
+
+
+def model_of(value: Any, *, name: str) -> Model:
+    """The model of what a factory returned. Raises ``InputError`` naming its type when it is none."""
+    given = None
+    if isinstance(value, tuple) and len(value) == 2:
+        value, given = value
+    if isinstance(value, Model):
+        return value
+    signature = _signature(name, given if given is not None else getattr(value, "signature", None))
+    if _is_a(value, "keras", "Model"):
+        from slotool.models.adapters.keras import KerasModel
+
+        return KerasModel(value, name=name)
+    if _is_estimator(value):
+        from slotool.models.adapters.sklearn import SklearnModel
+
+        return SklearnModel(value, name=name)
+    if not callable(value):
+        raise InputError(f"{name} makes no model, but something of type {type(value).__name__}")
+    if signature is None:
+        raise InputError(
+            f'{name} makes a {type(value).__name__} without a signature; return (model, "x=FP32[-1,4] -> y=FP32[-1,3]")'
+        )
+    if _is_a(value, "torch", "nn.Module"):
+        from slotool.models.adapters.torch_program import TorchModuleModel
+
+        return TorchModuleModel(value, signature, name=name)
+    from slotool.models.adapters.function import FunctionModel
+
+    return FunctionModel(value, signature, name=name)
+
+
+def _signature(name: str, given: Any) -> Signature | None:
+    if isinstance(given, str):
+        return Signature.parse(given)
+    return given if isinstance(given, Signature) else None
+
+
+def _is_model(value: Any) -> bool:
+    """Whether a named object is a model itself rather than what makes one."""
+    has_signature = isinstance(getattr(value, "signature", None), Signature | str) and not isinstance(value, type)
+    return isinstance(value, Model) or _is_a(value, "keras", "Model") or _is_estimator(value) or has_signature
+
+
+def _is_estimator(value: Any) -> bool:
+    return not isinstance(value, type) and hasattr(value, "predict") and hasattr(value, "get_params")
+
+
+def _is_a(value: Any, package: str, name: str) -> bool:
+    """Whether ``value`` is of that class; a package that nobody has imported made nothing."""
+    found: Any = sys.modules.get(package)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return isinstance(found, type) and isinstance(value, found)
