@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slotool.api.evaluate_colocated import evaluate_colocated
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
+    from slotool.api.family import family
     from slotool.api.files import load, save
     from slotool.api.gen_rules import estimate_rules, gen_rules
     from slotool.api.generate_arrivals import generate_arrivals
@@ -42,6 +43,7 @@ __all__ = [
     "evaluate_colocated",
     "evaluate_predictor",
     "evaluate_rules",
+    "family",
     "gen_rules",
     "generate_arrivals",
     "generate_networks",
@@ -71,6 +73,7 @@ _MODULES = {
     "evaluate_colocated": "evaluate_colocated",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
+    "family": "family",
     "gen_rules": "gen_rules",
     "generate_arrivals": "generate_arrivals",
     "generate_networks": "generate_networks",

@@ -401,21 +401,31 @@ left_out        list            mean relative error of points predicted from the
 table           text            latency table written
 """,
     "family": """
-artifact        text            family written
+artifact        text?           family written
 outcomes        text?           outcome table written
+latency         text?           latency table written
+plot            text?           plot written
 examples        integer         examples that every version answered
-input_shape     list            shape of one example
-classes         list            names of the classes
-task.task       text            classification
-task.output     text            output tensor with the scores
-task.confidence_output text?    output tensor with a confidence
-task.scores     text            logits or probabilities
+input_shape     list            shape of one example of the only input; empty where there are several
+inputs[].name   text            input tensor
+inputs[].datatype text          its datatype
+inputs[].shape  list            its shape; −1 is any size
+outputs[].name  text            output tensor
+outputs[].datatype text         its datatype
+outputs[].shape list            its shape; −1 is any size
+classes         list            names of the classes; empty for other tasks
+task            object          what answers mean, as in the artifact
+calibration     object?         method, and numbers of examples: learnt_on, measured_on
 versions[].version text         version, fastest first; the most accurate last
-versions[].accuracy number      share of right answers
-versions[].standard_error number of the accuracy
+versions[].accuracy number      1 minus the error: of a classification the share of right answers
+versions[].error number         mean error by the task
+versions[].standard_error number of the error
 versions[].confidence number    mean confidence
 versions[].median_latency_s number seconds per example
 versions[].mean_latency_s number seconds per example
+versions[].cost number          mean price of an answer; its seconds without a price
+versions[].calibration_error_before number? expected calibration error of the model's own confidence
+versions[].calibration_error number? that of the calibrated confidence
 versions[].dominated flag       another version is no slower and more accurate
 """,
     "gen-rules": """

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.evaluate_sweeps import SweepOptions, SweepReport, sweeps
-from slotool.api.inputs import FilePath, cores_given, paths_of
+from slotool.api.inputs import FilePath, cores_given, paths_of, torch_threads
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -83,7 +82,7 @@ def evaluate(
     opened = open_artifact(artifact)
     if out is not None:
         refuse_existing(Path(out), force)
-    with _threads(cores_given(threads)):
+    with torch_threads(cores_given(threads)):
         model = load_model(opened)
         own = {"allowed_loss": allowed_loss, "confidence": confidence, "targets": targets}
         _require_effect(model, metric, own)
@@ -116,19 +115,6 @@ def evaluate(
             outcomes.save(Path(out))
         found = sweeps(model, others, examples, outcomes, options)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
-
-
-@contextmanager
-def _threads(threads: int) -> Iterator[None]:
-    """So many compute threads of torch meanwhile."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -46,3 +47,16 @@ def cores_given(threads: int | None) -> int:
     if threads is not None and threads > available:
         raise ArgumentError("threads", f"{threads} threads, but only {available} cores are given to this process")
     return threads or available
+
+
+@contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """So many compute threads of torch meanwhile."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

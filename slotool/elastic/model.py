@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from slotool.data.columns import Inputs
+from slotool.data.options import DataOptions
 from slotool.errors import InputError
 from slotool.models.signature import Signature
 from slotool.models.tasks import Task
@@ -39,7 +40,7 @@ class ElasticModel(ABC):
     negative inputs as it does others. ``remote_points``: points that another server answers, and the seconds that a
     call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
-    single float32 input and scores of classes.
+    single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
     """
 
     sparse: bool = False
@@ -47,6 +48,7 @@ class ElasticModel(ABC):
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
     signature: Signature | None = None
     task: Task | None = None
+    data_options: DataOptions | None = None
     name: str
     input_shape: tuple[int, ...]
     classes: int

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs
+from slotool.data.options import DataOptions
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
@@ -39,12 +40,13 @@ class ModelFamily(ElasticModel):
     None where ``forward`` says all there is: of one floating-point input, scores of classes, and a confidence that is
     the largest of their probabilities. ``labels``: names of the classes, none for other tasks. ``examples``: a few
     inputs, for warm-up and profiling. ``input_shape``: of one example of the only input; () where there are several.
-    ``calibrations``: by version, what was learnt of its confidence.
+    ``calibrations``: by version, what was learnt of its confidence. ``data_options``: how a data set is read for it.
     Raises ``InputError`` naming the version and the tensor when two signatures differ, or when task, labels or examples
     do not fit them.
     """
 
     task: Task
+    data_options: DataOptions
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class ModelFamily(ElasticModel):
         examples: Inputs,
         *,
         calibrations: Mapping[str, Calibration] | None = None,
+        reading: DataOptions | None = None,
     ):
         if not versions:
             raise InputError(f"{name}: a family needs at least one version")
@@ -73,6 +76,7 @@ class ModelFamily(ElasticModel):
         self.calibrations = dict(calibrations or {})
         self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
         self.signature = None if self._is_plain() else self.tensors
+        self.data_options = replace(reading or DataOptions(), tensors=self.tensors.inputs, target=task.target)
         self._require_shapes(examples)
         self.examples = Columns(self.inputs(examples))
         self._require_classes()
@@ -151,6 +155,30 @@ class ModelFamily(ElasticModel):
     def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
         calibration = self._calibration[point]
         return self.task.confidences(outputs) if calibration is None else calibration.confidences(self.task, outputs)
+
+    def with_calibrations(self, calibrations: Mapping[str, Calibration]) -> ModelFamily:
+        """The same models with these calibrations, by version."""
+        return self._with(list(self._models.items()), calibrations)
+
+    def in_order(self, names: Sequence[str]) -> ModelFamily:
+        """The same models in the order of ``names``."""
+        points = [OperatingPoint.of(version=name) for name in names]
+        return self._with([(point, self._models[point]) for point in points], self.calibrations)
+
+    def _with(
+        self, models: Sequence[tuple[OperatingPoint, Model]], calibrations: Mapping[str, Calibration]
+    ) -> ModelFamily:
+        of = {version.name: version for version in self.versions}
+        versions = [(of[str(point.get("version"))], model) for point, model in models]
+        return ModelFamily(
+            self.name,
+            versions,
+            self.task,
+            self.labels,
+            self.examples,
+            calibrations=calibrations,
+            reading=self.data_options,
+        )
 
     @property
     def signatures(self) -> dict[str, Signature]:

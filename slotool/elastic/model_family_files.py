@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from slotool import strict_json
+from slotool import factories, strict_json
 from slotool.artifacts import Artifact, create_artifact
 from slotool.data.columns import Columns, Inputs
+from slotool.data.options import DataOptions
 from slotool.data.sequences import RaggedColumns
 from slotool.elastic.model_family import ModelFamily, ModelVersion, common_signature
 from slotool.errors import ArtifactError, InputError
@@ -20,7 +21,7 @@ from slotool.models import Model, Signature
 from slotool.models.adapters.remote import open_remote
 from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes, to_bytes
-from slotool.models.loading import load
+from slotool.models.loading import is_code, load
 from slotool.models.tasks import task_of_document
 
 KIND = "model-family"
@@ -39,18 +40,24 @@ class _Stored:
     labels: list[str]
     examples: dict[str, list[int]]
     calibrations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reading: dict[str, Any] = field(default_factory=dict)
     signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:
     """Each version's model and what the artifact says of it; ``locations``: file or URL by name."""
-    opened = []
-    for name, location in locations.items():
-        is_url = "://" in location
-        where = location if is_url else str(Path(location).absolute())
-        model = load(where, threads=threads)
-        opened.append((ModelVersion(name, where, "" if is_url else checksum(where, InputError)), model))
-    return opened
+    models = {name: load(location, threads=threads) for name, location in locations.items()}
+    return [(recorded(name, location), models[name]) for name, location in locations.items()]
+
+
+def recorded(name: str, location: str) -> ModelVersion:
+    """How an artifact refers to the model at ``location``. Raises ``InputError`` when it cannot be read."""
+    if "://" in location:
+        return ModelVersion(name, location)
+    if is_code(location):
+        return ModelVersion(name, *factories.located(location))
+    where = str(Path(location).absolute())
+    return ModelVersion(name, where, checksum(where, InputError))
 
 
 def some_inputs(x: Any) -> Inputs:
@@ -66,6 +73,8 @@ def save_family(
     with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
         versions = []
         for version in family.versions:
+            if copy and is_code(version.location):
+                raise InputError(f"version {version.name} is code, {version.location}, of which no copy can be kept")
             stored = f"{version.name}{Path(version.location).suffix}" if copy and version.sha256 else ""
             if stored:
                 bundle.copy_file(stored, Path(version.location))
@@ -77,6 +86,7 @@ def save_family(
             "labels": list(family.labels),
             "examples": {name: list(array.shape) for name, array in arrays.items()},
             "calibrations": {name: made.document() for name, made in family.calibrations.items()},
+            "reading": family.data_options.document(),
             "signatures": {name: signature.document() for name, signature in family.signatures.items()},
         }
         bundle.write_json(VERSIONS_FILE, document)
@@ -87,7 +97,8 @@ def save_family(
 def load_family(artifact: Artifact) -> ModelFamily:
     """Read it back; each model runs on as many threads as torch does here.
 
-    Raises ``ArtifactError`` when a file that it refers to is missing or is not the one it was made of.
+    Raises ``ArtifactError`` when a file that it refers to is missing or is not the one it was made of, and where it
+    names code that may not be run (``factories.allow_code``).
     """
     import torch
 
@@ -95,7 +106,10 @@ def load_family(artifact: Artifact) -> ModelFamily:
     versions: list[tuple[ModelVersion, Model]] = []
     for version in stored.versions:
         location = str(artifact.file(version.stored)) if version.stored else version.location
-        if version.sha256 and checksum(location, ArtifactError) != version.sha256:
+        if is_code(location):
+            factories.require_allowed(f"{artifact.path}: version {version.name} is {location}", ArtifactError)
+            factories.require_same(location, version.sha256, ArtifactError)
+        elif version.sha256 and checksum(location, ArtifactError) != version.sha256:
             raise ArtifactError(f"{artifact.path}: {location} has changed since the family was made; make it again")
         known = stored.signatures.get(version.name)
         if "://" in location and known is not None:
@@ -112,6 +126,7 @@ def load_family(artifact: Artifact) -> ModelFamily:
         stored.labels,
         _examples(artifact, stored.examples, versions),
         calibrations=made,
+        reading=DataOptions.of_document(stored.reading),
     )
 
 

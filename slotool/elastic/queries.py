@@ -100,11 +100,16 @@ def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarr
 
 
 def dataset_of(model: ElasticModel, name: str) -> Any:
-    """The data set called ``name``: of one class per example, or of many labels where the model takes flat inputs.
+    """The data set called ``name``: of one class per example, or of many labels where the model takes flat inputs;
+    read as the model says, where it does (``data_options``).
 
     Raises ``DataError`` when there is none.
     """
     from slotool.data import has_many_labels, load_dataset, load_multilabel
+    from slotool.data.registry import open_dataset
+
+    if model.data_options is not None:
+        return open_dataset(name, model.data_options)
 
     flat = model.sparse or len(model.input_shape) == 1
     return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)

@@ -18,13 +18,14 @@ def version_figures(name: str, outcomes: OutcomeTable) -> list[Figure]:
     facts = version_facts(outcomes)
     ends = dict.fromkeys((facts[0].version, min(facts, key=lambda fact: fact.error).version))
     return [
-        _trade_off(name, outcomes),
+        trade_off(name, outcomes),
         _by_category(name, outcomes),
         *(_confidences(name, outcomes, version) for version in ends),
     ]
 
 
-def _trade_off(name: str, outcomes: OutcomeTable) -> Figure:
+def trade_off(name: str, outcomes: OutcomeTable) -> Figure:
+    """Error against mean response time, with the Pareto frontier."""
     facts = version_facts(outcomes)
     time, error = (np.array([getattr(fact, field) for fact in facts]) for field in ("response_time_s", "error"))
     on = np.array([fact.pareto for fact in facts])

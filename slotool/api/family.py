@@ -1,0 +1,234 @@
+"""``slotool.family``: versions of one service from models that somebody else made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.inputs import FilePath, cores_given, torch_threads
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.data import Dataset
+    from slotool.data.dataset import Split
+    from slotool.data.options import ImageOptions
+    from slotool.elastic.model_family import ModelFamily
+    from slotool.tables import LatencyTable, OutcomeTable
+
+NONE, ALL = "none", "all"
+# What learns a calibration.
+LEARNING = "validation"
+
+
+def family(
+    versions: Mapping[str, FilePath],
+    data: str,
+    *,
+    out: FilePath | None = None,
+    outcomes: FilePath | None = None,
+    latency: FilePath | None = None,
+    plot: FilePath | None = None,
+    name: str | None = None,
+    task: str = "classification",
+    output: str | None = None,
+    scores: str | None = None,
+    confidence: str | None = None,
+    calibration: str = "none",
+    split: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    images: ImageOptions | None = None,
+    cost: Mapping[str, float] | None = None,
+    repeats: int = 3,
+    batch_sizes: Sequence[int] = (1, 8),
+    threads: int = 1,
+    copy: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> FamilyMade:
+    """Make a family of versions from models of your own, and measure each on labelled examples.
+
+    Args:
+        versions: File, URL or ``module:factory`` of each version's model, by name.
+        data: Labelled examples that trained none of them, such as ``"wine.parquet:quality"``.
+        out: Write the family here.
+        outcomes: Write the outcome table here, for ``gen_rules``.
+        latency: Measure every batch size, and write the latency table here, for ``serve`` and ``simulate``.
+        plot: Draw error against latency into this PNG file.
+        name: Of the family; None: that of ``out``.
+        task: classification, multi-label, regression, text (the error is the word error rate), or ``module:Class``, a
+            subclass of ``slotool.models.Task``.
+        output: The output tensor with the answers; None: the only one that can hold them.
+        scores: What it holds: logits, probabilities or labels; None: by its name and datatype.
+        confidence: The output tensor with the confidence; None: taken from the answers.
+        calibration: Learn from the validation split how often confident answers are right: temperature (of logits) or
+            isotonic (of any confidence); none.
+        split: What is measured; None: all, or with a calibration test.
+        inputs: Tensor by column of the data set, where names differ.
+        images: How images become tensors.
+        cost: Price of one answer by version; None: its seconds.
+        repeats: Timed calls per example and version.
+        batch_sizes: Of the latency table.
+        threads: Compute threads.
+        copy: Keep copies of the model files in the artifact.
+        seed: Kept in the artifact; nothing here is random.
+        force: Replace files that exist.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``family``, ``outcomes`` and ``latency``; ``frame()`` has a row per version.
+
+    Raises:
+        InputError: Versions differ in a tensor, or task, data set and models do not fit each other.
+        ArgumentError: An argument has a value that it cannot have.
+        RunError: A model failed.
+        AlreadyExistsError: A file exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.data.options import DataOptions, ImageOptions
+    from slotool.data.registry import open_dataset
+    from slotool.elastic.family_making import Measuring
+    from slotool.elastic.model_family import ModelFamily, common_signature
+    from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
+    from slotool.machine import machine_id
+    from slotool.models.calibration import METHODS
+    from slotool.models.tasks import make_task
+    from slotool.profiling.family_batches import measure_batches
+
+    if calibration not in METHODS:
+        raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
+    for version in cost or {}:
+        if version not in versions:
+            raise ArgumentError("cost", f"no version is called {version!r}; there are {', '.join(versions)}")
+    for path in (out, outcomes, latency, plot):
+        if path is not None:
+            refuse_existing(Path(path), force)
+    files = {"artifact": out, "outcomes": outcomes, "latency": latency, "plot": plot}
+    paths = {key: None if path is None else Path(path) for key, path in files.items()}
+    reporter = reporter_of(progress)
+    with torch_threads(cores_given(threads)):
+        opened = open_versions({version: str(location) for version, location in versions.items()}, threads)
+        signature = common_signature([(version.name, model) for version, model in opened])
+        chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
+        options = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+        dataset = open_dataset(data, options)
+        examples, learning = _splits(dataset, split, calibration)
+        title = name or ("family" if out is None else Path(out).name)
+        made = ModelFamily(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=options)
+        about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
+        provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
+        measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance)
+        made, table, rows = measuring.run(reporter)
+        latencies = None
+        if latency is not None:
+            total = len(batch_sizes) * len(made.points)
+            with reporter.progress(f"timing batches of {made.name}", total=total) as steps:
+                latencies = measure_batches(
+                    made, examples.x, batch_sizes, threads, provenance=provenance, progress=steps.advance
+                )
+    learnt = (
+        None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
+    )
+    found = FamilyMade(made, table, latencies, rows, learnt, paths)
+    found.write({"data": data, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
+    return found
+
+
+def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
+    """The examples that are measured, and those that a calibration is learnt from."""
+    from slotool.elastic.family_making import joined
+
+    chosen = examples_name(split, calibration)
+    known = (ALL, *dataset.splits)
+    if chosen not in known:
+        raise ArgumentError("split", f"{chosen!r} is none of {', '.join(known)}")
+    if calibration == NONE:
+        return (joined(list(dataset.splits.values())) if chosen == ALL else dataset.splits[chosen]), None
+    if chosen in (ALL, LEARNING):
+        raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
+    return dataset.splits[chosen], dataset.splits[LEARNING]
+
+
+def examples_name(split: str | None, calibration: str) -> str:
+    """The split that is measured."""
+    return split or (ALL if calibration == NONE else "test")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FamilyMade(Result):
+    """``family``, its ``outcomes`` and, where asked for, ``latency``. ``rows``: what each version is like, fastest
+    first and the most accurate last. ``learnt``: the calibration's method and examples. ``files``: what was written."""
+
+    family: ModelFamily
+    outcomes: OutcomeTable
+    latency: LatencyTable | None
+    rows: list[dict[str, Any]]
+    learnt: dict[str, Any] | None
+    files: dict[str, Path | None]
+
+    schema = "family"
+    rows_key = "versions"
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            **{key: None if path is None else str(path) for key, path in self.files.items()},
+            "examples": len(self.outcomes.examples),
+            "input_shape": list(self.family.input_shape),
+            "inputs": self.family.tensors.document()["inputs"],
+            "outputs": self.family.tensors.document()["outputs"],
+            "classes": list(self.family.labels),
+            "task": self.family.task.document(),
+            "calibration": self.learnt,
+            "versions": self.rows,
+        }
+
+    def shown(self) -> list[Part]:
+        shares = bool(self.family.labels)
+        columns = ["version", "accuracy" if shares else "error", "± SE", "median latency", "mean latency"]
+        rows = []
+        for row in self.rows:
+            quality = f"{row['accuracy'] if shares else row['error']:.4f}"
+            times = [duration(row["median_latency_s"]), duration(row["mean_latency_s"])]
+            remark = "slower and less accurate than another" if row["dominated"] else ""
+            rows.append(
+                [row["version"], quality, f"{row['standard_error']:.4f}", *times, *self._calibrated(row), remark]
+            )
+        columns += ["calibration error before", "after"] if self.learnt else []
+        title = f"{self.family.name}: {len(rows)} versions on {len(self.outcomes.examples):,} examples"
+        written = [f"wrote {path}" for path in self.files.values() if path is not None]
+        learnt = (
+            []
+            if self.learnt is None
+            else [
+                f"calibration: {self.learnt['method']}, learnt on {self.learnt['learnt_on']:,} examples of "
+                f"{LEARNING}, measured on {self.learnt['measured_on']:,} others"
+            ]
+        )
+        return [table(title, [*columns, ""], rows), *learnt, *written]
+
+    def write(self, config: Mapping[str, Any], *, copy: bool, seed: int, force: bool) -> None:
+        """Write what was asked for."""
+        from slotool.elastic.model_family_files import save_family
+
+        if (path := self.files["artifact"]) is not None:
+            save_family(self.family, path, config=config, seed=seed, copy=copy, force=force)
+        if (path := self.files["outcomes"]) is not None:
+            self.outcomes.save(path)
+        if (path := self.files["latency"]) is not None and self.latency is not None:
+            self.latency.save(path)
+        if (path := self.files["plot"]) is not None:
+            from slotool.reports.plots import save_png
+            from slotool.reports.series.versions import trade_off
+
+            save_png(trade_off(self.family.name, self.outcomes), path)
+
+    def _calibrated(self, row: dict[str, Any]) -> list[str]:
+        if self.learnt is None:
+            return []
+        values = (row["calibration_error_before"], row["calibration_error"])
+        return ["–" if value is None else f"{value:.4f}" for value in values]

@@ -1,0 +1,139 @@
+"""``slotool family`` for every task, with calibrations, prices, latencies and models that are code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Slotool
+from text_models import text_network, texts
+
+from slotool import factories
+from slotool.elastic import load_model
+from slotool.elastic.model_family import ModelFamily
+from slotool.errors import ArtifactError
+from slotool.tables import LatencyTable, OutcomeTable
+
+CODE = """
+import numpy as np
+from slotool.models import Task
+
+class Within(Task):
+    target = "numbers"
+    def answers(self, outputs):
+        return outputs[self.output]
+    def errors(self, outputs, truth):
+        return (np.abs(self.answers(outputs) - truth) > 1).astype(float)
+
+def doubled(x):
+    return 2 * x[:, 0]
+doubled.signature = "x=FP32[-1,1] -> y=FP32[-1]"
+
+def offset():
+    return (lambda x: 2 * x[:, 0] + 3), "x=FP32[-1,1] -> y=FP32[-1]"
+
+def network():
+    import torch
+    made = torch.nn.Linear(1, 1, bias=False)
+    made.weight.data.fill_(2.0)
+    return torch.nn.Sequential(made, torch.nn.Flatten(0)), "x=FP32[-1,1] -> y=FP32[-1]"
+
+def nothing():
+    return 3
+def silent():
+    return lambda x: x
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(factories.ALLOW_VARIABLE, raising=False)
+    return tmp_path
+
+
+def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(here: Path, slotool: Slotool) -> None:
+    for name, words in (("small", 6), ("large", 60)):
+        text_network(here / f"{name}.onnx", words)
+    drawn = texts(1_000, 3)
+    np.savez(here / "texts.npz", **drawn)
+    command = "family small=small.onnx large=large.onnx --data texts.npz -o texts --repeats 1 --calibration temperature"
+    files = "--outcomes o.parquet --latency l.parquet --batch-size 1,4 --plot p.png --cost small=0.5 --json"
+    made = slotool(*command.split(), *files.split())
+    assert made.exit_code == 0, made.stderr
+    found = made.document
+    assert found["calibration"] == {"method": "temperature", "learnt_on": 200, "measured_on": 200}
+    assert [tensor["name"] for tensor in found["inputs"]] == ["input_ids", "attention_mask"]
+    small = next(row for row in found["versions"] if row["version"] == "small")
+    assert small["cost"] == 0.5
+    assert small["calibration_error"] < 0.2
+    latencies = LatencyTable.load(here / "l.parquet")
+    assert sorted(set(latencies.rows["batch_size"])) == [1, 4]
+    assert (here / "p.png").stat().st_size > 1_000
+    family = load_model("texts")
+    assert isinstance(family, ModelFamily)
+    assert set(family.calibrations) == {"small", "large"}
+    outcomes = OutcomeTable.load(here / "o.parquet")
+    assert len(outcomes.examples) == 200
+    rules = slotool("gen-rules", "o.parquet", "-o", "rules.json", "--tolerances", "0.3", "--json")
+    assert rules.exit_code == 0, rules.stderr
+    for said, options in (
+        ("the calibration is learnt from validation; measure on test or train", "--split all"),
+        ("'platt' is none of none, temperature, isotonic", "--calibration platt"),
+        ("no version is called 'huge'; there are small, large", "--cost huge=1"),
+        ("'x' is no price", "--cost small=x"),
+    ):
+        wrong = slotool(*command.split(), "--force", *options.split())
+        assert said in " ".join(wrong.stderr.replace("│", " ").split())
+        assert wrong.exit_code == 2
+
+
+def test_too_few_examples_for_a_calibration(here: Path, slotool: Slotool) -> None:
+    text_network(here / "small.onnx", 6)
+    np.savez(here / "texts.npz", **texts(100, 3))
+    command = "family a=small.onnx --data texts.npz -o f --repeats 1 --calibration isotonic"
+    few = slotool(*command.split())
+    assert "20 examples are too few to learn a calibration; isotonic needs 100" in few.stderr
+    assert not (here / "f").exists()
+
+
+def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(
+    here: Path, slotool: Slotool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "own_code.py").write_text(CODE)
+    x = np.arange(12, dtype=np.float32)
+    pd.DataFrame({"x": x, "y": 2 * x}).to_parquet("numbers.parquet")
+    versions = "exact=own_code:doubled off=own_code:offset net=own_code:network --data numbers.parquet:y"
+    made = slotool(*f"family {versions} -o f --task own_code:Within --outcomes o.parquet --json".split())
+    assert made.exit_code == 0, made.stderr
+    errors = {row["version"]: row["error"] for row in made.document["versions"]}
+    assert errors == {"exact": 0.0, "net": 0.0, "off": 1.0}
+    monkeypatch.delenv(factories.ALLOW_VARIABLE, raising=False)
+    with pytest.raises(ArtifactError, match=r"f: version .* is .*own_code\.py:.*, which is code; if you trust it"):
+        load_model("f")
+    monkeypatch.setenv(factories.ALLOW_VARIABLE, "1")
+    monkeypatch.chdir("/")
+    assert len(load_model(str(here / "f")).points) == 3
+    (here / "own_code.py").write_text(CODE + "\n")
+    with pytest.raises(ArtifactError, match=r"has changed since it was recorded"):
+        load_model(str(here / "f"))
+
+
+def test_regression_and_what_makes_no_model(here: Path, slotool: Slotool) -> None:
+    (here / "more_code.py").write_text(CODE)
+    x = np.arange(12, dtype=np.float32)
+    pd.DataFrame({"x": x, "y": 2 * x}).to_parquet("numbers.parquet")
+    options = "--data numbers.parquet:y -o f --task regression --json --force"
+    made = slotool(*f"family a=more_code:doubled b=more_code:offset {options}".split())
+    assert made.exit_code == 0, made.stderr
+    assert [(row["version"], row["error"]) for row in made.document["versions"]] == [("b", 3.0), ("a", 0.0)]
+    for model, said in (
+        ("more_code:nothing", "nothing makes no model, but something of type int"),
+        ("more_code:silent", "silent makes a function without a signature; return"),
+        ("more_code:none", "module more_code has no none"),
+    ):
+        wrong = slotool(*f"family a={model} {options}".split())
+        assert said in " ".join(wrong.stderr.split())
+        assert wrong.exit_code == 2
