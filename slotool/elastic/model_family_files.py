@@ -18,7 +18,7 @@ from slotool.data.sequences import RaggedColumns
 from slotool.elastic.model_family import ModelFamily, ModelVersion, common_signature
 from slotool.errors import ArtifactError, InputError
 from slotool.models import Model, Signature
-from slotool.models.adapters.remote import open_remote
+from slotool.models.adapters.remote import ask_shared_outputs, open_remote
 from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.loading import is_code, load
@@ -47,6 +47,7 @@ class _Stored:
 def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:
     """Each version's model and what the artifact says of it; ``locations``: file or URL by name."""
     models = {name: load(location, threads=threads) for name, location in locations.items()}
+    ask_shared_outputs(list(models.values()))
     return [(recorded(name, location), models[name]) for name, location in locations.items()]
 
 

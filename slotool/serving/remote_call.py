@@ -18,8 +18,9 @@ from slotool.tables import OperatingPoint
 AskLocal = Callable[[OperatingPoint, Inputs], Awaitable[Computed]]
 # Of the time left, the share that a local version which answers in place of a remote one may take.
 FALLBACK_SHARE = 0.5
-# Kept back for it: so many times what is planned, and the time to notice that the remote one has failed.
-CAUTION, NOTICE_US = 1.5, 2_000.0
+# Kept back for it: so many times what is planned. Kept back in any case, to notice that there is no answer and to send
+# what there is: so long, and a share of the time left, as timers of a busy machine are late.
+CAUTION, NOTICE_US, NOTICE_SHARE = 1.5, 3_000.0, 0.02
 
 
 def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | None:
@@ -100,10 +101,11 @@ class RemoteCall:
         """The answer to ``x``. Of the time left a remote version leaves what ``then`` needs if it fails."""
         if point not in self._remote:
             return await self._ask_local(point, x)
-        kept_us = 0.0
+        kept_us = NOTICE_US
         if then is not None and then not in self._remote:
-            kept_us = NOTICE_US + CAUTION * self._served.policy.planned_us(then, len(x))
-        return await self._endpoints.call(self._served, point, x, 1e-6 * (self._left_us - kept_us))
+            kept_us += CAUTION * self._served.policy.planned_us(then, len(x))
+        left_us = (1 - NOTICE_SHARE) * self._left_us - kept_us
+        return await self._endpoints.call(self._served, point, x, 1e-6 * left_us)
 
     def _fallback(self) -> OperatingPoint | None:
         """The most accurate local version that leaves time for another to be asked first, else the fastest; None

@@ -16,7 +16,8 @@ from pathlib import Path
 from tests.docs.pages import ROOT
 
 WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than a minute
-PORT = "8000"  # of the pages; a run takes a free one in its place
+# Of the pages, the first where a command names none; a run takes free ones in their place.
+PORTS = ("8000", "8001")
 _END = "\x1e"
 _REMARK = re.compile(r"(warning|slotool): ")
 # Remarks on the load of the machine are right to be printed and come and go with that load.
@@ -31,8 +32,8 @@ class Shell:
             (folder / name).symlink_to(ROOT / name)
         self.folder = folder
         self._stderr = folder / ".stderr"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = str(free.getsockname()[1])
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
+            self._ports = {port: str(taken.getsockname()[1]) for port, taken in zip(PORTS, (free, other), strict=True)}
         with self._stderr.open("w") as stderr:
             self._bash = subprocess.Popen(
                 ["bash", "--noprofile", "--norc"],
@@ -70,12 +71,15 @@ class Shell:
             stderr.seek(remarks_before)
             remarks = [line for line in stderr.read().splitlines() if code not in {0, 130} or _REMARK.match(line)]
         lines = [*remarks, *(line for line in printed if line or not in_background)]
-        return code, [line.replace(self._port, PORT) for line in lines if not _OF_THE_HOUR.match(line)]
+        for port, taken in self._ports.items():
+            lines = [line.replace(taken, port) for line in lines]
+        return code, [line for line in lines if not _OF_THE_HOUR.match(line)]
 
     def _on_free_port(self, command: str) -> str:
         if command.startswith("slotool serve ") and "--port" not in command:
-            command = command.replace("slotool serve ", f"slotool serve --port {PORT} ", 1)
-        return command.replace(PORT, self._port)
+            command = command.replace("slotool serve ", f"slotool serve --port {PORTS[0]} ", 1)
+        # In one pass: a port that was taken may hold the digits of another.
+        return re.sub("|".join(PORTS), lambda found: self._ports[found[0]], command)
 
     def close(self) -> None:
         """End the shell and whatever still runs in the background of it."""

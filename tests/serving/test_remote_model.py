@@ -14,7 +14,7 @@ from live_server import LiveServer, ThreeLinear, live_server, served
 
 from slotool.errors import InputError, RunError, TimedOut
 from slotool.models import Signature, TensorSpec
-from slotool.models.adapters.remote import GrpcModel, HttpModel, RemoteUnavailable, open_remote
+from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
 from slotool.models.loading import load
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
@@ -114,6 +114,14 @@ def test_a_call_that_is_rejected_for_now_is_made_again(endpoint: Endpoint) -> No
     with HttpModel(endpoint.url, timeout_s=30) as model:
         assert model([1.0])["y"].tolist() == [2.5]
     assert endpoint.calls == 3
+
+
+def test_a_caller_who_can_do_without_does_not_wait_for_an_overloaded_server(endpoint: Endpoint) -> None:
+    with HttpModel(endpoint.url) as model:
+        endpoint.answers = [(503, b"later")] * 5
+        with pytest.raises(RemoteUnavailable, match="answered 503: later"):
+            model.run_within({"x": np.ones(1, dtype=np.float32)}, 30.0)
+    assert endpoint.calls == MAX_TRIES
 
 
 def test_a_call_that_was_computed_is_not_made_again(endpoint: Endpoint) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from slotool.tables import FULL, OperatingPoint
 # Answers of a server that may be another one in a moment: too many requests, no worker, no upstream.
 RETRIED_STATUS = {429, 502, 503, 504}
 FIRST_PAUSE_S = 0.02
+MAX_TRIES = 3
 # Of a call with all its retries, where nothing else is asked for.
 TIMEOUT_S = 10.0
 # Of one answer.
@@ -48,20 +50,23 @@ class RemoteModel(Model):
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
-        return self.run_within(inputs, self.timeout_s)
+        return self._retried(inputs, self.timeout_s, math.inf)
 
     def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
-        """``run``, with all its retries within ``timeout_s`` in place of the model's own time. Several threads may
-        call it at the same time."""
-        deadline_s, pause_s = time.monotonic() + timeout_s, FIRST_PAUSE_S
+        """``run`` for callers who can do without: within ``timeout_s`` in place of the model's own time, in at most
+        ``MAX_TRIES`` tries. Several threads may call it at the same time."""
+        return self._retried(inputs, timeout_s, MAX_TRIES)
+
+    def _retried(self, inputs: Mapping[str, np.ndarray], timeout_s: float, most: float) -> dict[str, np.ndarray]:
+        deadline_s, pause_s, tries = time.monotonic() + timeout_s, FIRST_PAUSE_S, 0
         while True:
-            left_s = deadline_s - time.monotonic()
+            left_s, tries = deadline_s - time.monotonic(), tries + 1
             if left_s <= 0:
                 raise TimedOut(f"{self.url} did not answer within {timeout_s:.3g} s")
             try:
                 return self._call(inputs, left_s)
             except RemoteUnavailable:
-                if time.monotonic() + pause_s >= deadline_s:
+                if tries >= most or time.monotonic() + pause_s >= deadline_s:
                     raise
             time.sleep(pause_s)
             pause_s *= 2
@@ -218,6 +223,15 @@ def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature 
     """The model behind ``url``, over HTTP or gRPC by its scheme, as ``RemoteModel`` has it."""
     kind = GrpcModel if urlsplit(url).scheme == "grpc" else HttpModel
     return kind(url, timeout_s=timeout_s, signature=signature)
+
+
+def ask_shared_outputs(models: Sequence[Model]) -> None:
+    """Of remote ``models`` ask only for the outputs that all of them have: another server may give more."""
+    shared = set.intersection(*({tensor.name for tensor in model.signature.outputs} for model in models))
+    for model in models:
+        kept = tuple(tensor for tensor in model.signature.outputs if tensor.name in shared)
+        if isinstance(model, RemoteModel) and kept:
+            model.signature = Signature(model.signature.inputs, kept)
 
 
 def _with_shapes(metadata: Mapping[str, Any]) -> dict[str, Any]:
