@@ -133,6 +133,18 @@ def _option_of(command: Any, error: ArgumentError) -> str:
     return name
 
 
+def config_file() -> Path | None:
+    """The file that options of the running command were read from."""
+    given = _running[-1].meta.get(_CONFIG_PATH) if _running else None
+    return None if given is None else Path(given)
+
+
+def stated_in(option: str) -> str:
+    """Where the running command's option was stated: ``COMMANDLINE``, ``DEFAULT_MAP`` (its file), or elsewhere."""
+    source = _running[-1].get_parameter_source(option) if _running else None
+    return "" if source is None else str(source.name)
+
+
 def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     """``command``, with a usage error when it would write over something that it reads, also with ``--force``."""
 
@@ -216,12 +228,16 @@ def _read_config(ctx: typer.Context, value: str | None) -> None:
         reason = error.strerror if isinstance(error, OSError) else error
         raise typer.BadParameter(f"{value}: cannot be read as TOML ({reason})", param_hint="--config") from None
     ctx.meta[_CONFIG_PATH] = value
-    ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx.command, read, value)}
+    ctx.default_map = {**(ctx.default_map or {}), **_options_in(ctx, read, value)}
 
 
-def _options_in(command: Any, read: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """``max-error = 0.5`` by parameter name. Raises for a key that is none of the command's options."""
-    known = {opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts}
+def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """``max-error = 0.5`` by parameter name. Raises for a key that is none of the command's options, and for a value of
+    another kind than the option takes."""
+    command = ctx.command
+    known: dict[str, Any] = {
+        opt.lstrip("-"): param for param in command.params if param.name != "config" for opt in param.opts
+    }
     found = {}
     for key, value in read.items():
         param = known.get(key.replace("_", "-")) or known.get(key)
@@ -230,7 +246,13 @@ def _options_in(command: Any, read: Mapping[str, Any], where: str) -> dict[str, 
             if isinstance(value, dict):
                 problem = "is a table; write options at the top, without a [table]"
             raise typer.BadParameter(f"{where}: {key!r} {problem}", param_hint="--config")
-        found[param.name] = value
+        several = param.nargs != 1 or getattr(param, "multiple", False)
+        found[param.name] = [value] if several and not isinstance(value, list) else value
+        try:
+            param.process_value(ctx, found[param.name])
+        except typer.BadParameter as error:
+            problem = error.message.partition(" for <class")[0]
+            raise typer.BadParameter(f"{where}: {key}: {problem}", param_hint="--config") from None
     return found
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slotool.cli import interrupts
-from slotool.cli.commands import refuse_without_effect
+from slotool.cli.commands import config_file, refuse_without_effect, stated_in
 from slotool.cli.options import Json, cores_given, panel, parse_duration
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slotool.serving.events import Events
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
+    from slotool.serving.sources import CombinedSources, Sources
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +37,9 @@ _points, _network, _workers, _limits = map(panel, ("Operating points", "Network"
 
 
 def serve(
-    artifacts: Annotated[list[Path], typer.Argument(help="Networks, families, SLO-NNs or supernets.")],
+    artifacts: Annotated[
+        list[Path] | None, typer.Argument(help="Models to serve, unless --config lists [[models]].", show_default=False)
+    ] = None,
     rules: Annotated[Path | None, _points("--rules", help="Tolerance tiers, from gen-rules.")] = None,
     latency: Annotated[Path | None, _points("--latency", help="Latency table: choose points by deadline.")] = None,
     outcomes: Annotated[
@@ -75,6 +78,7 @@ def serve(
     ] = 10_000.0,
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
+    models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     json: Json = False,
 ) -> None:
     """Serve artifacts, each request at a point that meets its options.
@@ -108,8 +112,16 @@ def serve(
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
-    files = (tuple(artifacts), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    sources = Sources(*files, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
+    files = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
+    given = Sources(*files, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
+    sources = _described(models, given) if models else given
+    if not (artifacts or models):
+        raise typer.BadParameter(
+            "give one at least, or --config FILE.toml that lists [[models]]", param_hint="ARTIFACTS"
+        )
+    token_file, log = (
+        _beside_config(path, key) if models else path for path, key in ((token_file, "token_file"), (log, "log"))
+    )
     token = read_token(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read the token")
@@ -137,6 +149,46 @@ def serve(
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _described(models: list[Any], given: Sources) -> CombinedSources:
+    """The sources of the models that the file lists; what the command line states goes before it."""
+    from slotool.serving.service_file import read_models
+
+    file = config_file()
+    if file is None:
+        raise typer.BadParameter("models are listed in a file: --config service.toml", param_hint="--models")
+    if given.artifacts or given.names:
+        what = "ARTIFACTS" if given.artifacts else "--name"
+        raise typer.BadParameter(f"{file} lists the models: leave them out", param_hint=what)
+    if len(given.outcomes) > 1:
+        raise typer.BadParameter(f"one table for each of the models: name it in {file}", param_hint="--outcomes")
+    values = {
+        "rules": given.rules,
+        "latency": given.latency,
+        "outcomes": given.outcomes[0] if given.outcomes else None,
+        "plan": given.plan,
+        "policy": given.policy,
+        "deadline-ms": given.deadline_us * 1e-3,
+    }
+    stated = {key: value for key, value in values.items() if stated_in(key.replace("-", "_")) == "DEFAULT_MAP"}
+    overriding = {
+        key: value.absolute() if isinstance(value, Path) else value
+        for key, value in values.items()
+        if stated_in(key.replace("-", "_")) == "COMMANDLINE"
+    }
+    return read_models(models, file, stated, overriding, given)
+
+
+def _beside_config(path: Path | None, option: str) -> Path | None:
+    """A path that the file of a service states is relative to that file. What is read must exist."""
+    file = config_file()
+    if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
+        return path
+    found = file.parent / path
+    if option == "token_file" and not found.is_file():
+        raise typer.BadParameter(f"{file}: token-file: there is no file {found}", param_hint="--config")
+    return found
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from slotool.errors import InputError
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
-from slotool.serving.sources import Sources
+from slotool.serving.sources import CombinedSources, Sources
 
 
 class ReloadableSettings:
     """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt."""
 
-    def __init__(self, sources: Sources, router: Router, warn: Callable[[str], None]):
+    def __init__(self, sources: Sources | CombinedSources, router: Router, warn: Callable[[str], None]):
         self._sources = sources
         self._router = router
         self._warn = warn

@@ -160,6 +160,41 @@ class Sources:
                 raise InputError(f"{path}: these are the outcomes of none of the served models")
 
 
+@dataclass(frozen=True)
+class CombinedSources:
+    """Several ``Sources`` of one server, each with names of its own: models with tables, rules and policies apart."""
+
+    parts: tuple[Sources, ...]
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names that ``policy`` may have for all of them."""
+        return tuple(name for name in self.parts[0].policies if all(name in part.policies for part in self.parts))
+
+    @property
+    def policy(self) -> str:
+        """Of all models or, where they differ, of each in turn."""
+        policies = [part.policy for part in self.parts]
+        return policies[0] if len(set(policies)) == 1 else ", ".join(policies)
+
+    def with_policy(self, name: str) -> CombinedSources:
+        return CombinedSources(tuple(part.with_policy(name) for part in self.parts))
+
+    def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
+        """As ``Sources.load``."""
+        served: dict[str, ServedModel] = {}
+        for part in self.parts:
+            served |= part.load(warn)
+        return served
+
+    def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
+        """As ``Sources.reload``."""
+        reloaded: dict[str, ServedModel] = {}
+        for part in self.parts:
+            reloaded |= part.reload({name: served[name] for name in part.names}, warn)
+        return reloaded
+
+
 def _has_versions(model: ElasticModel, rules: RuleSet) -> bool:
     return {*rules.versions, rules.best_version} <= {version_name(point) for point in model.points}
 

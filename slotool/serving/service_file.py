@@ -1,0 +1,121 @@
+"""``service.toml``: the models of a server, each with tables, rules and a policy of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from slotool.errors import InputError
+from slotool.serving.sources import CombinedSources, Sources
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+# What the files of a model are, for sentences.
+_FILES = {
+    "rules": "rules of slotool gen-rules",
+    "latency": "a latency table",
+    "outcomes": "an outcome table",
+    "plan": "a plan of slotool gen-switching-plan",
+}
+_KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >= 1)?(?:, got `([^`]+)`)?")
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[[models]]`` table. What it leaves out is as at the top of the file.
+
+    ``artifact``: a network, family, SLO-NN or supernet. ``name``: to serve it under, by default the artifact's. The
+    others mean what the options of ``slotool serve`` mean.
+    """
+
+    artifact: Text
+    name: Text | None = None
+    rules: Text | None = None
+    latency: Text | None = None
+    outcomes: Text | None = None
+    plan: Text | None = None
+    policy: Text | None = None
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+def read_models(
+    entries: Sequence[Any], file: Path, stated: Mapping[str, Any], overriding: Mapping[str, Any], common: Sources
+) -> CombinedSources:
+    """The sources of the models that ``entries``, the ``[[models]]`` of ``file``, list; paths are relative to it.
+
+    ``stated``: by key, what holds where an entry is silent; ``overriding``: what goes before all entries. ``common``:
+    what is the same for all. Raises ``InputError`` naming file, key and what was expected: for an unknown key, a value
+    of another type, and a file that is missing.
+    """
+    if not entries:
+        raise InputError(f"{file}: models: at least one [[models]] table is expected")
+    parts: list[Sources] = []
+    for number, entry in enumerate(entries):
+        where = f"{file}: models[{number}]"
+        model = _entry(entry, where)
+        settings = {**stated, **_given(model), **overriding}
+        artifact = file.parent / model.artifact
+        if not artifact.is_dir():
+            raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
+        name = model.name or artifact.resolve().name
+        if any(name in part.names for part in parts):
+            raise InputError(f"{where}.name: {name!r} is the name of another model; give each one of its own")
+        paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
+        deadline_ms = settings.get("deadline-ms")
+        parts.append(
+            Sources(
+                (artifact,),
+                (name,),
+                paths.get("rules"),
+                paths.get("latency"),
+                (paths["outcomes"],) if "outcomes" in paths else (),
+                common.threads,
+                settings.get("policy") or common.policy,
+                math.inf if deadline_ms is None else deadline_ms * 1e3,
+                paths.get("plan"),
+                common.replicas,
+                common.mapped,
+            )
+        )
+    return CombinedSources(tuple(parts))
+
+
+def _entry(entry: Any, where: str) -> ModelEntry:
+    try:
+        return msgspec.convert(entry, ModelEntry)
+    except msgspec.ValidationError as error:
+        raise InputError(_sentence(str(error), where)) from None
+
+
+def _sentence(said: str, where: str) -> str:
+    """What msgspec says of a table, for people."""
+    at = _AT.search(said)
+    where = f"{where}.{at[1]}" if at and at[1] else where
+    keys = ", ".join(field.encode_name for field in msgspec.structs.fields(ModelEntry))
+    if unknown := re.search(r"unknown field `(.*?)`", said):
+        return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}"
+    if missing := re.search(r"required field `(.*?)`", said):
+        return f"{where}: the key {missing[1]!r} is missing"
+    if expected := _EXPECTED.search(said):
+        kind = _KINDS.get(expected[1].removesuffix(" | null"), expected[1])
+        bound = f" {expected[2]} {float(expected[3]):g}" if expected[2] else ""
+        found = f", this is {_KINDS.get(expected[4], expected[4])}" if expected[4] else ""
+        return f"{where}: {kind}{bound} is expected{found}"
+    return f"{where}: {said}"
+
+
+def _given(model: ModelEntry) -> dict[str, Any]:
+    """What the table states, by key."""
+    return {key: value for key, value in msgspec.to_builtins(model).items() if value is not None}
+
+
+def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:
+    path = folder / given
+    if not path.is_file():
+        raise InputError(f"{where}.{key}: there is no file {path}; {_FILES[key]} is expected")
+    return path
