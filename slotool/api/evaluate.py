@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ def evaluate(
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic import evaluation, load_model
+    from slotool.elastic import load_model
     from slotool.machine import machine_id
 
     if confidence is not None and not 0 < confidence < 1:
@@ -108,13 +108,31 @@ def evaluate(
             "machine": machine_id(),
         }
         with reporter_of(progress).progress(f"evaluating {model.name} on {name}", total=len(examples)) as steps:
-            outcomes = evaluation.evaluate(
-                on_device, examples, repeats=repeats, metric=metric, provenance=provenance, progress=steps.advance
-            )
+            outcomes = measured(on_device, examples, metric, repeats, provenance, steps.advance)
         if out is not None:
             outcomes.save(Path(out))
         found = sweeps(model, others, examples, outcomes, options)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
+
+
+def measured(
+    model: ElasticModel,
+    examples: Any,
+    metric: str,
+    repeats: int,
+    provenance: dict[str, Any],
+    advance: Callable[[], None],
+) -> OutcomeTable:
+    """The outcome table of ``model``; the error of a family of models of one's own is that of its task."""
+    from slotool.elastic.evaluation import METRICS, evaluate
+    from slotool.elastic.family_evaluation import evaluate_family
+    from slotool.elastic.model_family import ModelFamily
+
+    if not isinstance(model, ModelFamily):
+        return evaluate(model, examples, repeats=repeats, metric=metric, provenance=provenance, progress=advance)
+    if metric != METRICS[0]:
+        raise ArgumentError("metric", f"has no effect on {model.name}, whose errors are those of {model.task.name}")
+    return evaluate_family(model, examples, repeats=repeats, provenance=provenance, progress=advance)
 
 
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
