@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from slotool.elastic import load_model
 from slotool.elastic.model_family import ModelFamily, ModelVersion
 from slotool.elastic.model_family_files import save_family
-from slotool.errors import ArtifactError, InputError
+from slotool.errors import ArtifactError, InputError, TimedOut
 from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
 from slotool.models.tasks import make_task
@@ -130,7 +130,7 @@ def test_a_family_loads_while_another_server_is_gone(tmp_path: Path) -> None:
     )
     loaded, point = load_model(str(tmp_path / "wine")), OperatingPoint.of(version="away")
     assert list(loaded.remote_points) == [point]
-    with pytest.raises(RemoteUnavailable, match="no connection"):
+    with pytest.raises((RemoteUnavailable, TimedOut)):
         loaded.forward_within(x[:1], point, 0.05)
     both = ModelFamily("wine", versions, task, labels, x[:2])
     assert list(both.remote_points.values()) == [0.05]

@@ -1,0 +1,65 @@
+"""A text classifier of two INT64 inputs in two sizes, from its files to tolerance tiers asked over gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from conftest import Slotool
+from tritonclient.utils import InferenceServerException
+
+from slotool.elastic import load_model
+from slotool.serving.sources import Sources
+from tests.elastic.text_models import text_network, texts
+from tests.serving.live_server import live_server
+
+INPUTS = ("input_ids", "attention_mask")
+
+
+def tensors(drawn: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    made = []
+    for name in INPUTS:
+        tensor = triton.InferInput(name, list(drawn[name].shape), "INT64")
+        made.append(tensor.set_data_from_numpy(drawn[name]))
+    return made
+
+
+def test_a_text_classifier_in_two_sizes_becomes_tiers_over_grpc(
+    tmp_path: Path, slotool: Slotool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("small", 40), ("large", 60)):
+        text_network(tmp_path / f"{name}.onnx", words)
+    np.savez("texts.npz", **texts(900, 4))
+    for command in (
+        "family small=small.onnx large=large.onnx --data texts.npz -o texts --repeats 1 --outcomes outcomes.parquet",
+        "gen-rules outcomes.parquet -o rules.json --tolerances 0.1,0.5 --tolerance-kind absolute --confidence 0.95",
+    ):
+        finished = slotool(*command.split())
+        assert finished.exit_code == 0, finished.stderr
+    served = Sources((Path("texts"),), rules=Path("rules.json")).load(warn=pytest.fail)
+    family, asked = load_model("texts"), texts(4, 9)
+    short = {name: asked[name][:, :5] for name in INPUTS}
+    with live_server(list(served.values())) as live, triton.InferenceServerClient(live.grpc_address) as client:
+        metadata = client.get_model_metadata("texts", as_json=True)
+        stated = [(tensor["name"], tensor["datatype"], tensor["shape"]) for tensor in metadata["inputs"]]
+        assert stated == [(name, "INT64", ["-1", "-1"]) for name in INPUTS]
+        for given in (asked, short):
+            answer = client.infer("texts", tensors(given), parameters={"tolerance": 0.0})
+            logits = answer.as_numpy("logits")
+            expected = [family.respond(_columns(given), point)["logits"] for point in family.points]
+            assert any(np.allclose(logits, each, atol=1e-5) for each in expected)
+        label = client.infer(
+            "texts", tensors(asked), outputs=[triton.InferRequestedOutput("label")], parameters={"tolerance": 0.5}
+        )
+        assert set(label.as_numpy("label").tolist()) <= {0, 1}
+        with pytest.raises(InferenceServerException, match="attention_mask"):
+            client.infer("texts", tensors(asked)[:1])
+
+
+def _columns(drawn: dict[str, np.ndarray]) -> object:
+    from slotool.data import Columns
+
+    return Columns({name: drawn[name] for name in INPUTS})
