@@ -119,7 +119,7 @@ def _plugin_table(plugins: list[dict[str, Any]]) -> Any:
         [p["group"], p["name"], f"{p['package']} {p['version']}", "cannot be used" if p["problem"] else "ok"]
         for p in plugins
     ]
-    return table("Plugins", ["group", "name", "package", ""], rows)
+    return table("Plugins", ["group", "name", "package", "state"], rows)
 
 
 def _devices() -> list[str]:

@@ -18,6 +18,7 @@ from tests.docs.pages import ROOT
 WAIT_S = 400  # kernels of SLO-NNs are compiled once per checkout, for more than a minute
 # Of the pages, the first where a command names none; a run takes free ones in their place.
 PORTS = ("8000", "8001")
+INSTALLED = ".installed"
 _END = "\x1e"
 _REMARK = re.compile(r"(warning|slotool): ")
 # Remarks on the load of the machine are right to be printed and come and go with that load.
@@ -28,7 +29,7 @@ class Shell:
     """A bash whose commands are fed one by one."""
 
     def __init__(self, folder: Path):
-        for name in ("models", "datasets"):
+        for name in ("models", "datasets", "examples"):
             (folder / name).symlink_to(ROOT / name)
         self.folder = folder
         self._stderr = folder / ".stderr"
@@ -38,7 +39,7 @@ class Shell:
             self._bash = subprocess.Popen(
                 ["bash", "--noprofile", "--norc"],
                 cwd=folder,
-                env=_environment(),
+                env=_environment(folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -110,11 +111,17 @@ class Shell:
                     raise TimeoutError(f"{command!r} took more than {WAIT_S} s; it printed {self._lines}")
 
 
-def _environment() -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLOTOOL_", "PYTEST_"))}
     return kept | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{folder / INSTALLED}",
+        # pip installs into the page's folder, from what is here, and nothing else.
+        "PIP_TARGET": str(folder / INSTALLED),
+        "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "NO_COLOR": "1",
         "no_proxy": "127.0.0.1",
     }
