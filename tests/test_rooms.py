@@ -98,3 +98,9 @@ def test_only_the_command_line_knows_typer_and_nobody_pickles() -> None:
         assert not names & {"pickle", "joblib", "cloudpickle", "dill", "shelve"}, path
         # Restricted to tensors, torch's own reader builds no other object.
         assert not re.search(r"torch\.load\((?!.*weights_only=True)", path.read_text()), path
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by their base names, and refuses the second in a run of the whole suite."""
+    names = [path.name for path in (PACKAGE.parent / "tests").rglob("test_*.py")]
+    assert not {name for name in names if names.count(name) > 1}
