@@ -31,11 +31,13 @@ appear whole or not at all, and are replaced only with `--force`.
 | `--verbose` | print the stack trace of an error |
 | `--no-progress` | print no moving progress bar |
 | `--color auto\|always\|never` | when to print colours |
+| `--allow-code` | run Python code that an artifact names, such as a version given as `module:factory` |
 
 | environment variable | meaning |
 |---|---|
 | `SLOTOOL_DATA_DIR` | folder with data sets beyond the digits that come with scikit-learn |
 | `SLOTOOL_TOKEN` | token that `serve` asks of clients, and that `loadtest` shows |
+| `SLOTOOL_ALLOW_CODE` | set to 1, as `--allow-code` |
 | `SLOTOOL_DEBUG` | set to 1, errors come with a traceback |
 """
 

@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from slotool import factories
 from slotool.cli import terminal
 from slotool.cli.plugin_names import plugins_of
 from slotool.errors import ArgumentError
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
-EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color auto|always|never."
+EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color auto|always|never, --allow-code."
 _OTHERS = "Options"
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
@@ -218,6 +219,11 @@ def _set(param: typer.CallbackParam, value: Any) -> None:
         terminal.change(**{str(param.name): value})
 
 
+def _allow_code(value: bool) -> None:
+    if value:
+        factories.allow_code()
+
+
 def _read_config(ctx: typer.Context, value: str | None) -> None:
     """Take what the file says for this command's options; the command line goes before it."""
     if value is None:
@@ -261,6 +267,7 @@ def _common(
     quiet: Annotated[bool, typer.Option("--quiet", callback=_set, hidden=True)] = False,
     verbose: Annotated[bool, typer.Option("--verbose", callback=_set, hidden=True)] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", callback=_set, hidden=True)] = False,
+    allow_code: Annotated[bool, typer.Option("--allow-code", callback=_allow_code, hidden=True)] = False,
     color: Annotated[str | None, typer.Option("--color", callback=_set, hidden=True)] = None,
 ) -> None:
     """Never called: it carries the options that ``_common_options`` gives to every command."""

@@ -113,7 +113,12 @@ def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(
     monkeypatch.delenv(factories.ALLOW_VARIABLE, raising=False)
     with pytest.raises(ArtifactError, match=r"f: version .* is .*own_code\.py:.*, which is code; if you trust it"):
         load_model("f")
-    monkeypatch.setenv(factories.ALLOW_VARIABLE, "1")
+    command = "evaluate f -o e.parquet --data numbers.parquet:y --repeats 1".split()
+    assert "which is code" in slotool(*command).stderr
+    monkeypatch.setenv(factories.ALLOW_VARIABLE, "0")
+    allowed = slotool(*command, "--allow-code")
+    assert allowed.exit_code == 0, allowed.stderr
+    assert OutcomeTable.load(here / "e.parquet").matrix("error").mean() == pytest.approx(1 / 3)
     monkeypatch.chdir("/")
     assert len(load_model(str(here / "f")).points) == 3
     (here / "own_code.py").write_text(CODE + "\n")
