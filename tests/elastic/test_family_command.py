@@ -113,7 +113,7 @@ def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(
     monkeypatch.delenv(factories.ALLOW_VARIABLE, raising=False)
     with pytest.raises(ArtifactError, match=r"f: version .* is .*own_code\.py:.*, which is code; if you trust it"):
         load_model("f")
-    command = "evaluate f -o e.parquet --data numbers.parquet:y --repeats 1".split()
+    command = ["evaluate", "f", "-o", "e.parquet", "--data", "numbers.parquet:y", "--repeats", "1"]
     assert "which is code" in slotool(*command).stderr
     monkeypatch.setenv(factories.ALLOW_VARIABLE, "0")
     allowed = slotool(*command, "--allow-code")
