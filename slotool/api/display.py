@@ -68,7 +68,8 @@ def plain_text(parts: Iterable[Part]) -> str:
     from rich.console import Console
 
     file = io.StringIO()
-    console = Console(file=file, width=PLAIN_WIDTH, **CONSOLE, color_system=None)
+    # In a notebook rich would show the parts by itself, each in an output of its own.
+    console = Console(file=file, width=PLAIN_WIDTH, **CONSOLE, color_system=None, force_jupyter=False)
     for part in parts:
         console.print(printable(part, lines=True) if isinstance(part, str) else part)
     return file.getvalue().rstrip("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -44,26 +44,33 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks that were asked about, in order; nothing is read or captured before ``graphs``."""
+    """Networks that were asked about, in order; nothing is read or captured before ``graphs``. ``called``: names that
+    whoever asked gave them, none or one for each."""
 
     parts: Sequence[OperatorGraph | Path | Source | InMemory]
+    called: Sequence[str] = ()
 
     @classmethod
     def of(
         cls,
-        networks: Network | Sequence[Network],
+        networks: Network | Sequence[Network] | Mapping[str, Network],
         input_shape: Shapes | None = None,
         input_dtype: str | None = None,
         *,
         argument: str = "networks",
     ) -> Networks:
-        """One network or several: each an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an
-        .onnx file, a .keras file, a name in keras.applications, ``module:factory`` of a torch module, a
-        ``torch.nn.Module``, a ``keras.Model``, or a ``Source``. ``input_shape``, of one example without the batch, is
-        for torch modules: one for all, or one for each.
+        """One network, several, or several by name.
+
+        Each is an ``OperatorGraph``, a graph file (.parquet or .jsonl, all graphs in it), an .onnx file, a .keras file,
+        a name in keras.applications, ``module:factory`` of a torch module, a ``torch.nn.Module``, a ``keras.Model``, or
+        a ``Source``. ``input_shape``, of one example without the batch, is for torch modules: one for all, or one for
+        each.
 
         Raises ``ArgumentError`` for anything else, and where shapes do not belong to torch modules one for one.
         """
+        called = tuple(networks) if isinstance(networks, Mapping) else ()
+        if isinstance(networks, Mapping):
+            networks = list(networks.values())
         given = list(networks) if isinstance(networks, list | tuple) else [networks]
         if not given:
             raise ArgumentError(argument, "name at least one network")
@@ -71,7 +78,10 @@ class Networks:
         if input_dtype is not None and not shapes:
             raise ArgumentError("input_dtype", "it belongs to torch modules, and none is given")
         each = iter(shapes)
-        return cls([_part(one, next(each) if _needs_shape(one) else (), input_dtype, argument) for one in given])
+        parts = [_part(one, next(each) if _needs_shape(one) else (), input_dtype, argument) for one in given]
+        if called and any(isinstance(part, Path) for part in parts):
+            raise ArgumentError(argument, "a graph file names its own networks: give it without a name")
+        return cls(parts, called)
 
     @property
     def framework(self) -> str | None:
@@ -81,7 +91,7 @@ class Networks:
     @property
     def names(self) -> list[str]:
         """What each was called by whoever asked; of an object its type, of a graph its name."""
-        return [_called(part) for part in self.parts]
+        return list(self.called) or [_called(part) for part in self.parts]
 
     def provenance(self) -> dict[str, Any]:
         """For the header of a graph file: names by framework, and the shapes that torch modules were given."""
@@ -107,6 +117,8 @@ class Networks:
                 found += read_graphs(part)
             else:
                 found.append(part.captured() if isinstance(part, InMemory) else part)
+        if self.called:
+            return [replace(graph, name=name) for graph, name in zip(found, self.called, strict=True)]
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def predict(
-    networks: Network | Sequence[Network],
+    networks: Network | Sequence[Network] | Mapping[str, Network],
     *,
     predictor: str | Path | None = None,
     input_shape: Shapes | None = None,
@@ -36,8 +36,9 @@ def predict(
     sentence why it has none.
 
     Args:
-        networks: One or several: a ``torch.nn.Module``, a ``keras.Model``, a name in keras.applications, an .onnx or
-            .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``, or a graph file.
+        networks: One, several, or several by name: each a ``torch.nn.Module``, a ``keras.Model``, a name in
+            keras.applications, an .onnx or .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``,
+            or a graph file.
         predictor: Predictor artifact; None: the shipped one of the networks' framework.
         input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
         input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.

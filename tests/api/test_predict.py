@@ -25,6 +25,16 @@ def test_a_torch_module_in_memory_is_predicted_as_torch_runs_it() -> None:
     assert found.interval_s.shape == (2, 2)
 
 
+def test_networks_by_name_keep_these_names(tmp_path: Path) -> None:
+    from torch import nn
+
+    found = slotool.predict({"narrow": nn.Linear(8, 2), "random": MLPS[0]}, input_shape=(8,))
+    assert [row["name"] for row in found.document["predictions"]] == ["narrow", "random"]
+    write_graphs(tmp_path / "some.jsonl", MLPS)
+    with pytest.raises(ArgumentError, match="names its own networks"):
+        slotool.predict({"mine": tmp_path / "some.jsonl"})
+
+
 def test_graphs_and_files_of_them_keep_their_order_and_a_table_is_written(tmp_path: Path) -> None:
     write_graphs(tmp_path / "some.jsonl", MLPS[1:])
     found = slotool.predict([MLPS[0], tmp_path / "some.jsonl"], out=tmp_path / "latency.parquet", slo_s=1.0)
