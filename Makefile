@@ -81,6 +81,7 @@ docs: $(VENV)/.installed-docs
 # Run the examples of README, tutorials and how-to guides, and write what they print into the pages.
 docs-outputs: $(VENV)/.installed-test
 	$(BIN)/python -m tests.docs
+	$(BIN)/python -m tests.docs.notebooks
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
