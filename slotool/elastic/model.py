@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slotool.data.columns import Inputs
+from slotool.data.columns import Columns, Inputs
 from slotool.data.options import DataOptions
 from slotool.errors import InputError
 from slotool.models.signature import Signature
@@ -41,6 +41,7 @@ class ElasticModel(ABC):
     call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
     single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
+    ``examples``: a few named inputs to warm it with, where it keeps some.
     """
 
     sparse: bool = False
@@ -49,6 +50,7 @@ class ElasticModel(ABC):
     signature: Signature | None = None
     task: Task | None = None
     data_options: DataOptions | None = None
+    examples: Columns | None = None
     name: str
     input_shape: tuple[int, ...]
     classes: int
@@ -80,6 +82,21 @@ class ElasticModel(ABC):
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         """``respond``, as ``forward_within`` is ``forward``."""
         return self.respond(x, point)
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The answer that ``respond`` gave to each example: class numbers int64 [n] of a classification, else as
+        ``Task.answers``. Raises ``InputError`` without a task."""
+        return self._task.answers(outputs)
+
+    def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
+        """The error of each such answer, as ``Task.errors``. Raises ``InputError`` without a task."""
+        return self._task.errors(outputs, truth)
+
+    @property
+    def _task(self) -> Task:
+        if self.task is None:
+            raise InputError(f"{self.name} has no task that says what its outputs mean")
+        return self.task
 
     def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
         """The confidence in each answer that ``respond`` gave at ``point``: float64 [n]; None of a model without one.

@@ -46,6 +46,7 @@ class ModelFamily(ElasticModel):
     """
 
     task: Task
+    examples: Columns
     data_options: DataOptions
 
     def __init__(

@@ -98,11 +98,11 @@ class PointRunner:
     def warm(self, pool: Executor | None = None) -> None:
         """One forward pass at every point that may be asked for, in each thread that will run it, and one estimate.
 
-        A model that leaves sizes of its inputs open may not take the smallest: its first call is then not warm.
+        A model that leaves sizes of its inputs open and keeps no examples may not take the smallest: its first call is
+        then not warm.
         """
         x = warm_up_example(self.model)
-        open_sizes = isinstance(x, Columns) and _has_open_sizes(self.model)
-        with suppress(*([Exception] if open_sizes else [])):
+        with suppress(*([Exception] if self.model.examples is None and _has_open_sizes(self.model) else [])):
             if isinstance(x, np.ndarray):
                 self.model.expected_accuracy(x)
             for plan in self._plans.values():
@@ -126,15 +126,16 @@ def compute(model: ElasticModel, x: Inputs, point: OperatingPoint, within_s: flo
             assert isinstance(x, np.ndarray)
             logits = model.forward_within(x, point, within_s) if is_remote else model.forward(x, point)
             return Scores(logits, confidence(logits))
-        assert model.task is not None
         tensors = model.respond_within(x, point, within_s) if is_remote else model.respond(x, point)
-        return Outputs(tensors, model.task, model.confidences_of(tensors, point))
+        return Outputs(tensors, model, model.confidences_of(tensors, point))
 
 
 def warm_up_example(model: ElasticModel) -> Inputs:
-    """One example of zeros, and of empty texts; of size 1 where the model leaves a size open."""
+    """One example of the model's own, else one of zeros and of empty texts; of size 1 where a size is open."""
     if model.signature is None:
         return np.zeros((1, *model.input_shape), dtype=np.float32)
+    if model.examples is not None:
+        return model.examples[:1]
     return Columns(
         {
             spec.name: np.full(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slotool.elastic import ElasticModel
 from slotool.errors import RunError
 from slotool.models import Task
 from slotool.rules.policies import takes_second
@@ -40,11 +41,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Of a model with a signature. ``tensors``: its outputs [n, ...] by name; ``task``: what they mean; ``confidence``:
-    float64 [n], None where the task has none."""
+    """Of a model with a signature. ``tensors``: its outputs [n, ...] by name; ``model``: knows what they mean;
+    ``confidence``: float64 [n], None where the model states none."""
 
     tensors: Mapping[str, np.ndarray]
-    task: Task
+    model: ElasticModel
     confidence: np.ndarray | None
 
     def __len__(self) -> int:
@@ -52,13 +53,17 @@ class Outputs:
 
     @property
     def answers(self) -> np.ndarray:
-        """The answer to each example: [n, ...]."""
-        return self.task.answers(self.tensors)
+        """The answer to each example: [n, ...], class numbers int64 [n] of a classification."""
+        return self.model.answers(self.tensors)
+
+    @property
+    def task(self) -> Task | None:
+        return self.model.task
 
     def take(self, rows: Rows) -> Outputs:
         """Those examples."""
         tensors = {name: array[rows] for name, array in self.tensors.items()}
-        return Outputs(tensors, self.task, None if self.confidence is None else self.confidence[rows])
+        return Outputs(tensors, self.model, None if self.confidence is None else self.confidence[rows])
 
 
 Computed = Scores | Outputs
@@ -85,7 +90,7 @@ def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
             other = list(second.tensors[name].shape[1:])
             raise RunError(f"output {name} has shape {list(array.shape[1:])} of one version and {other} of the other")
     tensors = {name: _replaced(array, rows, second.tensors[name][better]) for name, array in first.tensors.items()}
-    return Outputs(tensors, first.task, confidence)
+    return Outputs(tensors, first.model, confidence)
 
 
 def _replaced(array: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from slotool.data.columns import Columns, Inputs
 from slotool.elastic import confidence, load_model
 from slotool.elastic.family import Family, Version
 from slotool.errors import InputError
+from slotool.factories import ALLOW_VARIABLE
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
 from slotool.rules.policies import OSFA, Conc, Seq, in_turn
@@ -35,12 +38,13 @@ from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
 from slotool.serving.ensemble import PointRunner
-from slotool.serving.outputs import Computed, Scores
+from slotool.serving.outputs import Computed, Outputs, Scores
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message
+from slotool.testing.named_models import named_inputs, save_named_family
 
-NAME = "two"
+NAME, NAMED = "two", "named"
 SMALL, LARGE = (OperatingPoint.of(version=name) for name in ("small", "large"))
 INPUTS, CLASSES, WIDTH = 16, 4, 512
 # Over so many examples the large version of so many operators takes some tenths of a second, and one operator a moment.
@@ -59,6 +63,13 @@ def two_versions(folder: Path) -> ServedModel:
     model = load_model(str(path))
     rules = _rules(ensembles(float(np.median(confidence(model.forward(X[:64], SMALL))))))
     return ServedModel(NAME, model, by_demand(ControlSpace(model.points), rules), rules, path)
+
+
+def named_versions(folder: Path) -> ServedModel:
+    """A family of two models with named tensors of several datatypes, as an artifact in ``folder``."""
+    save_named_family(folder / NAMED)
+    model = load_model(str(folder / NAMED))
+    return ServedModel(NAMED, model, by_demand(ControlSpace(model.points)), path=folder / NAMED)
 
 
 def ensembles(median: float) -> list[OperatingPoint]:
@@ -91,20 +102,21 @@ def logits_of(computed: Computed) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Service:
-    """A router over ``two_versions`` on an engine, and the one event loop in which both are used."""
+    """A router over ``two_versions`` and ``named_versions`` on an engine, and the one event loop for all of it."""
 
     router: Router
     served: ServedModel
+    named: ServedModel
     runner: asyncio.Runner
 
     @classmethod
     @contextmanager
     def on(cls, engine: InferenceEngine, folder: Path) -> Iterator[Self]:
-        served = two_versions(folder)
-        with asyncio.Runner() as runner:
-            router = Router({NAME: served}, engine)
+        with asyncio.Runner() as runner, _code_allowed():
+            served, named = two_versions(folder), named_versions(folder)
+            router = Router({NAME: served, NAMED: named}, engine)
             try:
-                yield cls(router, served, runner)
+                yield cls(router, served, named, runner)
             finally:
                 router.close()
 
@@ -125,10 +137,10 @@ class Service:
 
         return self.runner.run(in_time())
 
-    def begin(self, worker: int, point: OperatingPoint, x: np.ndarray) -> asyncio.Future[Computed | Exception]:
+    def begin(self, worker: int, point: OperatingPoint, x: Inputs) -> asyncio.Future[Computed | Exception]:
         """A call of the engine itself, past the router."""
         ended: asyncio.Future[Computed | Exception] = asyncio.get_running_loop().create_future()
-        self.engine.begin(worker, NAME, point, x, ended.set_result)
+        self.engine.begin(worker, NAME if isinstance(x, np.ndarray) else NAMED, point, x, ended.set_result)
         return ended
 
     def scored(self, worker: int, point: OperatingPoint, x: np.ndarray) -> Scores:
@@ -137,6 +149,14 @@ class Service:
 
         outcome = self.run(call())
         assert isinstance(outcome, Scores), outcome
+        return outcome
+
+    def outputs(self, worker: int, point: OperatingPoint, x: Columns) -> Outputs:
+        async def call() -> Computed | Exception:
+            return await self.begin(worker, point, x)
+
+        outcome = self.run(call())
+        assert isinstance(outcome, Outputs), outcome
         return outcome
 
     async def answer(self, x: np.ndarray, tolerance: float | None = None) -> InferenceResult:
@@ -149,6 +169,18 @@ class Service:
 
     def count(self, name: str, **labels: str) -> float:
         return self.router.metrics.registry.get_sample_value(name, labels or None) or 0.0
+
+
+@contextmanager
+def _code_allowed() -> Iterator[None]:
+    """Worker processes may run the code that the named models are."""
+    before = os.environ.get(ALLOW_VARIABLE)
+    os.environ[ALLOW_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(ALLOW_VARIABLE)
+        os.environ |= {} if before is None else {ALLOW_VARIABLE: before}
 
 
 class ServingEngineConformance:
@@ -168,6 +200,32 @@ class ServingEngineConformance:
             scored = service.scored(0, point, X[:n])
             np.testing.assert_allclose(scored.logits, model.forward(X[:n], point), atol=1e-4)
             np.testing.assert_allclose(scored.confidence, confidence(scored.logits), rtol=1e-12)
+
+    def test_named_tensors_of_any_datatype_and_size_are_the_models_own(self, service: Service) -> None:
+        later = Seq("small", "large", 0.9).point
+        service.engine.prepare(NAMED, (later,))
+        alone = PointRunner(service.named.model, [later])
+        # The last takes tens of MiB, which are given back.
+        for count, length in ((1, 1), (5, 3), (300, 7), (2, 1_000_000)):
+            x = named_inputs(count, length)
+            for point in (SMALL, LARGE, later):
+                outputs, expected = service.outputs(0, point, x), alone.run(x, point)
+                assert isinstance(expected, Outputs)
+                assert list(outputs.tensors) == list(expected.tensors)
+                for name, array in expected.tensors.items():
+                    assert outputs.tensors[name].dtype == array.dtype
+                    np.testing.assert_array_equal(outputs.tensors[name], array)
+                np.testing.assert_array_equal(outputs.confidence, expected.confidence)
+                assert outputs.answers.tolist() == (x.arrays["ids"][:, 0] % 3).tolist()
+
+    def test_what_a_model_of_named_tensors_raises_is_reported_and_the_worker_goes_on(self, service: Service) -> None:
+        x = named_inputs(2, 2)
+
+        async def failed() -> Computed | Exception:
+            return await service.begin(0, SMALL, Columns({**x.arrays, "ids": -x.arrays["ids"]}))
+
+        assert "an id is below 0" in str(service.run(failed()))
+        assert len(service.outputs(0, SMALL, x)) == 2
 
     def test_every_ensemble_answers_as_the_replay_has_it(self, service: Service) -> None:
         alone = PointRunner(service.served.model, [rule.point for rule in service.tiers])

@@ -101,7 +101,7 @@ def test_versions_that_state_no_confidence_make_no_ensemble() -> None:
 
 def test_outputs_of_two_lengths_cannot_be_answers_of_one_call() -> None:
     def made(length: int, sure: float, count: int) -> Outputs:
-        return Outputs({"tokens": np.zeros((count, length))}, Regression("tokens"), np.full(count, sure))
+        return Outputs({"tokens": np.zeros((count, length))}, WordCounter(), np.full(count, sure))
 
     unsure = np.array([True, False])
     with pytest.raises(RunError, match=r"output tokens has shape \[3\] of one version and \[4\] of the other"):

@@ -282,7 +282,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--engine", "cloud"), "no engine is called 'cloud'"),
+        (("--engine", "cloud"), "no engine 'cloud'; there are inline, local, ray"),
         (("--replicas", "2"), "it has no effect with --engine inline"),
         (("--engine", "local", "--address", "auto"), "it has no effect with --engine local"),
         (("--policy", "value-iteration"), "policy value-iteration chooses by latency: give --latency"),

@@ -59,6 +59,5 @@ def tensors_of_outputs(outputs: Outputs) -> dict[str, np.ndarray]:
 
 def outputs_of_tensors(tensors: dict[str, np.ndarray], model: ElasticModel) -> Outputs:
     """The outputs of ``model`` that ``tensors_of_outputs`` made them of."""
-    assert model.task is not None
     confidence = tensors.pop(_UNNAMED, None)
-    return Outputs(tensors, model.task, confidence)
+    return Outputs(tensors, model, confidence)
