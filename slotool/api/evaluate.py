@@ -15,6 +15,7 @@ from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from slotool.data import DataSource
     from slotool.elastic import ElasticModel
     from slotool.tables import OutcomeTable
 
@@ -26,7 +27,7 @@ def evaluate(
     artifact: FilePath,
     out: FilePath | None = None,
     *,
-    data: str | None = None,
+    data: str | DataSource | None = None,
     split: str = "test",
     repeats: int = 3,
     limit: int | None = None,
@@ -148,7 +149,7 @@ def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> No
             raise ArgumentError(argument, problem)
 
 
-def held_out(model: ElasticModel, data: str, split: str, limit: int | None) -> tuple[str, Any]:
+def held_out(model: ElasticModel, data: Any, split: str, limit: int | None) -> tuple[str, Any]:
     """The name of a data set, of one class or several labels per example, and its first examples of ``split``."""
     import numpy as np
 

@@ -14,7 +14,7 @@ from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from slotool.data import Dataset
+    from slotool.data import Dataset, DataSource
     from slotool.elastic.family import Family, Version
     from slotool.graphs import OperatorGraph
 
@@ -64,7 +64,7 @@ def train_mlp(
     out: FilePath | None = None,
     *,
     hidden: Sequence[int] = (112, 112),
-    data: str = "auto",
+    data: str | DataSource = "auto",
     epochs: int | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -103,7 +103,7 @@ def train_cnn(
     *,
     filters: Sequence[int] = (32, 64),
     hidden: Sequence[int] = (128,),
-    data: str = "auto",
+    data: str | DataSource = "auto",
     epochs: int | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -142,7 +142,7 @@ def train_cnn(
 def train_family(
     out: FilePath | None = None,
     *,
-    data: str = "auto",
+    data: str | DataSource = "auto",
     epochs: int | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -174,7 +174,7 @@ def train_family(
     return _train(family_graphs(dataset), dataset, out, epochs, seed, threads, force, progress)
 
 
-def _dataset(data: str) -> Dataset:
+def _dataset(data: str | DataSource) -> Dataset:
     from slotool.data import load_dataset
 
     return load_dataset(data)
@@ -214,5 +214,5 @@ def _train(
             versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))
     family = Family(next(iter(graphs)) if written is None else written.name, versions)
     if written is not None:
-        family.save(written, config={"data": dataset.name, "epochs": epochs}, seed=seed, force=force)
+        family.save(written, config={"data": dataset.source or dataset.name, "epochs": epochs}, seed=seed, force=force)
     return Training(family, dataset.name, len(dataset.train), epochs, written)

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, Seed, panel
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    Seed,
+    optional_source,
+    panel,
+)
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -33,6 +43,9 @@ def build_tables(
     ],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     version: Annotated[str | None, typer.Option("--version", help="Version of a family.")] = None,
     ranker: Annotated[
         str,
@@ -112,7 +125,7 @@ def build_tables(
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
     settings = TableSettings(shares, tables, bits, seed, allowed_loss)
     refuse_existing(out, force)
-    source = TrainedSource.of(network, version, data)
+    source = TrainedSource.of(network, version, optional_source(data, label, inputs, images))
     output, dataset = Output(as_json=json), source.data
     rankers = CANDIDATES if ranker == "auto" else (ranker,)
     pruned = _prune(output, source, PRUNE_LOSS if prune_loss is None else prune_loss) if prune else None

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    Seed,
+    Threads,
+    cores_given,
+    optional_source,
+)
 from slotool.cli.train_supernet import Points, report
 
 if TYPE_CHECKING:
@@ -31,6 +42,9 @@ def choose_points(
     predictor: Annotated[Path | None, typer.Option("--predictor", help="Predictor, in place of --latency.")] = None,
     points: Points = 8,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     seed: Seed = 0,
     threads: Threads = None,
     force: Force = False,
@@ -59,13 +73,17 @@ def choose_points(
     opened = open_artifact(supernet, KIND)
     model, output = Supernet.load(opened), Output(as_json=json)
     costs = _profiled(model, latency) if latency else _predicted(model, predictor)
-    dataset = load_dataset(data or opened.manifest["config"].get("data", "auto"))
+    dataset = load_dataset(
+        optional_source(data, label, inputs, images) or opened.manifest["config"].get("data", "auto")
+    )
     with output.progress("measuring the accuracy of subnets") as progress:
         better = chosen(
             out.name, model.space, model.module, dataset, points, costs.predict, seed=seed, progress=progress.advance
         )
     source = {"latency": latency and str(latency), "predictor": predictor and str(predictor)}
-    better.save(out, config={"data": dataset.name, **source}, seed=seed, parents=[opened], force=force)
+    better.save(
+        out, config={"data": dataset.source or dataset.name, **source}, seed=seed, parents=[opened], force=force
+    )
     seconds = costs.predict(list(better.subnets.values()))
     expected = {point.key: float(s) for point, s in zip(better.points, seconds, strict=True)}
     report(output, "choose-points", better, dataset, out, {**source, "expected_latency_s": expected})

@@ -9,7 +9,18 @@ import typer
 
 import slotool
 from slotool.api.evaluate import ALLOWED_LOSS, TARGETS
-from slotool.cli.options import Force, Json, Out, panel, parse_numbers, plots_folder
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    optional_source,
+    panel,
+    parse_numbers,
+    plots_folder,
+)
 
 _per_input = panel("For a model that chooses per input")
 _slo_nn = panel("For an SLO-NN")
@@ -23,6 +34,9 @@ def evaluate(
     artifact: Annotated[Path, typer.Argument(help="A network, family, SLO-NN or supernet.")],
     out: Out,
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     split: Annotated[str, typer.Option("--split", help="test or validation.")] = "test",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Timed calls per example and point.")] = 3,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many examples.")] = None,
@@ -71,7 +85,7 @@ def evaluate(
     found = slotool.evaluate(
         artifact,
         out,
-        data=data,
+        data=optional_source(data, label, inputs, images),
         split=split,
         repeats=repeats,
         limit=limit,

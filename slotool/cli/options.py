@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
@@ -20,10 +23,48 @@ DataName = Annotated[
     str,
     typer.Option(
         "--data",
-        help="digits, fashion-mnist, a file (data.parquet:LABEL, .csv, .npz), or auto: Fashion-MNIST when "
+        help="A name (digits, fashion-mnist), file or folder, also with :LABEL; or auto: Fashion-MNIST when "
         "$SLOTOOL_DATA_DIR holds it, else digits.",
     ),
 ]
+DataLabel = Annotated[
+    str | None, typer.Option("--label", metavar="COLUMN", help="Its labels.", show_default="by usual names")
+]
+DataInputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="COLUMN=TENSOR", help="A column and the input it becomes; repeatable."),
+]
+DataImages = Annotated[
+    str | None, typer.Option("--images", metavar="SIZE:SCALE", help="How images are read, e.g. 224:imagenet.")
+]
+
+
+def data_source(
+    data: str, label: str | None = None, inputs: list[str] | None = None, images: str | None = None
+) -> DataSource:
+    """What the options of a data set say together."""
+    from slotool.data.options import DataSource, ImageOptions, parse_inputs
+    from slotool.errors import InputError
+
+    try:
+        columns = parse_inputs(inputs or [])
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--input") from error
+    try:
+        read = ImageOptions() if images is None else ImageOptions.parse(images)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--images") from error
+    return DataSource(data, label, columns, read)
+
+
+def optional_source(
+    data: str | None, label: str | None, inputs: list[str] | None, images: str | None
+) -> DataSource | None:
+    """What the options of a data set say together, of a command that knows one without ``--data``."""
+    for option, value in (("--label", label), ("--input", inputs), ("--images", images)):
+        if data is None and value:
+            raise typer.BadParameter("says how --data is read: give that too", param_hint=option)
+    return None if data is None else data_source(data, label, inputs, images)
 
 
 def panel(title: str) -> Callable[..., Any]:

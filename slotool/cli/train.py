@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import slotool
-from slotool.cli.options import DataName, Force, Json, Out, Seed, Threads
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    DataName,
+    Force,
+    Json,
+    Out,
+    Seed,
+    Threads,
+    data_source,
+)
 from slotool.cli.train_supernet import train_supernet
 from slotool.cli.train_xmc import train_xmc
 
@@ -35,6 +46,9 @@ def train_mlp(
     out: Out,
     hidden: Annotated[str, typer.Option("--hidden", help="Units of the hidden ReLU layers.")] = "112,112",
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -50,7 +64,7 @@ def train_mlp(
         out,
         json,
         hidden=_counts(hidden, "--hidden"),
-        data=data,
+        data=data_source(data, label, inputs, images),
         epochs=epochs,
         seed=seed,
         threads=threads,
@@ -63,6 +77,9 @@ def train_cnn(
     filters: Annotated[str, typer.Option("--filters", help="Channels of the 3×3 convolutions.")] = "32,64",
     hidden: Annotated[str, typer.Option("--hidden", help="Units of the hidden dense layers behind them.")] = "128",
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -74,7 +91,17 @@ def train_cnn(
     Example: slotool train cnn -o cnn --data digits --filters 16,32
     """
     own = {"filters": _counts(filters, "--filters"), "hidden": _counts(hidden, "--hidden")}
-    _show(slotool.train_cnn, out, json, **own, data=data, epochs=epochs, seed=seed, threads=threads, force=force)
+    _show(
+        slotool.train_cnn,
+        out,
+        json,
+        **own,
+        data=data_source(data, label, inputs, images),
+        epochs=epochs,
+        seed=seed,
+        threads=threads,
+        force=force,
+    )
 
 
 def _counts(text: str, option: str) -> list[int]:
@@ -86,6 +113,9 @@ def _counts(text: str, option: str) -> list[int]:
 def train_family(
     out: Out,
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     epochs: Epochs = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -96,7 +126,16 @@ def train_family(
 
     Example: slotool train family -o family --data digits
     """
-    _show(slotool.train_family, out, json, data=data, epochs=epochs, seed=seed, threads=threads, force=force)
+    _show(
+        slotool.train_family,
+        out,
+        json,
+        data=data_source(data, label, inputs, images),
+        epochs=epochs,
+        seed=seed,
+        threads=threads,
+        force=force,
+    )
 
 
 def _show(train: Callable[..., Result], out: Path, json: bool, **asked: Any) -> None:

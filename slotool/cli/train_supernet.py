@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import DataName, Force, Json, Out, Seed, Threads, cores_given, panel, parse_numbers
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    DataName,
+    Force,
+    Json,
+    Out,
+    Seed,
+    Threads,
+    cores_given,
+    data_source,
+    panel,
+    parse_numbers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +43,9 @@ Points = Annotated[
 def train_supernet(
     out: Out,
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     network: Annotated[
         str | None,
         typer.Option("--network", help="resnet or transformer, sized to the images.", show_default="resnet"),
@@ -88,7 +105,7 @@ def train_supernet(
 
     refuse_existing(out, force)
     torch.set_num_threads(cores_given(threads))
-    dataset, output = load_dataset(data), Output(as_json=json)
+    dataset, output = load_dataset(data_source(data, label, inputs, images)), Output(as_json=json)
     own = _network(network, module, graph, dataset)
     widths = width or ("1" if own.has_attention else "0.5,0.75,1")
     shares = {"expand": expand, "heads": heads, "width": widths}
@@ -103,7 +120,7 @@ def train_supernet(
     with output.progress("measuring the accuracy of subnets") as progress:
         made = make(out.name, own, space, trained, dataset, points, seed=seed, progress=progress.advance)
     source = module or (str(graph) if graph else network or "resnet")
-    config = {"data": dataset.name, "network": source, "epochs": passes, "rule": rule, "drawn": drawn}
+    config = {"data": dataset.source or dataset.name, "network": source, "epochs": passes, "rule": rule, "drawn": drawn}
     made.model.save(out, config={**config, "learning_rate": learning_rate}, seed=seed, force=force)
     _forget(checkpoint)
     details = {"data": dataset.name, "epochs": passes, "network": source, **own.details}

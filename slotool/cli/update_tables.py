@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotool.cli.options import Force, Json, Out
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    data_source,
+)
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -24,6 +32,9 @@ def update_tables(
     artifact: Annotated[Path, typer.Argument(help="An SLO-NN, as build-tables writes it.")],
     out: Out,
     data: Annotated[str, typer.Option("--data", help="Data set of what is served now.")],
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     half_life: Annotated[
         int, typer.Option("--half-life", min=1, help="After so many inputs an input counts half as much.")
     ] = 4_096,
@@ -49,7 +60,7 @@ def update_tables(
     refuse_existing(out, force)
     opened = open_artifact(artifact, "slo-nn")
     model = SloNN.load(opened)
-    dataset: Any = dataset_of(model, data)
+    dataset: Any = dataset_of(model, data_source(data, label, inputs, images))
     if dataset.input_shape != model.input_shape or dataset.classes != model.classes:
         raise InputError(
             f"{model.name} takes inputs {model.input_shape} and knows {model.classes} classes, but {dataset.name} has "

@@ -3,7 +3,7 @@ Hugging Face, module:factory; of many labels: the Extreme Classification Reposit
 
 from slotool.data.columns import Columns, Inputs, concatenate
 from slotool.data.dataset import Dataset, LabelSets, MultiLabelDataset, MultiLabelSplit, Split
-from slotool.data.options import DataOptions, ImageOptions
+from slotool.data.options import DataOptions, DataSource, ImageOptions
 from slotool.data.registry import (
     ADAPTERS,
     DATASETS,
@@ -19,6 +19,7 @@ __all__ = [
     "DATASETS",
     "Columns",
     "DataOptions",
+    "DataSource",
     "Dataset",
     "ImageOptions",
     "Inputs",

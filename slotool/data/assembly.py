@@ -37,7 +37,7 @@ def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dat
     if not len(table):
         raise DataError(f"{table.source}: it has no rows")
     label = _label_column(table, options)
-    targets = targets_of(table, label, options.target)
+    targets = targets_of(table, label, options.target, options.classes)
     plans, as_array = _plans(table, options, label)
     rows = _split_rows(table, targets.labelled, taken={*options.inputs, label})
     splits = {}

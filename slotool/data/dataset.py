@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotool.data.columns import Columns
-from slotool.data.sequences import RaggedColumns, described
+from slotool.data.sequences import RaggedColumns, concatenated, described
+from slotool.data.stored import StoredExamples
 from slotool.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Dataset:
     ``train`` fits weights and tables, ``validation`` chooses and calibrates, ``test`` scores and is used for nothing
     else. ``target``: what labels are: class, numbers, sets or text. ``classes``: how many there are, ``labels``: their
     names; none of numbers and text. ``label``: the column they come from, "" where they have none.
+    ``source``: what ``load_dataset`` takes to load it again, as JSON.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Dataset:
     labels: tuple[str, ...]
     target: str = "class"
     label: str = ""
+    source: Any = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -64,6 +68,16 @@ class Dataset:
             f"{self.name}: one tensor of floating-point numbers is needed here, its examples have {held}; "
             "leave columns out, or name those wanted with --input COLUMN=TENSOR"
         )
+
+    @property
+    def everything(self) -> Split:
+        """The examples of all splits, one split after the other."""
+        parts = [split for split in self.splits.values() if len(split)]
+        xs, ys = [part.x for part in parts], [part.y for part in parts]
+        y = LabelSets.concatenate(ys) if isinstance(ys[0], LabelSets) else np.concatenate(ys)
+        if isinstance(xs[0], np.ndarray):
+            return Split(np.concatenate(xs), y)
+        return Split(StoredExamples.joined(xs) if isinstance(xs[0], StoredExamples) else concatenated(xs), y)
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -99,6 +113,12 @@ class LabelSets:
         indptr = np.concatenate([[0], np.cumsum(counts)])
         at = np.arange(indptr[-1]) + np.repeat(self.indptr[examples] - indptr[:-1], counts)
         return LabelSets(indptr, self.indices[at])
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[LabelSets]) -> LabelSets:
+        """The labels of the examples of ``parts``, one part after the other."""
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(np.concatenate([[0], np.cumsum(counts)]), np.concatenate([part.indices for part in parts]))
 
     def matrix(self, classes: int) -> np.ndarray:
         """Whether each example has each label: bool [n, classes]."""
@@ -146,7 +166,7 @@ class MultiLabelDataset:
     validation: MultiLabelSplit
     test: MultiLabelSplit
     classes: int
-    source: str
+    source: Any
     unlabelled: int = 0
 
     @property

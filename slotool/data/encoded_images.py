@@ -80,7 +80,8 @@ class ImageFormat:
             if (frame.height, frame.width) != self.size:
                 height, width = self.size
                 raise images.ImageError(
-                    f"the image is {frame.width}×{frame.height}, the first is {width}×{height}; give --image-size"
+                    f"the image is {frame.width}×{frame.height}, the first is {width}×{height}; "
+                    f"--images {height}x{width} brings all to one size"
                 )
         pixels = images.decode_covering(body, self.channels, *self.size)
         if self.bgr:

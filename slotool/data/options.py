@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from slotool.errors import InputError
 # What a label can be: one class of several, numbers, any number of classes, text.
 TARGETS = ("class", "numbers", "sets", "text")
 LAYOUTS = ("chw", "hwc")
+_WORDS: Mapping[str, tuple[str, Any]] = MappingProxyType(
+    {**{layout: ("layout", layout) for layout in LAYOUTS}, "grey": ("channels", 1), "bgr": ("bgr", True)}
+)
 SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = MappingProxyType(
     {
         "unit": ((0.0,), (1.0,)),
@@ -65,11 +69,30 @@ class ImageOptions:
             raise InputError("image mean and std are finite numbers, and std is above 0")
 
     @classmethod
-    def parse(cls, size: str | None = None, scaling: str | None = None, layout: str | None = None) -> ImageOptions:
-        """Options as the command line takes them: ``224`` or ``HEIGHTxWIDTH``; unit, signed, imagenet, or
-        ``MEAN/STD`` with a number or three with commas; chw or hwc. Raises ``InputError``."""
-        mean, std = _scaling(scaling)
-        return cls(size=_size(size), mean=mean, std=std, layout=layout)
+    def parse(cls, text: str) -> ImageOptions:
+        """Options as the command line takes them, in any order with colons between them: ``224`` or ``HEIGHTxWIDTH``;
+        unit, signed, imagenet or ``MEAN/STD`` of one number or three with commas; chw or hwc; grey; bgr.
+
+        ``224:imagenet:hwc``. Raises ``InputError``.
+        """
+        found: dict[str, Any] = {}
+        for part in text.split(":"):
+            for name, value in _image_option(part).items():
+                if name in found:
+                    raise InputError(f"images {text!r}: {name} is given twice")
+                found[name] = value
+        return cls(**found)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: what is not the default."""
+        usual = vars(ImageOptions())
+        return {name: value for name, value in vars(self).items() if value != usual[name]}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> ImageOptions:
+        """Read ``document()`` back. Raises ``TypeError`` or ``AttributeError`` when it is none."""
+        written: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
+        return cls(**written)
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,7 @@ class DataOptions:
     ``label``: the column with the labels; None: the one called label, labels, class, target or y. ``target``: one of
     ``TARGETS``. ``inputs``: tensor by column, where names differ; several columns of one tensor are put side by side.
     ``tensors``: the inputs of the model that the examples are for: columns are turned into their dtypes and shapes.
+    ``classes``: names of the classes that the model knows, in its order; () where the data set's own are meant.
     """
 
     label: str | None = None
@@ -86,6 +110,7 @@ class DataOptions:
     inputs: Mapping[str, str] = field(default_factory=dict)
     tensors: tuple[Tensor, ...] = ()
     images: ImageOptions = ImageOptions()
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -99,6 +124,13 @@ class DataOptions:
         """These with the label column that a location names after its colon."""
         return replace(self, label=label) if label else self
 
+    def of_source(self, source: DataSource) -> DataOptions:
+        """These with what the user says in ``source``."""
+        given = {"label": source.label, "inputs": source.inputs}
+        said: dict[str, Any] = {name: value for name, value in given.items() if value}
+        images = self.images if source.images == ImageOptions() else source.images
+        return replace(self, **said, images=images)
+
     @property
     def text_columns(self) -> frozenset[str]:
         """Columns that a model takes as text, whatever they look like."""
@@ -106,21 +138,46 @@ class DataOptions:
         return frozenset([*(text - set(self.inputs.values())), *(c for c, t in self.inputs.items() if t in text)])
 
     def document(self) -> dict[str, Any]:
-        """As JSON, without what says nothing and without the tensors: what ``of_document`` makes it from."""
-        images = {name: value for name, value in vars(self.images).items() if value != getattr(ImageOptions(), name)}
-        found = {"label": self.label, "target": self.target, "inputs": dict(self.inputs), "images": images}
-        return {name: value for name, value in found.items() if value and value != "class"}
+        """As JSON, without tensors and classes, which the model has: what ``of_document`` reads back."""
+        found = {"label": self.label, "inputs": dict(self.inputs), "images": self.images.document()}
+        return {"target": self.target, **{name: value for name, value in found.items() if value}}
 
     @classmethod
-    def of_document(cls, document: Mapping[str, Any], tensors: Sequence[Tensor] = ()) -> DataOptions:
+    def of_document(cls, document: Mapping[str, Any]) -> DataOptions:
         """Read ``document()`` back. Raises ``InputError`` when it is none."""
         try:
-            written = document.get("images", {}).items()
-            images: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in written}
-            given = {name: document[name] for name in ("label", "target", "inputs") if name in document}
-            return cls(**given, tensors=tuple(tensors), images=ImageOptions(**images))
+            return cls(**{**document, "images": ImageOptions.of_document(document.get("images", {}))})
         except (TypeError, AttributeError) as error:
             raise InputError(f"these are no options of a data set: {str(document)[:100]}") from error
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where data are and how their columns are meant: everything that a user says of them. ``name``: as
+    ``load_dataset`` takes it; the others as in ``DataOptions``."""
+
+    name: str = "auto"
+    label: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    images: ImageOptions = ImageOptions()
+
+    def document(self) -> Any:
+        """As JSON, which ``of`` reads back: the name alone where it says all."""
+        rest = {"label": self.label, "inputs": dict(self.inputs), "images": self.images.document()}
+        said = {name: value for name, value in rest.items() if value}
+        return {"name": self.name, **said} if said else self.name
+
+    @classmethod
+    def of(cls, value: Any) -> DataSource:
+        """A source as it is given: itself, a name, or ``document()``. Raises ``InputError`` for anything else."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str | Path):
+            return cls(str(value))
+        try:
+            return cls(**{**value, "images": ImageOptions.of_document(value.get("images", {}))})
+        except (TypeError, AttributeError) as error:
+            raise InputError(f"no name of a data set, nor what describes one: {str(value)[:100]}") from error
 
 
 def parse_inputs(pairs: Sequence[str]) -> dict[str, str]:
@@ -136,25 +193,20 @@ def parse_inputs(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
+def _image_option(text: str) -> dict[str, Any]:
+    """Fields of ``ImageOptions`` that one part of what the command line takes says."""
     height, cross, width = text.lower().replace("×", "x").partition("x")
-    try:
-        return int(height), int(width if cross else height)
-    except ValueError:
-        raise InputError(f"image size {text!r} is neither a number of pixels nor HEIGHTxWIDTH") from None
-
-
-def _scaling(text: str | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation."""
-    if text is None or text in SCALINGS:
-        return SCALINGS[text or "unit"]
+    if height.isdigit() and (width.isdigit() or not cross):
+        return {"size": (int(height), int(width if cross else height))}
+    if text in SCALINGS:
+        return dict(zip(("mean", "std"), SCALINGS[text], strict=True))
+    if text in _WORDS:
+        return dict([_WORDS[text]])
     try:
         mean, std = (tuple(float(number) for number in part.split(",")) for part in text.split("/"))
     except ValueError:
         mean, std = (), ()
     if not {len(mean), len(std)} <= {1, 3}:
-        names = ", ".join(SCALINGS)
-        raise InputError(f"image scaling {text!r} is none of {names}, nor MEAN/STD with one or three numbers each")
-    return mean, std
+        known = ", ".join([*SCALINGS, *_WORDS])
+        raise InputError(f"images {text!r}: a size such as 224 or 224x160, MEAN/STD, {known} are known")
+    return {"mean": mean, "std": std}

@@ -23,7 +23,7 @@ from slotool.data.adapters.saved_arrow import SavedArrowAdapter
 from slotool.data.adapters.xmc import XmcAdapter
 from slotool.data.assembly import assemble
 from slotool.data.dataset import Dataset, MultiLabelDataset, MultiLabelSplit
-from slotool.data.options import DataOptions, ImageOptions, Tensor
+from slotool.data.options import DataOptions, DataSource, ImageOptions, Tensor
 from slotool.errors import DataError
 from slotool.plugins import Registry
 
@@ -57,7 +57,7 @@ class _UnknownName(DataError):
 
 
 def load_dataset(
-    name: str = "auto",
+    data: str | DataSource | Mapping[str, Any] = "auto",
     folder: str | Path | None = None,
     *,
     label: str | None = None,
@@ -65,49 +65,64 @@ def load_dataset(
     inputs: Mapping[str, str] | None = None,
     tensors: Sequence[Tensor] = (),
     images: ImageOptions | None = None,
+    classes: Sequence[str] = (),
     stored: bool = False,
 ) -> Dataset:
-    """The data set called ``name`` (see ``DATASETS``), or at the path ``name``; ``auto`` is ``default_dataset()``.
+    """The data set called ``data`` (see ``DATASETS``), or at the path ``data``; ``auto`` is ``default_dataset()``.
 
     A path may be followed by a colon and the label column, and anything preceded by an adapter's name and a colon,
     which chooses that adapter. Paths are also looked for in ``folder``, by default ``$SLOTOOL_DATA_DIR``. Nothing is
-    downloaded. ``label``, ``target``, ``inputs``, ``tensors``, ``images``: see ``DataOptions``. ``stored``: leave the
-    examples in their files; each ``x`` is then a ``StoredExamples``.
+    downloaded. ``label``, ``target``, ``inputs``, ``tensors``, ``images``, ``classes``: see ``DataOptions``; a
+    ``DataSource``, or its ``document()``, says some of them with the name. ``stored``: leave the examples in their
+    files; each ``x`` is then a ``StoredExamples``.
     Raises ``DataError`` for an unknown name, and for data that are missing, damaged or other than asked for, naming
     file, column and row.
     """
-    options = DataOptions(label, target, dict(inputs or {}), tuple(tensors), images or ImageOptions())
-    return open_dataset(name, options, folder, stored=stored)
+    source = DataSource.of(data)
+    source = replace(
+        source, label=label or source.label, inputs=inputs or source.inputs, images=images or source.images
+    )
+    asked = DataOptions(target=target, tensors=tuple(tensors), classes=tuple(classes))
+    return open_dataset(source, asked, folder, stored=stored)
 
 
-def open_dataset(name: str, options: DataOptions, folder: str | Path | None = None, *, stored: bool = False) -> Dataset:
-    """``load_dataset`` with its options in one object."""
-    adapter, location, options = locate(name, options, folder)
-    if isinstance(adapter, XmcAdapter | FmaAdapter):
-        raise _many_labels(name)
-    opened = adapter.open(location, options)
-    if isinstance(opened, MultiLabelDataset):
-        raise _many_labels(name)
+def open_dataset(
+    data: str | DataSource | Mapping[str, Any],
+    options: DataOptions,
+    folder: str | Path | None = None,
+    *,
+    stored: bool = False,
+) -> Dataset:
+    """``load_dataset`` with its options in one object; what ``data`` says itself goes before them."""
+    source = DataSource.of(data)
+    source = replace(source, name=default_dataset() if source.name == "auto" else source.name)
+    adapter, location, options = locate(source.name, options.of_source(source), folder)
+    opened = None if isinstance(adapter, XmcAdapter | FmaAdapter) else adapter.open(location, options)
+    if opened is None or isinstance(opened, MultiLabelDataset):
+        raise _many_labels(source.name)
     if isinstance(opened, Dataset):
-        if replace(options, tensors=()) != DataOptions():
-            raise DataError(f"{name} is a finished data set: options for labels, inputs and images have no effect")
+        if replace(options, tensors=(), classes=()) != DataOptions():
+            what = "options for labels, inputs and images have no effect"
+            raise DataError(f"{source.name} is a finished data set: {what}")
         return opened
-    return assemble(opened, options, stored=stored)
+    return replace(assemble(opened, options, stored=stored), source=source.document())
 
 
-def load_multilabel(name: str, folder: str | Path | None = None, *, label: str | None = None) -> MultiLabelDataset:
-    """The set of any number of labels per example called ``name``, or that lies at that path.
+def load_multilabel(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> MultiLabelDataset:
+    """The set of any number of labels per example called ``data``, or that lies at that path.
 
     A folder of the Extreme Classification Repository's files (see ``xmc.load_xmc``) or of FMA's, also by its name in
     ``folder`` or its ``xmc``, by default ``$SLOTOOL_DATA_DIR``; or anything that ``load_dataset`` reads whose labels
-    are lists of classes, in the column ``label``. Nothing is downloaded.
+    are lists of classes. Nothing is downloaded.
     Raises ``DataError`` when there is no such set, naming file and line where it is damaged.
     """
+    source = DataSource.of(data)
+    name = source.name
     if name in DATASETS or name == "auto":
         raise DataError(f"{name} has one class per example; a set of any number of labels per example is needed")
     searched = Path(folder) if folder else data_folder()
     try:
-        adapter, location, options = locate(name, DataOptions(label=label, target="sets"), searched)
+        adapter, location, options = locate(name, DataOptions(target="sets").of_source(source), searched)
     except _UnknownName:
         where = f"{searched} holds {', '.join(multilabel_names(searched)) or 'none'}" if searched else "it is not set"
         raise DataError(
@@ -117,12 +132,12 @@ def load_multilabel(name: str, folder: str | Path | None = None, *, label: str |
     opened = adapter.open(location, options)
     if isinstance(opened, MultiLabelDataset):
         return opened
-    data = opened if isinstance(opened, Dataset) else assemble(opened, options)
-    if data.target != "sets":
+    made = opened if isinstance(opened, Dataset) else assemble(opened, options)
+    if made.target != "sets":
         raise DataError(f"{name} has one label per example; a set of any number of labels per example is needed")
-    data.input_shape  # noqa: B018  (raises where examples are no one tensor)
-    train, validation, test = (MultiLabelSplit(split.x, split.y) for split in data.splits.values())
-    return MultiLabelDataset(data.name, train, validation, test, data.classes, source=name)
+    made.input_shape  # noqa: B018  (raises where examples are no one tensor)
+    train, validation, test = (MultiLabelSplit(split.x, split.y) for split in made.splits.values())
+    return MultiLabelDataset(made.name, train, validation, test, made.classes, source=source.document())
 
 
 def locate(
@@ -143,7 +158,8 @@ def locate(
         if urlsplit(name).scheme in adapter.schemes:
             return adapter, Location(name, Path(name), searched), options
         if colon and prefix == adapter.name:
-            return adapter, Location(rest, _path(rest, searched), searched), options
+            text, label = next(((t, c) for t, c in _readings(rest) if _path(t, searched).exists()), (rest, None))
+            return adapter, Location(text, _path(text, searched), searched), options.for_label(label)
     if not _path(name, searched).exists() and prefix in registry.plugins:
         return _of_plugin(prefix, rest, options, searched)
     for text, label in _readings(name):
@@ -154,10 +170,10 @@ def locate(
     raise _unknown(name, searched)
 
 
-def has_many_labels(name: str, folder: str | Path | None = None) -> bool:
-    """Whether ``name`` is a set of any number of labels per example, by the kind of its files."""
+def has_many_labels(data: str | DataSource | Mapping[str, Any], folder: str | Path | None = None) -> bool:
+    """Whether ``data`` is a set of any number of labels per example, by the kind of its files."""
     try:
-        return isinstance(locate(name, DataOptions(), folder)[0], XmcAdapter | FmaAdapter)
+        return isinstance(locate(DataSource.of(data).name, DataOptions(), folder)[0], XmcAdapter | FmaAdapter)
     except DataError:
         return False
 

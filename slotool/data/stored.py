@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,12 @@ class StoredExamples:
                 f"{', '.join(self._plans)}"
             )
         return (len(self), *self[:1].shape[1:])
+
+    @classmethod
+    def joined(cls, parts: Sequence[StoredExamples]) -> StoredExamples:
+        """The examples of ``parts`` of one table, one part after the other."""
+        rows = np.concatenate([part._rows for part in parts])
+        return cls(parts[0]._table, parts[0]._plans, rows, as_array=parts[0]._as_array)
 
     def batches(self) -> Iterator[slice]:
         """Slices of so many examples that one takes about ``BATCH_BYTES``."""

@@ -23,9 +23,10 @@ class Targets:
     labelled: np.ndarray
 
 
-def targets_of(table: Table, column: str, kind: str) -> Targets:
-    """The labels in ``column`` as ``kind``: class, numbers, sets or text. Raises ``DataError`` naming the row of one
-    that cannot be read so."""
+def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = ()) -> Targets:
+    """The labels in ``column`` as ``kind``: class, numbers, sets or text; classes in the order of ``classes``.
+
+    Raises ``DataError`` naming the row of one that cannot be read so."""
     rows = np.arange(len(table))
     values, field = table.read([column], rows)[column], table.fields[column]
     if isinstance(values, np.ndarray) and values.ndim == 2 and values.shape[1] == 1 and kind != "sets":
@@ -43,7 +44,27 @@ def targets_of(table: Table, column: str, kind: str) -> Targets:
         }[kind]
         others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
         raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
-    return made
+    return _in_order(table, column, made, classes) if classes and made.names else made
+
+
+def _in_order(table: Table, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:
+    """The same with the numbers that ``classes`` have by their names."""
+    number = {name: i for i, name in enumerate(classes)}
+    known = np.array([number.get(name, -1) for name in made.names], dtype=np.int64)
+    if isinstance(made.y, LabelSets):
+        rows, old = np.repeat(np.arange(len(made.y)), made.y.counts), made.y.indices
+    else:
+        rows, old = np.flatnonzero(made.labelled), made.y[made.labelled]
+    if (known[old] < 0).any():
+        at = int((known[old] < 0).argmax())
+        listed = ", ".join(classes[:20])
+        what = f"class {made.names[old[at]][:40]!r}, which the model does not know; it knows {listed}"
+        raise table.trouble(column, int(rows[at]), what)
+    if not isinstance(made.y, LabelSets):
+        y = np.where(made.labelled, known[made.y], -1)
+        return Targets(y, classes, made.labelled)
+    order = np.lexsort((known[old], rows))
+    return Targets(LabelSets(made.y.indptr, known[old][order].astype(np.int32)), classes, made.labelled)
 
 
 def _classes(values: Any, field: Field) -> Targets | None:

@@ -79,14 +79,15 @@ def ask_all(
     latency_s = np.empty((len(points), n, repeats))
     last = [len(points) - 1] if points[-1] == model.full else []
     turns = [group for group in ([p for p in range(len(points)) if p not in last], last) if group]
+    first = x[:1]
     for group in turns:
         for p in group:
             for _ in range(WARM_UP_CALLS):
-                sessions[p].run(*sessions[p].prepare(x, 0))
+                sessions[p].run(*sessions[p].prepare(first, 0))
     with collector_off():
         for start in range(0, n, BLOCK):
-            block = range(start, min(n, start + BLOCK))
-            queries = {i: [session.prepare(x, i) for session in sessions] for i in block}
+            block, part = range(start, min(n, start + BLOCK)), x[start : start + BLOCK]
+            queries = {i: [session.prepare(part, i - start) for session in sessions] for i in block}
             for group, repeat in itertools.product(turns, range(repeats)):
                 for i, p in itertools.product(block, group):
                     run, query = sessions[p].run, queries[i][p]

@@ -77,7 +77,8 @@ class ModelFamily(ElasticModel):
         self.calibrations = dict(calibrations or {})
         self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
         self.signature = None if self._is_plain() else self.tensors
-        self.data_options = replace(reading or DataOptions(), tensors=self.tensors.inputs, target=task.target)
+        asked = reading or DataOptions()
+        self.data_options = replace(asked, tensors=self.tensors.inputs, target=task.target, classes=self.labels)
         self._require_shapes(examples)
         self.examples = Columns(self.inputs(examples))
         self._require_classes()

@@ -99,17 +99,15 @@ def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarr
     return model.top(x, point=point)[0][:, 0]
 
 
-def dataset_of(model: ElasticModel, name: str) -> Any:
-    """The data set called ``name``: of one class per example, or of many labels where the model takes flat inputs;
-    read as the model says, where it does (``data_options``).
+def dataset_of(model: ElasticModel, data: Any) -> Any:
+    """The data set ``data``, as ``load_dataset`` takes it: of one class per example, or of many labels where the model
+    takes flat inputs; read as the model says, where it does (``data_options``), and then left in its files.
 
-    Raises ``DataError`` when there is none.
+    Raises ``DataError`` when there is none, or it does not fit the model.
     """
-    from slotool.data import has_many_labels, load_dataset, load_multilabel
-    from slotool.data.registry import open_dataset
+    from slotool.data import has_many_labels, load_dataset, load_multilabel, open_dataset
 
     if model.data_options is not None:
-        return open_dataset(name, model.data_options)
-
+        return open_dataset(data, model.data_options, stored=True)
     flat = model.sparse or len(model.input_shape) == 1
-    return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
+    return load_multilabel(data) if flat and has_many_labels(data) else load_dataset(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 from slotool.data import Columns, LabelSets, load_dataset, load_multilabel
-from slotool.data.options import DataOptions, ImageOptions, parse_inputs
+from slotool.data.options import DataOptions, DataSource, ImageOptions, parse_inputs
 from slotool.data.sequences import RaggedColumns
 from slotool.errors import DataError, InputError
 from slotool.models import TensorSpec
@@ -213,7 +214,7 @@ def test_images_are_scaled_and_laid_out_as_asked(tmp_path: Path) -> None:
         for i in range(5):
             colours = np.full((4, 4, 3), (value, 0, 0), np.uint8)
             (tmp_path / kind / f"{i}.png").write_bytes(png(colours))
-    asked = ImageOptions.parse("2x3", "0.1,0,0/0.5", "hwc")
+    asked = ImageOptions.parse("2x3:0.1,0,0/0.5:hwc")
     data = load_dataset(str(tmp_path), images=asked)
     assert data.input_shape == (2, 3, 3)
     for x, y in zip(data.train.x, data.train.y, strict=True):
@@ -225,18 +226,20 @@ def test_images_are_scaled_and_laid_out_as_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [
-        (lambda: ImageOptions.parse("big"), "image size 'big'"),
+        (lambda: ImageOptions.parse("big"), "images 'big': a size such as 224"),
         (lambda: ImageOptions.parse("0"), "1 to 16384"),
-        (lambda: ImageOptions.parse(scaling="half"), "image scaling 'half' is none of unit, signed, imagenet"),
-        (lambda: ImageOptions.parse(scaling="0/0"), "std is above 0"),
-        (lambda: ImageOptions.parse(scaling="0,0/1"), "one or three numbers"),
-        (lambda: ImageOptions.parse(layout="cwh"), "neither chw nor hwc"),
+        (lambda: ImageOptions.parse("8:half"), "images 'half': .*unit, signed, imagenet"),
+        (lambda: ImageOptions.parse("8:0/0"), "std is above 0"),
+        (lambda: ImageOptions.parse("0,0/1"), "MEAN/STD"),
+        (lambda: ImageOptions.parse("chw:hwc"), "layout is given twice"),
+        (lambda: ImageOptions(layout="cwh"), "neither chw nor hwc"),
         (lambda: ImageOptions(channels=2), "2 channels"),
         (lambda: parse_inputs(["ids"]), "not COLUMN=TENSOR"),
         (lambda: parse_inputs(["a=x", "a=y"]), "two inputs"),
         (lambda: DataOptions(target="klass"), "target 'klass'"),
         (lambda: DataOptions(inputs={"a": "z"}, tensors=specs("x=FP32[-1]")), "'z'; the model's inputs are x"),
         (lambda: DataOptions.of_document({"images": 3}), "no options of a data set"),
+        (lambda: DataSource.of({"name": "a", "images": 3}), "no name of a data set, nor"),
     ],
 )
 def test_options_that_cannot_be_are_refused(made: Any, sentence: str) -> None:
@@ -244,7 +247,36 @@ def test_options_that_cannot_be_are_refused(made: Any, sentence: str) -> None:
         made()
 
 
-def test_options_are_kept_as_json() -> None:
-    options = DataOptions("kind", "sets", {"a": "x"}, images=ImageOptions.parse("2x3", "imagenet", "hwc"))
-    assert DataOptions.of_document(options.document()) == options
-    assert DataOptions().document() == {}
+def test_a_source_is_kept_as_json_and_loads_the_same_again(tmp_path: Path) -> None:
+    source = DataSource("a", "kind", {"a": "x"}, ImageOptions.parse("2x3:imagenet:hwc:grey:bgr"))
+    assert DataSource.of(json.loads(json.dumps(source.document()))) == source
+    assert DataSource("digits").document() == "digits"
+    options = DataOptions("kind", "sets", {"a": "x"}, images=source.images)
+    assert DataOptions.of_document(json.loads(json.dumps(options.document()))) == options
+    ROWS.to_parquet(tmp_path / "rows.parquet")
+    data = load_dataset(DataSource(str(tmp_path / "rows.parquet"), "kind", {"height": "x"}))
+    again = load_dataset(json.loads(json.dumps(data.source)))
+    assert np.array_equal(again.test.x, data.test.x)
+    assert again.input_shape == (1,)
+
+
+@pytest.mark.parametrize("target", ["class", "sets"])
+def test_classes_have_the_numbers_that_the_model_knows_them_by(tmp_path: Path, target: str) -> None:
+    kinds = ["fig", "apple", "fig"] if target == "class" else [["pear", "fig"], [], ["fig"]]
+    rows = pd.DataFrame({"a": [0.0, 1.0, 2.0], "kind": kinds, "split": "test"})
+    rows.to_parquet(tmp_path / "rows.parquet")
+    source = DataSource(str(tmp_path / "rows.parquet"), "kind")
+    data = load_dataset(source, target=target, classes=("pear", "fig", "apple"))
+    assert data.labels == ("pear", "fig", "apple")
+    found = data.test.y.tolist() if target == "class" else [data.test.y.of(i).tolist() for i in range(3)]
+    assert found == ([1, 2, 1] if target == "class" else [[0, 1], [], [1]])
+    with pytest.raises(DataError, match="row 0, column 'kind': class 'fig', which the model does not know"):
+        load_dataset(source, target=target, classes=("pear", "apple"))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_everything_is_all_splits(table: str, stored: bool) -> None:
+    tensors = specs("age=INT64[-1]", "tokens=INT64[-1,-1]")
+    whole = load_dataset(table, tensors=tensors, stored=stored).everything
+    assert sorted(whole.x[i : i + 1].arrays["age"][0] for i in range(N)) == list(range(N))
+    assert [whole.x[i : i + 1].arrays["age"][0] % 2 for i in range(N)] == whole.y.tolist()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.artifacts import Artifact, open_artifact
-from slotool.data import has_many_labels, load_dataset, load_multilabel
+from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.importers.chain import in_shape
 from slotool.elastic.family import Family, Version
@@ -26,7 +26,7 @@ class TrainedSource:
     parents: tuple[Artifact, ...] = ()
 
     @classmethod
-    def of(cls, path: Path, version: str | None, data: str | None) -> TrainedSource:
+    def of(cls, path: Path, version: str | None, data: str | DataSource | None) -> TrainedSource:
         """The network at ``path``: an artifact, a file of ``FILES``, or module:factory of a torch module.
 
         ``version``: which of a family; ``data``: name of a data set, by default the one that an artifact says it was
@@ -44,7 +44,7 @@ class TrainedSource:
         return cls._foreign(path, data)
 
     @classmethod
-    def _foreign(cls, path: Path, data: str) -> TrainedSource:
+    def _foreign(cls, path: Path, data: str | DataSource) -> TrainedSource:
         """A network of another library."""
         from slotool.graphs.capture.loading import load_keras, load_torch
 
@@ -58,12 +58,12 @@ class TrainedSource:
         return cls(Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse), dataset)
 
     @property
-    def data_name(self) -> str:
+    def data_name(self) -> Any:
         """By which the data set can be loaded again."""
-        return str(getattr(self.data, "source", self.data.name))
+        return getattr(self.data, "source", "") or self.data.name
 
 
-def _load(source: Version | None, name: str) -> Any:
+def _load(source: Version | None, name: Any) -> Any:
     flat = source is None or source.sparse or len(source.graph.input_shape) == 1
     return load_multilabel(name) if flat and has_many_labels(name) else load_dataset(name)
 
