@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Slotool
 from text_models import text_network, texts
 
 from slotool import factories
@@ -15,6 +14,7 @@ from slotool.elastic import load_model
 from slotool.elastic.model_family import ModelFamily
 from slotool.errors import ArtifactError
 from slotool.tables import LatencyTable, OutcomeTable
+from tests.conftest import Slotool
 
 CODE = """
 import numpy as np

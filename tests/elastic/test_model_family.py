@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Slotool
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -23,6 +22,7 @@ from slotool.models.adapters.remote import RemoteUnavailable, open_remote
 from slotool.models.adapters.sklearn import SklearnModel
 from slotool.models.tasks import make_task
 from slotool.tables import OperatingPoint, OutcomeTable
+from tests.conftest import Slotool
 
 io = pytest.importorskip("skops.io")
 X, Y = load_wine(return_X_y=True, as_frame=True)

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from conftest import Slotool
 from tritonclient.utils import InferenceServerException
 
 from slotool.elastic import load_model
 from slotool.serving.sources import Sources
+from tests.conftest import Slotool
 from tests.elastic.text_models import text_network, texts
 from tests.serving.live_server import live_server
 
