@@ -66,10 +66,15 @@ def allow_code() -> None:
     os.environ[ALLOW_VARIABLE] = "1"
 
 
+def is_allowed() -> bool:
+    """Whether code that artifacts name may be run."""
+    return os.environ.get(ALLOW_VARIABLE) == "1"
+
+
 def require_allowed(what: str, error: type[InputError] = InputError) -> None:
     """Raises ``error``, which says how to allow it, unless code that artifacts name may be run. ``what``: what names
     it."""
-    if os.environ.get(ALLOW_VARIABLE) != "1":
+    if not is_allowed():
         raise error(f"{what}, which is code; if you trust it, set {ALLOW_VARIABLE}=1 or give --allow-code")
 
 

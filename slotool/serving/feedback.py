@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from slotool.elastic import ElasticModel, confidence
+from slotool.data.columns import Inputs, concatenate
+from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import SlotoolError
+from slotool.models import Classification
 from slotool.rules.drift import Watched, Watcher
 from slotool.rules.ruleset import RuleSet
 from slotool.serving import rejections
+from slotool.serving.ensemble import compute
 from slotool.serving.model_queue import InferenceResult
 from slotool.serving.served import ServedModel
 from slotool.tables import OutcomeTable
 
-# Answers remembered until their labels come: so many, and no more than so many numbers of input.
-MAX_REMEMBERED, MAX_NUMBERS = 10_000, 16 * 2**20
+# Answers remembered until their labels come: so many, and no more than so many bytes of input.
+MAX_REMEMBERED, MAX_BYTES = 10_000, 64 * 2**20
 # Accuracy covers so many labelled examples, the latest.
 MAX_LABELLED = 5_000
 # Certificates are looked at again after so many labelled requests.
@@ -32,9 +37,13 @@ ALARM_CONFIDENCE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    x: np.ndarray
-    labels: np.ndarray
+    x: Inputs
+    answers: np.ndarray
     in_time: bool
+
+
+# Inputs and their true classes.
+_Labelled = tuple[Inputs, np.ndarray]
 
 
 class Feedback:
@@ -48,21 +57,21 @@ class Feedback:
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, _Remembered] = OrderedDict()
-        self._numbers = 0
+        self._bytes = 0
         self._right: deque[tuple[bool, bool]] = deque(maxlen=MAX_LABELLED)
-        self._unseen: list[tuple[np.ndarray, np.ndarray]] = []
+        self._unseen: list[_Labelled] = []
         self._answered = self._rejected = self._labelled = 0
         self._watcher: Watcher | None = None
         self.alarms: list[Watched] = []
 
-    def answered(self, x: np.ndarray, answer: InferenceResult) -> None:
+    def answered(self, x: Inputs, answer: InferenceResult) -> None:
         """Remember the answer to ``x`` until its label comes."""
         self._answered += 1
         self._waiting[answer.request] = _Remembered(x, answer.labels, answer.slack_us >= 0)
-        self._numbers += x.size
-        while len(self._waiting) > MAX_REMEMBERED or self._numbers > MAX_NUMBERS:
+        self._bytes += x.nbytes
+        while len(self._waiting) > MAX_REMEMBERED or self._bytes > MAX_BYTES:
             _, forgotten = self._waiting.popitem(last=False)
-            self._numbers -= forgotten.x.size
+            self._bytes -= forgotten.x.nbytes
 
     def rejected(self) -> None:
         """A request ended without an answer."""
@@ -72,18 +81,21 @@ class Feedback:
         """Take the true classes (int64 [n]) of the examples of a request.
 
         Raises ``Rejection``: 404 for a request that is not remembered, or was labelled already; 400 for another number
-        of labels than it had examples, or a class there is not.
+        of labels than it had examples, a class there is not, or a model whose answers are no classes.
         """
+        if not _classifies(served.model):
+            task = served.model.task.name if served.model.task is not None else "no task"
+            raise rejections.bad_request(f"model {served.name} answers {task}: labels are taken of classes only")
         remembered = self._waiting.get(request)
         if remembered is None:
             raise rejections.not_found(f"request {request[:40]!r} is not remembered: old, labelled, or never answered")
-        if labels.shape != remembered.labels.shape:
-            raise rejections.bad_request(f"{len(labels)} labels for a request of {len(remembered.labels)} examples")
+        if labels.shape != remembered.answers.shape:
+            raise rejections.bad_request(f"{len(labels)} labels for a request of {len(remembered.answers)} examples")
         if not ((labels >= 0) & (labels < served.model.classes)).all():
             raise rejections.bad_request(f"labels are classes from 0 to {served.model.classes - 1}")
         del self._waiting[request]
-        self._numbers -= remembered.x.size
-        self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.labels)
+        self._bytes -= remembered.x.nbytes
+        self._right.extend((bool(right), remembered.in_time) for right in labels == remembered.answers)
         self._labelled += len(labels)
         if served.rules is not None:
             self._unseen.append((remembered.x, labels))
@@ -127,19 +139,34 @@ class Feedback:
             self.alarms = [w for w in watched if w.alarm_at is not None]
 
 
-def _look(model: ElasticModel, watcher: Watcher, labelled: list[tuple[np.ndarray, np.ndarray]]) -> list[Watched]:
-    x = np.concatenate([part for part, _ in labelled])
-    watcher.see(_outcomes(model, watcher.rules, x, np.concatenate([labels for _, labels in labelled])))
+def _classifies(model: ElasticModel) -> bool:
+    return model.signature is None or isinstance(model.task, Classification)
+
+
+def _look(model: ElasticModel, watcher: Watcher, labelled: list[_Labelled]) -> list[Watched]:
+    watcher.see(_outcomes(model, watcher.rules, labelled))
     return watcher.watched()
 
 
-def _outcomes(model: ElasticModel, rules: RuleSet, x: np.ndarray, labels: np.ndarray) -> OutcomeTable:
+def _outcomes(model: ElasticModel, rules: RuleSet, labelled: list[_Labelled]) -> OutcomeTable:
     """What each version the rules consult would have answered; their time is not measured here, so it is none."""
     points = {version_name(point): point for point in model.points}
+    parts, labels = _joined([x for x, _ in labelled]), np.concatenate([labels for _, labels in labelled])
     frames = []
     for version in {*rules.versions, rules.best_version}:
-        logits = model.forward(x, points[version])
-        error = (logits.argmax(axis=1) != labels).astype(np.float64)
-        columns = {"version": version, "error": error, "confidence": confidence(logits), "latency_s": 0.0}
+        computed = [compute(model, x, points[version]) for x in parts]
+        answers = np.concatenate([part.answers for part in computed])
+        sure = np.concatenate([np.full(len(part), np.nan) if part.confidence is None else part.confidence
+                               for part in computed])  # fmt: skip
+        error = (answers != labels).astype(np.float64)
+        columns = {"version": version, "error": error, "confidence": sure, "latency_s": 0.0}
         frames.append(pd.DataFrame({"example": [str(i) for i in range(len(labels))], **columns}))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
+
+
+def _joined(parts: Sequence[Inputs]) -> list[Inputs]:
+    """The same examples in as few calls as their shapes allow, in the same order."""
+    joined = []
+    for _, alike in groupby(parts, key=lambda x: x.shape[1:] if isinstance(x, np.ndarray) else x.batch_key):
+        joined.append(concatenate(list(alike)))
+    return joined

@@ -14,11 +14,13 @@ from slotool.errors import InputError, RunError
 from slotool.models import Classification, Regression, Signature, Task, TensorSpec
 from slotool.rules.policies import Conc, Seq
 from slotool.scheduling import ControlSpace, by_demand
-from slotool.serving import InferenceResult, Router, ServedModel
+from slotool.serving import InferenceResult, Rejection, Router, ServedModel
 from slotool.serving.ensemble import PointRunner
+from slotool.serving.feedback import LOOK_EVERY, Feedback
 from slotool.serving.outputs import Outputs, combined
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
+from tests.serving.live_server import tier_rules
 
 SMALL, LARGE = (OperatingPoint.of(version=name) for name in ("small", "large"))
 
@@ -107,3 +109,36 @@ def test_outputs_of_two_lengths_cannot_be_answers_of_one_call() -> None:
     with pytest.raises(RunError, match=r"output tokens has shape \[3\] of one version and \[4\] of the other"):
         combined(made(3, 0.1, 2), unsure, made(4, 0.9, 1))
     assert len(combined(made(3, 0.1, 1), unsure[:1], made(4, 0.9, 1)).tensors["tokens"][0]) == 4
+
+
+def test_labels_of_named_inputs_are_held_against_every_version_the_rules_consult() -> None:
+    model, rules = WordCounter(), tier_rules(0.9)
+    served = ServedModel("counter", model, by_demand(ControlSpace(model.points), rules), rules)
+
+    async def labelled(router: Router, feedback: Feedback) -> None:
+        for i in range(2 * LOOK_EVERY):
+            # Requests of two lengths: their inputs cannot be joined.
+            x = Columns({"numbers": np.full((1, 1 + i % 2), i), "word": words(b"w")})
+            options = RequestOptions(math.inf, tolerance=0.3)
+            answer = await router.answer("counter", x, options, router.now_us(), lambda: False)
+            feedback.answered(x, answer)
+            # All are right but for the last ten.
+            right = (int(x.arrays["numbers"].sum()) + (i >= 2 * LOOK_EVERY - 10)) % 3
+            feedback.label(served, answer.request, np.array([right]))
+            await feedback.look(served)
+
+    feedback = Feedback()
+    with asyncio.Runner() as runner:
+        router = Router({"counter": served})
+        runner.run(labelled(router, feedback))
+        router.close()
+    summary = feedback.summary()
+    assert (summary["labelled"], summary["accuracy"]) == (2 * LOOK_EVERY, 0.75)
+
+
+def test_labels_are_taken_of_classes_only() -> None:
+    model = WordCounter()
+    model.task = Regression("scores")
+    served = ServedModel("counter", model, by_demand(ControlSpace(model.points)))
+    with pytest.raises(Rejection, match="model counter answers regression: labels are taken of classes only"):
+        Feedback().label(served, "1", np.array([1]))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from slotool import factories
 from slotool.artifacts.bundle import MANIFEST
 from slotool.data.columns import Inputs
 from slotool.errors import InputError, RunError
@@ -61,6 +62,9 @@ class Worker:
             return MISSING, missing
         try:
             limit_threads(threads)
+            # Actors have the environment of their node, not the router's.
+            if any(entry["allows_code"] for entry in entries):
+                factories.allow_code()
             for entry in entries:
                 self._load(entry, self._unpacked(files[entry["name"]]) if files and entry["name"] in missing else None)
         except Exception as error:
@@ -358,5 +362,6 @@ def _entry(name: str, served: ServedModel) -> dict[str, Any]:
         "name": name,
         "path": str(served.path.resolve()),
         "manifest": (served.path / MANIFEST).read_bytes(),
+        "allows_code": factories.is_allowed(),
         "points": [encode_point(point) for point in served.policy.points],
     }
