@@ -102,6 +102,12 @@ class Registry(Generic[_Made]):
         sentence = f"no {GROUPS[self.group]} {name!r}; there are {', '.join([*self.built_in, *more])}"
         return sentence + (f", and of plugins {', '.join(self.plugins)}" if self.plugins else "")
 
+    def package_of(self, name: str) -> str | None:
+        """The package and version that ``name`` comes from, for artifacts to tell; None where it is slotool's own."""
+        if name in self.built_in:
+            return None
+        return next((f"{each.package} {each.version}" for each in installed(self.group) if each.name == name), None)
+
     def problem(self, plugin: Plugin) -> str | None:
         """Why a plugin cannot be used, or None. It is imported."""
         if plugin.name in self.built_in:

@@ -11,6 +11,7 @@ import numpy as np
 from slotool.errors import ArtifactError
 from slotool.plugins import Registry
 from slotool.predictors.base import COLOCATED, FROM_OTHERS, SOLO, Document, Predictor, Tensors
+from slotool.printable import printable
 
 # Each class, or where it lies: those made from other predictors look theirs up here. And its ``fitted_to``: none is
 # imported before it is asked for.
@@ -36,8 +37,8 @@ def names_of(*fitted_to: str) -> list[str]:
     return [name for name, (_, own) in PREDICTORS.items() if set(fitted_to) & set(own)]
 
 
-def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any]]:
-    """The class of a predictor of solo latencies, or of co-located ones.
+def predictor_class(name: str, *, colocated: bool = False, package: str | None = None) -> type[Predictor[Any]]:
+    """The class of a predictor of solo latencies, or of co-located ones. ``package``: what had it, where that is known.
 
     A name that is not slotool's own is that of a plugin: also from an artifact a class is loaded by its entry point
     alone. Raises ``ArtifactError`` for a name that nothing here has, or a predictor of the other kind of latencies;
@@ -51,7 +52,7 @@ def predictor_class(name: str, *, colocated: bool = False) -> type[Predictor[Any
     if name in registry.plugins:
         return _of_plugin(name, fitted_to)
     known = ", ".join([*own, *registry.plugins])
-    missing = "" if name in PREDICTORS else "; install the package that has it"
+    missing = "" if name in PREDICTORS else f"; install {printable(package or 'the package that has it')}"
     raise ArtifactError(f"{name!r} is no predictor of this slotool, which has {known}{missing}")
 
 

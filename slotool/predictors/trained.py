@@ -18,7 +18,7 @@ from slotool.predictors.colocations import Colocation, members_of
 from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.earlier_format import file_name, holds, renamed_setting, renamed_tensors
 from slotool.predictors.labels import Labelled, Setting, facts_of
-from slotool.predictors.registry import predictor_class
+from slotool.predictors.registry import predictor_class, registry
 from slotool.predictors.residuals import Residuals
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
@@ -307,6 +307,7 @@ class TrainedPredictor(Generic[Asked]):
         document = {
             "version": DOCUMENT_VERSION,
             "name": self.predictor.name,
+            **({"package": package} if (package := registry.package_of(self.predictor.name)) else {}),
             "setting": self.setting.document(),
             "bounds": asdict(self.bounds),
             "nominal_coverage": NOMINAL_COVERAGE,
@@ -340,7 +341,8 @@ class TrainedPredictor(Generic[Asked]):
             raise ArtifactError(
                 f"{artifact.path}: predictor version {version}, but this slotool reads version {DOCUMENT_VERSION}"
             )
-        kind = predictor_class(document["name"], colocated=part == COLOCATED)
+        package = _maybe(lambda text: strict_json.convert(text, str), document.get("package"))
+        kind = predictor_class(document["name"], colocated=part == COLOCATED, package=package)
         tensors = artifact.weights(f"{name}.safetensors")
         if version < DOCUMENT_VERSION:
             tensors, document["setting"] = renamed_tensors(tensors), renamed_setting(document["setting"])

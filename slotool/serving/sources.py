@@ -65,7 +65,8 @@ class Sources:
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that ``policy`` may have with these tables."""
-        return (BY_DEMAND, *(POLICIES if self.latency and self.outcomes else ()))
+        own = (BY_DEMAND, *(POLICIES if self.latency and self.outcomes else ()))
+        return own if self.policy in own else (*own, self.policy)
 
     def with_policy(self, name: str) -> Sources:
         return replace(self, policy=name)

@@ -162,7 +162,8 @@ def test_artifact_holds_scores_that_its_predictions_give(run, tmp_path: Path) ->
 def test_artifact_of_a_newer_version_or_unknown_predictor_is_refused(run, tmp_path: Path) -> None:
     for name, change, sentence in (
         ("newer", {"version": 5}, "predictor version 5, but this slotool reads version 4"),
-        ("unknown", {"name": "oracle"}, "'oracle' is no predictor of this slotool"),
+        ("unknown", {"name": "oracle"}, r"'oracle' is no predictor of this slotool.*; install the package that has it"),
+        ("plugin", {"name": "oracle", "package": "delphi 1.0"}, "ensemble; install delphi 1.0"),
     ):
         run.save(tmp_path / "p", config={}, seed=0, force=True)
         old = open_artifact(tmp_path / "p")
