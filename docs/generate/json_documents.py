@@ -315,6 +315,38 @@ points          list            per operating point: nodes, accuracy, latency in
 accuracy_targets list           k chosen per input, by accuracy target
 ideal_mean_k    number          mean share of nodes if each input's need were known
 """,
+    "build-tables-last-layer": """
+artifact        text            folder written
+data            text            data set
+network         text            file or factory of the network
+runtime         text            library that runs the network up to its last layer
+layer           text            the network's name of its last layer
+nodes           integer         nodes of the last layer
+features        integer         values that it receives
+examples        integer         examples of the test split
+ranker          text            how nodes are ranked
+table_bytes     integer         bytes of the tables
+table_share     number          the same over the bytes of the last layer
+whole_us        number          latency of one query of the unmodified network, µs
+front_us        number          latency of its part before the last layer, µs
+full_us         number          latency with all nodes of the last layer, µs
+promised_point  text            the least fixed k that promises the allowed loss
+promised_us     number          latency at that point, µs
+promise         object          loss promised with which confidence, and by which point
+points          list            per operating point: nodes, accuracy, latency in µs, speed-up over the whole network
+accuracy_targets list           k chosen per input, by accuracy target
+ideal_mean_k    number          mean share of nodes if each input's need were known
+""",
+    "build-tables-share": """
+network         text            file or factory of the network
+layer           text            the network's name of its last layer
+runtime         text            library that runs the network
+nodes           integer         nodes of the last layer
+whole_us        number          latency of one query of the unmodified network, µs
+front_us        number          latency of its part before the last layer, µs
+share           number          share of the latency that the last layer takes
+verdict         text?           why choosing nodes cannot pay
+""",
     "build-tables-plan": """
 layers          object          node counts of the activated layers
 k               list            shares of nodes to prepare

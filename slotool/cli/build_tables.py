@@ -21,6 +21,7 @@ from slotool.cli.options import (
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
+    from slotool.data import DataSource
     from slotool.elastic.activators.build import TableSettings
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
@@ -92,26 +93,30 @@ def build_tables(
             show_default="0.003",
         ),
     ] = None,
+    last_layer: Annotated[
+        bool,
+        _tables("--last-layer", help="Tables for the last layer only; its own library runs the rest."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its predicted time only.")] = False,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make a trained ReLU network an SLO-NN.
+    """Make a trained network an SLO-NN: all large layers of a ReLU chain get tables, else the last layer.
 
-    It gets Node Importance and Confidence tables, for dense or sparse inputs. They are learnt on the training split and
-    calibrated on the validation split; printed figures are of the test split.
+    Tables are learnt on the training split, calibrated on the validation split, and scored on the test split. Exit
+    code 1: choosing nodes cannot pay.
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.cli.build_last_layer import build_last_layer
     from slotool.cli.build_tables_report import report, report_plan
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
     from slotool.elastic.activators.build import TableSettings, TableSubject
     from slotool.elastic.activators.choosing import choose, plan, steps
     from slotool.elastic.activators.rankers.registry import CANDIDATES, registry
-    from slotool.elastic.activators.trained_source import TrainedSource
     from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
     if ranker != "auto" and ranker not in registry:
@@ -125,9 +130,21 @@ def build_tables(
     shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
     settings = TableSettings(shares, tables, bits, seed, allowed_loss)
     refuse_existing(out, force)
-    source = TrainedSource.of(network, version, optional_source(data, label, inputs, images))
-    output, dataset = Output(as_json=json), source.data
-    rankers = CANDIDATES if ranker == "auto" else (ranker,)
+    output, rankers = Output(as_json=json), CANDIDATES if ranker == "auto" else (ranker,)
+    known = optional_source(data, label, inputs, images)
+    source = _whole_chain(output, network, version, known, last_layer)
+    if source is None:
+        assert known is not None
+        if prune:
+            raise typer.BadParameter("is for networks whose hidden layers get tables", param_hint="--prune")
+        if weight_dtype == "int8":
+            raise typer.BadParameter(
+                "int8 is for layers behind a ReLU; features of another network may be negative",
+                param_hint="--weight-dtype",
+            )
+        build_last_layer(output, network, known, out, rankers, settings, confidence, dry_run=dry_run, force=force)
+        return
+    dataset = source.data
     pruned = _prune(output, source, PRUNE_LOSS if prune_loss is None else prune_loss) if prune else None
     subject = TableSubject(pruned.mlp if pruned else source.version.mlp, dataset)
     if dry_run:
@@ -139,6 +156,25 @@ def build_tables(
         model = with_weight_dtype(model.stating(confidence), dataset, weight_dtype, allowed_loss)
     _save(model, out, source, settings, pruned, force)
     report(output, model, candidates, source, pruned, out, allowed_loss)
+
+
+def _whole_chain(
+    output: Output, network: Path, version: str | None, data: DataSource | None, last_layer: bool
+) -> TrainedSource | None:
+    """The network as layers that slotool computes itself; None where only its last layer is to be one."""
+    from slotool.elastic.activators.trained_source import NotAChain, TrainedSource, is_foreign
+
+    if last_layer:
+        if not is_foreign(network) or data is None or version is not None:
+            raise typer.BadParameter(
+                "is for a .keras or .onnx file or module:factory, with --data", param_hint="--last-layer"
+            )
+        return None
+    try:
+        return TrainedSource.of(network, version, data)
+    except NotAChain as error:
+        output.note(f"{error}; so only the last layer gets tables")
+        return None
 
 
 def _prune(output: Output, source: TrainedSource, loss: float) -> Pruned:

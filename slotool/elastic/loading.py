@@ -33,6 +33,12 @@ def _slo_nn(artifact: Artifact) -> ElasticModel:
     return SloNN.load(artifact)
 
 
+def _last_layer_slo_nn(artifact: Artifact) -> ElasticModel:
+    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
+
+    return LastLayerSloNN.load(artifact)
+
+
 def _supernet(artifact: Artifact) -> ElasticModel:
     from slotool.elastic.supernets.supernet import Supernet
 
@@ -50,6 +56,7 @@ _LOADERS: dict[str, Callable[[Artifact], ElasticModel]] = {
     "network": _family,
     "family": _family,
     "slo-nn": _slo_nn,
+    "last-layer-slo-nn": _last_layer_slo_nn,
     "supernet": _supernet,
     "model-family": _model_family,
 }

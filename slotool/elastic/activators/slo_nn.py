@@ -20,7 +20,6 @@ from slotool.elastic.activators.inputs import dense_rows, sparse_rows
 from slotool.elastic.activators.kernels.layout import MIN_BATCH_FOR_PRODUCTS, MIN_RESCORED
 from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.activators.quantization import Int8Weights, QuantizedLayer
-from slotool.elastic.activators.stored import DESCRIPTION_FILE, TABLES_FILE, WEIGHTS_FILE
 from slotool.elastic.model import ElasticModel, InferenceSession
 from slotool.errors import ArtifactError, InputError
 from slotool.tables import FULL, OperatingPoint
@@ -79,6 +78,8 @@ class SloNN(ElasticModel):
             raise InputError(
                 f"{name}: for sparse inputs int8 weights need an output layer with an activator; it has none"
             )
+        if int8 and len(mlp.layers) == 1:
+            raise InputError(f"{name}: int8 weights are for layers behind a ReLU, whose inputs are never negative")
         if self.all_int8 and not mlp.dense:
             raise InputError(f"{name}: int8 in all layers is for networks of dense layers; it has convolutions")
         self.input_shape = mlp.input_shape
@@ -365,10 +366,7 @@ class SloNN(ElasticModel):
     ) -> None:
         """Write the artifact (kind ``slo-nn``): weights, tables, and the fingerprint of the weights they belong to."""
         with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
-            bundle.write_json(DESCRIPTION_FILE, stored.description(self))
-            bundle.write_tensors(WEIGHTS_FILE, stored.weight_tensors(self.mlp))
-            tensors = stored.table_tensors(self.confidence, self.calibration, self.activators)
-            bundle.write_tensors(TABLES_FILE, tensors)
+            stored.write(bundle, self, self.calibration)
 
     @classmethod
     def load(cls, artifact: Artifact) -> SloNN:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotool.artifacts import Artifact
+from slotool.artifacts.bundle import ArtifactWriter
 from slotool.elastic.activators.activator import Activator
 from slotool.elastic.activators.confidence import MEASURES, ConfidenceTables, ThresholdCalibration
 from slotool.elastic.activators.convolution import ConvLayer
@@ -34,6 +35,7 @@ def description(model: TabulatedNetwork) -> dict[str, Any]:
     return {
         "input_shape": list(model.input_shape),
         "layers": [layer.name for layer in layers],
+        **({"partial": True} if model.mlp.partial else {}),
         "convolutions": {layer.name: layer.geometry() for layer in layers if isinstance(layer, ConvLayer)},
         "weights_sha256": model.mlp.fingerprint,
         "ranker": model.ranker,
@@ -44,6 +46,13 @@ def description(model: TabulatedNetwork) -> dict[str, Any]:
         "int8": model.int8,
         "sparse": model.sparse,
     }
+
+
+def write(bundle: ArtifactWriter, model: TabulatedNetwork, calibration: ThresholdCalibration) -> None:
+    """The three files of an SLO-NN."""
+    bundle.write_json(DESCRIPTION_FILE, description(model))
+    bundle.write_tensors(WEIGHTS_FILE, weight_tensors(model.mlp))
+    bundle.write_tensors(TABLES_FILE, table_tensors(model.confidence, calibration, model.activators))
 
 
 def read(artifact: Artifact) -> dict[str, Any]:
@@ -128,7 +137,7 @@ def read_mlp(description: Mapping[str, Any], weights: Mapping[str, np.ndarray]) 
         raise InputError(f"input_shape is {shape!r}, expected sizes of at least 1")
     if len(shape) > MAX_INPUT_AXES:
         raise InputError(f"input_shape has {len(shape)} axes, at most {MAX_INPUT_AXES} can be served")
-    return MLP(tuple(shape), tuple(layers))
+    return MLP(tuple(shape), tuple(layers), partial=description.get("partial") is True)
 
 
 def table_tensors(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ from slotool.artifacts import Artifact, open_artifact
 from slotool.data import DataSource, has_many_labels, load_dataset, load_multilabel
 from slotool.elastic.activators import importers
 from slotool.elastic.activators.importers.chain import in_shape
+from slotool.elastic.activators.mlp import MLP
 from slotool.elastic.family import Family, Version
-from slotool.errors import InputError
+from slotool.errors import GraphError, InputError, RunError
 
 FILES = (".keras", ".onnx")
+
+
+class NotAChain(InputError):
+    """A network that is no chain of dense and convolutional layers with ReLU; the sentence names the layer."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class TrainedSource:
         trained on. Raises ``InputError`` for a version that is not there or not said, and for a network of another
         library without ``data``.
         """
-        if path.suffix not in FILES and (":" not in str(path) or path.exists()):
+        if not is_foreign(path):
             parent = open_artifact(path, ("network", "family"))
             source = _version(Family.load(parent), version)
             return cls(source, _load(source, data or parent.manifest["config"].get("data", "auto")), (parent,))
@@ -48,12 +54,16 @@ class TrainedSource:
         """A network of another library."""
         from slotool.graphs.capture.loading import load_keras, load_torch
 
+        if path.suffix == ".onnx":
+            mlp = _as_chain(lambda: importers.from_onnx(path))
+        elif path.suffix == ".keras":
+            model = load_keras(str(path))
+            mlp = _as_chain(lambda: importers.from_keras(model))
         if path.suffix in FILES:
-            mlp = importers.from_onnx(path) if path.suffix == ".onnx" else importers.from_keras(load_keras(str(path)))
             dataset = _load(Version.of_mlp(path.stem, mlp), data)
         else:
             module, dataset = load_torch(str(path)), _load(None, data)
-            mlp = importers.from_torch(module, dataset.input_shape)
+            mlp = _as_chain(lambda: importers.from_torch(module, dataset.input_shape))
         sparse = getattr(dataset, "sparse", False)
         return cls(Version.of_mlp(path.stem, in_shape(mlp, dataset.input_shape), sparse=sparse), dataset)
 
@@ -61,6 +71,26 @@ class TrainedSource:
     def data_name(self) -> Any:
         """By which the data set can be loaded again."""
         return getattr(self.data, "source", "") or self.data.name
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether ``path`` names a network of another library, and no artifact."""
+    return path.suffix in FILES or (":" in str(path) and not path.exists())
+
+
+def load_data(name: Any) -> Any:
+    """The data set called ``name``, with one label per example or many."""
+    return _load(None, name)
+
+
+def _as_chain(imported: Callable[[], MLP]) -> MLP:
+    """Raises ``NotAChain`` where the network itself can be read, and is no chain of layers with ReLU."""
+    try:
+        return imported()
+    except (GraphError, RunError):
+        raise
+    except InputError as error:
+        raise NotAChain(str(error)) from error
 
 
 def _load(source: Version | None, name: Any) -> Any:

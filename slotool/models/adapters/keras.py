@@ -51,7 +51,9 @@ class KerasModel(Model):
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
         try:
-            made = self._model.predict_on_batch([inputs[spec.name] for spec in self.signature.inputs])
+            given = [inputs[spec.name] for spec in self.signature.inputs]
+            # Keras warns of a list where it was built of one tensor.
+            made = self._model.predict_on_batch(given if len(given) > 1 else given[0])
         except Exception as error:
             raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
         if isinstance(made, Mapping):

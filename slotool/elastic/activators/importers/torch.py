@@ -10,8 +10,8 @@ import numpy as np
 
 from slotool.elastic.activators.importers.chain import Chain, square_padding
 from slotool.elastic.activators.mlp import MLP
-from slotool.errors import InputError
-from slotool.graphs.capture.torch import BATCH, inference
+from slotool.errors import GraphError, InputError
+from slotool.graphs.capture.torch import BATCH, inference, quiet
 from slotool.graphs.capture.torch_program import export
 from slotool.graphs.operators import pair
 
@@ -30,13 +30,13 @@ def mlp_of_module(module: nn.Module, input_shape: Sequence[int]) -> MLP:
     import torch
 
     example = torch.zeros(BATCH, *input_shape)
-    with inference(module):
+    with inference(module), quiet():
         try:
             program = export(module, [example])
         except Exception as error:
             # Export reports what it cannot trace through dozens of classes.
             name, text = type(module).__name__, " ".join(str(error).split())[:160]
-            raise InputError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from error
+            raise GraphError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({text})") from error
     return mlp_of_program(program)
 
 

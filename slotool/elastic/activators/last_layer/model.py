@@ -1,0 +1,69 @@
+"""An SLO-NN on the last layer of a network of any library, whose other layers stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.artifacts import Artifact, create_artifact
+from slotool.elastic.activators import stored
+from slotool.elastic.activators.last_layer.cutting import Features
+from slotool.elastic.activators.slo_nn import SloNN
+from slotool.elastic.model import ElasticModel
+from slotool.errors import ArtifactError, InputError
+from slotool.models.loading import load
+from slotool.tables import OperatingPoint
+
+KIND = "last-layer-slo-nn"
+LAYERS_FILE = "layers.json"
+
+
+class LastLayerSloNN(ElasticModel):
+    """``features`` runs the network up to its last layer, of which ``head`` computes the nodes that an input needs.
+
+    Points are those of ``head``; ``full`` gives the network's logits. Points differ on average only: what an input
+    may expect of each would cost its features twice. ``front``: the file that ``features`` runs.
+    """
+
+    def __init__(self, name: str, features: Features, head: SloNN, front: Path):
+        self.name, self.features, self.head, self.front = name, features, head, front
+        self.input_shape, self.classes, self.points = features.input_shape, head.classes, head.points
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        self.require(point)
+        return self.head.forward(self.features(self._checked(x)), point)
+
+    def top(
+        self, x: np.ndarray, p: int = 1, *, point: OperatingPoint | None = None, accuracy: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As ``SloNN.top``; with ``accuracy``, k is chosen by the features, which are computed once."""
+        return self.head.top(self.features(self._checked(x)), p, point=point, accuracy=accuracy)
+
+    def _checked(self, x: np.ndarray) -> np.ndarray:
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        if x.shape[1:] != self.input_shape:
+            raise InputError(f"{self.name} takes inputs {list(self.input_shape)}, not {list(x.shape[1:])}")
+        return x
+
+    def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
+        """Write the artifact, with a copy of the model file that its first layers are."""
+        with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
+            bundle.copy_file(self.front.name, self.front)
+            bundle.write_json(LAYERS_FILE, {"front": self.front.name, "input_shape": list(self.input_shape)})
+            stored.write(bundle, self.head, self.head.calibration)
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> LastLayerSloNN:
+        """Read it back; its first layers run on as many threads as torch does here."""
+        import torch
+
+        document, head = artifact.json(LAYERS_FILE), SloNN.load(artifact)
+        front = artifact.file(document["front"])
+        try:
+            features = Features(load(front, threads=torch.get_num_threads()), tuple(document["input_shape"]))
+        except InputError as error:
+            raise ArtifactError(f"{artifact.path}: {error}") from error
+        return cls(artifact.name, features, head, front)

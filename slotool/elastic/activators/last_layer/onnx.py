@@ -1,0 +1,111 @@
+"""ONNX networks, cut before their last dense layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer
+from slotool.elastic.activators.mlp import DenseLayer
+from slotool.errors import InputError
+from slotool.graphs.capture.onnx_reading import read_model
+from slotool.models.adapters.onnx import OnnxModel
+from slotool.printable import reason
+
+ENDINGS = ("Softmax", "LogSoftmax", "Identity")
+
+
+def cut_onnx(path: Path, folder: Path) -> Cut:
+    """As ``cut``."""
+    import onnx
+
+    whole = OnnxModel(path, threads=1)
+    read_model(path)
+    try:
+        model = onnx.load(path)
+    except Exception as error:
+        # onnx raises several kinds for external weights that are missing or torn; none is ours.
+        raise InputError(f"{path}: its weights cannot be read ({reason(error)})") from error
+    if len(model.graph.output) != 1:
+        raise InputError(f"{path} gives {len(model.graph.output)} outputs; tables need a network of one")
+    features, layer = _last_layer(path, model.graph)
+    front = folder / "front.onnx"
+    try:
+        onnx.save(_front(model, features, layer.inputs), front)
+    except ValueError as error:
+        raise InputError(f"{path}: its front is too large for one ONNX file ({reason(error)})") from error
+    return Cut(front, layer, whole, "ONNX Runtime")
+
+
+def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer]:
+    """The name of the features, and the layer on them."""
+    made = {name: node for node in graph.node for name in node.output}
+    node = made.get(graph.output[0].name)
+    while node is not None and node.op_type in ENDINGS:
+        node = made.get(node.input[0])
+    constants = _constants(graph)
+    bias = None
+    if node is not None and node.op_type == "Add":
+        inputs = [name for name in node.input if name not in constants]
+        if len(inputs) == 1 and inputs[0] in made:
+            (constant,) = (name for name in node.input if name in constants)
+            node, bias = made[inputs[0]], constants[constant]
+    known = node is not None and node.op_type in ("Gemm", "MatMul") and node.input[0] not in constants
+    if node is None or not known or node.input[1] not in constants:
+        what = "an input" if node is None else node.op_type
+        raise InputError(f"{path}: the last layer is {what}, not a dense layer with weights of its own")
+    weights, settings = constants[node.input[1]], {each.name: _number(each) for each in node.attribute}
+    if node.op_type == "Gemm":
+        weights = (weights if settings.get("transB") else weights.T) * settings.get("alpha", 1.0)
+        if len(node.input) > 2 and node.input[2]:
+            bias = constants[node.input[2]] * settings.get("beta", 1.0)
+    else:
+        weights = weights.T
+    if settings.get("transA") or weights.ndim != 2:
+        raise InputError(f"{path}: the last layer {node.name or node.output[0]!r} is no dense layer on features")
+    return node.input[0], dense_layer(node.name or "last", weights, bias)
+
+
+def _constants(graph: Any) -> dict[str, np.ndarray]:
+    from onnx import numpy_helper
+
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].HasField("t"):
+            found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+        elif node.op_type in ("Transpose", "Identity") and node.input[0] in found:
+            array = found[node.input[0]]
+            order = next((list(each.ints) for each in node.attribute if each.name == "perm"), None)
+            found[node.output[0]] = array.transpose(order) if node.op_type == "Transpose" else array
+    return found
+
+
+def _number(attribute: Any) -> float:
+    return float(attribute.f if attribute.type == 1 else attribute.i)
+
+
+def _front(model: Any, features: str, width: int) -> Any:
+    """The model with ``features`` for its only output, and without what only its last layer needs."""
+    import onnx
+
+    front = onnx.ModelProto()
+    front.CopyFrom(model)
+    graph = front.graph
+    batch = graph.input[0].type.tensor_type.shape.dim
+    free = batch[0].dim_param or (batch[0].dim_value if batch and batch[0].dim_value else "batch")
+    del graph.output[:]
+    graph.output.append(onnx.helper.make_tensor_value_info(features, onnx.TensorProto.FLOAT, [free, width]))
+    nodes = list(graph.node)
+    if not any(each.type in (5, 10) for node in nodes for each in node.attribute):  # no graphs within nodes
+        needed, kept = {features}, []
+        for node in reversed(nodes):
+            if needed & set(node.output):
+                needed |= set(node.input)
+                kept.append(node)
+        weights = [tensor for tensor in graph.initializer if tensor.name in needed]
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend(kept[::-1])
+        graph.initializer.extend(weights)
+    return front
