@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slotool.cli.commands import refuse_without_effect
-from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    DataName,
+    Force,
+    Json,
+    Out,
+    Seed,
+    data_source,
+    panel,
+    parse_duration,
+)
 
 if TYPE_CHECKING:
     from slotool.cli.output import Output
@@ -43,6 +55,9 @@ def loadtest(
         Path | None, _load("--arrivals", help="Replay this file of generate arrivals, not Poisson arrivals.")
     ] = None,
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     protocol: Annotated[str, _server("--protocol", help="http or grpc.")] = "http",
     endpoint: Annotated[str, _server("--endpoint", help="infer (Open Inference Protocol V2) or compute.")] = "infer",
     processes: Annotated[int, _load("--processes", min=1, max=256, help="Client processes.")] = 1,
@@ -76,22 +91,20 @@ def loadtest(
     """Send test examples to a server, open loop, and log each request.
 
     Every request is sent when it is due, at a Poisson or recorded instant, however many are outstanding, and its
-    latency counts from that instant. Effective accuracy is the share of all requests that were answered correctly and
-    in time. A client that sent too late to judge the server is a failed run (exit 3); one 5 s late stops sending.
-    $SLOTOOL_TOKEN holds the server's bearer token.
+    latency counts from then. Effective accuracy is the share of all requests answered correctly and in time. A client
+    too late to judge the server is a failed run (exit 3). $SLOTOOL_TOKEN holds the server's bearer token.
 
     Example: slotool loadtest http://127.0.0.1:8000 -o requests.parquet --rate 200 --duration 10s --deadline-ms 20
-
-    Example: slotool loadtest 127.0.0.1:8001 --protocol grpc -o requests.parquet --processes 2
     """
     form, shares = _form(protocol, endpoint), _shares(priority)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.data import load_dataset
+    from slotool.data import DataOptions, load_dataset
+    from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.channels import TargetServer, ask_first_model
-    from slotool.workloads.client import LoadPlan
+    from slotool.workloads.client import LoadPlan, drawn_times
     from slotool.workloads.endpoint import Terms
     from slotool.workloads.target import server_address
 
@@ -104,11 +117,14 @@ def loadtest(
         refuse_without_effect(("rate", "duration"), "with --arrivals")
         arrivals = RecordedInstants(ArrivalTable.load(arrivals_file).times_s, from_start=True)
         rate, duration_s = arrivals.mean_rate_per_s, arrivals.duration_s
-    dataset = load_dataset(data)
-    plan = LoadPlan.draw(arrivals, duration_s, dataset.test, seed, shares)
+    drawn_times(arrivals, duration_s, seed)
+    locate((source := data_source(data, label, inputs, images)).name, DataOptions())
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout).described()
-    server.examples(dataset.test.x)
+    tensors = server.signature.inputs if server.signature else ()
+    dataset = load_dataset(source, tensors=tensors, target="any", stored=True)
+    plan = LoadPlan.draw(arrivals, duration_s, dataset.test, seed, shares).loaded()
+    server.examples(plan.split.x)
     provenance = _provenance(server, dataset, arrivals.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": priority}
     output = Output(as_json=json)

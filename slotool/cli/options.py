@@ -23,7 +23,7 @@ DataName = Annotated[
     str,
     typer.Option(
         "--data",
-        help="A name (digits, fashion-mnist), file or folder, also with :LABEL; or auto: Fashion-MNIST when "
+        help="A name, file or folder, also with :LABEL; auto: Fashion-MNIST when "
         "$SLOTOOL_DATA_DIR holds it, else digits.",
     ),
 ]

@@ -12,8 +12,8 @@ import numpy as np
 
 from slotool.errors import InputError
 
-# What a label can be: one class of several, numbers, any number of classes, text.
-TARGETS = ("class", "numbers", "sets", "text")
+# What a label can be: one class of several, numbers, any number of classes, text; any: the first that fits.
+TARGETS = ("class", "numbers", "sets", "text", "any")
 LAYOUTS = ("chw", "hwc")
 _WORDS: Mapping[str, tuple[str, Any]] = MappingProxyType(
     {**{layout: ("layout", layout) for layout in LAYOUTS}, "grey": ("channels", 1), "bgr": ("bgr", True)}

@@ -34,6 +34,7 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
     if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         raise table.trouble(column, int(bad.argmax()), "the label is no finite number")
+    kind = _fitting(values) if kind == "any" else kind
     made = {"class": _classes, "numbers": _numbers, "sets": _sets, "text": _texts}[kind](values, field)
     if made is None:
         wanted = {
@@ -45,6 +46,14 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
         others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
         raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
     return _in_order(table, column, made, classes) if classes and made.names else made
+
+
+def _fitting(values: np.ndarray | Ragged) -> str:
+    """The kind of labels that such values are likeliest."""
+    if isinstance(values, Ragged) or (values.ndim == 2 and values.dtype.kind != "f"):
+        return "sets"
+    whole = values.dtype.kind != "f" or bool((values == np.round(values)).all())
+    return "class" if values.ndim == 1 and whole else "numbers"
 
 
 def _in_order(table: Table, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs
+from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
 from slotool.models.signature import Signature
@@ -74,8 +75,11 @@ class TargetServer:
             endpoint = NamedInferEndpoint(self.model, self.terms, served, binary=self.binary)
         return HttpChannel(endpoint, self.address, self.answer_within_s)
 
-    def examples(self, x: Inputs) -> Callable[[int], Example]:
+    def examples(self, x: Inputs | RaggedColumns) -> Callable[[int], Example]:
         """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
+        if isinstance(x, RaggedColumns):
+            each = [self.examples(x[i : i + 1])(0) for i in range(len(x))]
+            return each.__getitem__
         if self.signature is not None:
             arrays = ServedSignature(self.signature, self.model).inputs_of(x).arrays
             return lambda i: {name: array[i : i + 1] for name, array in arrays.items()}

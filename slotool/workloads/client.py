@@ -10,13 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from slotool.data.dataset import Split
+from slotool.data.stored import StoredExamples
 from slotool.errors import InputError, RunError
 from slotool.process import allow_connections
 from slotool.workloads.arrivals import ArrivalProcess
@@ -25,6 +26,8 @@ from slotool.workloads.endpoint import Channel, Example
 from slotool.workloads.requests import RequestLog
 
 WARM_UP_REQUESTS = 5
+# Of the examples that one load test sends.
+MAX_EXAMPLE_BYTES = 256 << 20
 # Time between the decision to start and the first intended instant.
 LEAD_S = 0.05
 # A client that is later than this, and than the deadline, sends no more: nothing can be judged from what it would add.
@@ -38,13 +41,14 @@ class LoadPlan:
     """What is sent: plain arrays, so that a plan can be cut into parts and sent by several processes.
 
     ``times_s``: float64 [n], ascending seconds from the start; ``examples``: int64 [n], rows of ``split``;
-    ``priorities``: int64 [n], 0 for none.
+    ``priorities``: int64 [n], 0 for none. ``numbers``: int64, what logs call the rows of ``split``; None: by position.
     """
 
     times_s: np.ndarray
     examples: np.ndarray
     split: Split
     priorities: np.ndarray
+    numbers: np.ndarray | None = None
 
     @classmethod
     def draw(
@@ -60,9 +64,7 @@ class LoadPlan:
         ``shares``: of the requests that have a priority, by priority; they are drawn independently, and those left
         have none. Raises ``InputError`` when nothing arrives at all, or shares are none.
         """
-        times_s = arrivals.times(duration_s, seed)
-        if not len(times_s):
-            raise InputError(f"nothing arrives within {duration_s:g} s; ask for a higher rate or a longer time")
+        times_s = drawn_times(arrivals, duration_s, seed)
         generator = np.random.default_rng([seed, 1])
         rounds = -(-len(times_s) // len(split))
         order = np.concatenate([generator.permutation(len(split)) for _ in range(rounds)])
@@ -78,10 +80,25 @@ class LoadPlan:
         has_classes = isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind in "iub"
         return y.astype(np.int64) if has_classes else np.full(len(self.split), -1)
 
+    def loaded(self) -> LoadPlan:
+        """The same with only the examples that are sent, in memory: of a split that stays in its files, and of at most
+        ``MAX_EXAMPLE_BYTES``; where more are drawn, the first so many are sent again in their place."""
+        if not isinstance(self.split.x, StoredExamples):
+            return self
+        one = self.split.x[:1]
+        most = max(1, MAX_EXAMPLE_BYTES // max(1, one.nbytes))
+        drawn, first = np.unique(self.examples, return_index=True)
+        kept = np.sort(drawn[np.argsort(first)[:most]])
+        places = np.searchsorted(kept, self.examples)
+        held = (places < len(kept)) & (kept[np.minimum(places, len(kept) - 1)] == self.examples)
+        examples = np.where(held, places, self.examples % len(kept)).astype(np.int64)
+        chosen = self.split.take(kept)
+        return replace(self, examples=examples, split=chosen, numbers=kept)
+
     def part(self, number: int, parts: int) -> LoadPlan:
         """Every ``parts``-th request from ``number`` on, at its own instant."""
         mine = slice(number, None, parts)
-        return LoadPlan(self.times_s[mine], self.examples[mine], self.split, self.priorities[mine])
+        return replace(self, times_s=self.times_s[mine], examples=self.examples[mine], priorities=self.priorities[mine])
 
 
 def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarray:
@@ -91,6 +108,14 @@ def _priorities(shares: Mapping[int, float], count: int, seed: int) -> np.ndarra
     left = max(0.0, 1.0 - float(given.sum()))
     chances = np.array([left, *given]) / (left + given.sum())
     return np.random.default_rng([seed, 2]).choice([0, *shares], count, p=chances).astype(np.int64)
+
+
+def drawn_times(arrivals: ArrivalProcess, duration_s: float, seed: int) -> np.ndarray:
+    """Seconds from the start at which requests arrive. Raises ``InputError`` when none does, or far too many."""
+    times_s = arrivals.times(duration_s, seed)
+    if not len(times_s):
+        raise InputError(f"nothing arrives within {duration_s:g} s; ask for a higher rate or a longer time")
+    return times_s
 
 
 class LoadRun(ABC):
@@ -174,7 +199,7 @@ class LocalRun(LoadRun):
         row: dict[str, Any] = {
             "intended_s": intended_s,
             "deadline_s": self.target.terms.deadline_s,
-            "example": example,
+            "example": example if self.plan.numbers is None else int(self.plan.numbers[example]),
             "label": int(self._labels[example]),
             # A timer may fire a nanosecond early.
             "sent_s": max(intended_s, self._now_s()),

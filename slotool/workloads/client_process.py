@@ -33,7 +33,9 @@ def main() -> None:
     options = json.loads((folder / "options.json").read_text())
     names = ("times_s", "examples", "priorities", "labels")
     times_s, examples, priorities, labels = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in names)
-    plan = LoadPlan(times_s, examples, Split(_inputs(folder), labels), priorities).part(number, options["processes"])
+    numbers = np.load(folder / "numbers.npy") if (folder / "numbers.npy").exists() else None
+    plan = LoadPlan(times_s, examples, Split(_inputs(folder), labels), priorities, numbers)
+    plan = plan.part(number, options["processes"])
     target = options["target"]
     signature = target["signature"] and Signature.of_document(target["signature"])
     target = TargetServer(**{**target, "terms": Terms(**target["terms"]), "signature": signature})

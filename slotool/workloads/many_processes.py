@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from slotool.data.columns import Columns
+from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.models.packing import pack
 from slotool.workloads.channels import TargetServer
@@ -83,6 +84,9 @@ class ManyProcesses(LoadRun):
         plan = self.plan
         arrays = {"times_s": plan.times_s, "examples": plan.examples, "priorities": plan.priorities}
         arrays |= {"labels": plan.labels}
+        arrays |= {} if plan.numbers is None else {"numbers": plan.numbers}
+        if isinstance(plan.split.x, RaggedColumns):
+            raise InputError("sequences of different lengths are sent by one process: leave out --processes")
         if isinstance(plan.split.x, Columns):
             (folder / "x.tensors").write_bytes(pack(plan.split.x.arrays))
         else:

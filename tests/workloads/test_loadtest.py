@@ -428,3 +428,22 @@ def test_a_target_missed_by_a_late_client_is_no_verdict(slotool: Any, server: An
     assert run.exit_code == 3, run.stderr
     assert "the client was late, so there is no verdict" in run.stderr
     assert "the client sent" in run.stderr or "late or more" in run.stderr
+
+
+def test_only_the_examples_that_are_sent_are_read_from_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.arange(400, dtype=np.float32).reshape(200, 2)
+    np.savez(tmp_path / "set.npz", x=x, y=np.arange(200) % 3, split=np.repeat("test", 200))
+    stored = load_dataset(str(tmp_path / "set.npz"), stored=True).test
+    plan = LoadPlan.draw(Poisson(50), 1.0, stored, seed=0)
+    held = plan.loaded()
+    assert len(held.split.x) == len(np.unique(plan.examples)) < 200
+    assert np.array_equal(held.split.x[held.examples], x[plan.examples])
+    assert np.array_equal(held.numbers[held.examples], plan.examples)
+    monkeypatch.setattr("slotool.workloads.client.MAX_EXAMPLE_BYTES", 5 * x[0].nbytes)
+    few = plan.loaded()
+    assert len(few.split.x) == 5
+    assert np.array_equal(few.split.x, x[few.numbers])
+    assert set(few.examples.tolist()) == set(range(5))
+    assert np.array_equal(few.numbers[few.examples[:5]], plan.examples[:5])
