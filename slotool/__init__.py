@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.capture import capture, capture_applications
     from slotool.api.compare_predictors import compare_predictors
+    from slotool.api.doctor import doctor
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_colocated import evaluate_colocated
     from slotool.api.evaluate_predictor import evaluate_predictor
@@ -37,6 +38,7 @@ __all__ = [
     "capture",
     "capture_applications",
     "compare_predictors",
+    "doctor",
     "errors",
     "estimate_rules",
     "evaluate",
@@ -68,6 +70,7 @@ _MODULES = {
     "capture": "capture",
     "capture_applications": "capture",
     "compare_predictors": "compare_predictors",
+    "doctor": "doctor",
     "estimate_rules": "gen_rules",
     "evaluate": "evaluate",
     "evaluate_colocated": "evaluate_colocated",

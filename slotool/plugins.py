@@ -58,9 +58,17 @@ class Plugin:
 
 @cache
 def installed(group: str) -> tuple[Plugin, ...]:
-    """Plugins of a group of ``GROUPS``, by name. Nothing of them is imported."""
+    """Plugins of a group of ``GROUPS``, by name. Nothing of them is imported.
+
+    Raises ``PluginError`` when the entry points of some installed package, of whatever kind, cannot be read.
+    """
+    try:
+        points = metadata.entry_points(group=f"slotool.{group}")
+    except Exception as error:
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise PluginError(f"the entry points of installed packages cannot be read: {why}") from error
     found = []
-    for point in metadata.entry_points(group=f"slotool.{group}"):
+    for point in points:
         package, version = (point.dist.name, point.dist.version) if point.dist else ("an unknown package", "")
         found.append(Plugin(group, *map(printable, (point.name, point.value, package, version))))
     return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.package)))

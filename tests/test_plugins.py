@@ -276,6 +276,14 @@ def test_help_lists_names_of_plugins(slotool, install: Install) -> None:
         assert "Of plugins: acme." in " ".join(slotool(*command, "--help").stdout.split())
 
 
+def test_metadata_that_cannot_be_read_are_one_sentence_and_leave_help_whole(slotool, install, monkeypatch) -> None:
+    install("acme", "", "policies")
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **group: 1 / 0)
+    assert "cannot be read: ZeroDivisionError: division by zero" in refusal(lambda: policies().load("x"))
+    assert slotool("simulate", "--help").exit_code == 0
+    assert make_policy("maxbatch", ControlGrid(three_versions()), 1e4).name == "maxbatch"
+
+
 def test_help_knows_the_parameters_of_plugins() -> None:
     root = typer.main.get_command(app)
     for path in (path for paths in PARAMETERS.values() for path in paths):

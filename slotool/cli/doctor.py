@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import typer
 
+import slotool
 from slotool.cli.options import Json
-
-if TYPE_CHECKING:
-    from slotool.plugins import Plugin, Registry
 
 
 def register(app: typer.Typer) -> None:
@@ -19,144 +15,13 @@ def register(app: typer.Typer) -> None:
 def doctor(json: Json = False) -> None:
     """Print facts of the machine, versions, plugins, and what is missing.
 
-    Plugins are imported, to say which cannot be. Exit code 1 when something that slotool needs is missing.
+    Plugins are imported, to say which cannot be used. Exit code 1 when something that slotool needs is missing.
 
     Example: slotool doctor --json
     """
-    from slotool.cli.output import Output, table
-    from slotool.extras import installed_extras
-    from slotool.machine import machine_facts, machine_id
+    from slotool.cli.output import Output
 
-    facts = machine_facts()
-    devices, threads = _devices(), _threads()
-    findings = _findings(facts)
-    missing = [f"{name} is not installed" for name, version in facts["libraries"].items() if version is None]
-    extras, plugins = installed_extras(), _plugins()
-    document = {
-        "ok": not missing,
-        "machine_id": machine_id(),
-        "machine": facts,
-        "devices": devices,
-        "threads": threads,
-        "advice": findings,
-        "missing": missing,
-        "extras": extras,
-        "plugins": plugins,
-    }
-    libraries = (facts["libraries"] | facts["optional_libraries"]).items()
-    shown = {
-        "machine id": machine_id(),
-        "cpu": facts["cpu"],
-        "cores given": f"{facts['cores_given']} of {facts['cores']}",
-        "memory": f"{facts['memory_bytes'] / 2**30:.1f} GiB",
-        "governor": facts["governor"] or "not visible",
-        "system": f"{facts['system']}, {facts['architecture']}, Python {facts['python']}",
-        "libraries": ", ".join(f"{name} {version}" for name, version in libraries if version),
-        "extras": ", ".join(name if there else f"{name} (not installed)" for name, there in extras.items()),
-        "devices": ", ".join(devices),
-        "threads": ", ".join(f"{name} {count}" for name, count in threads.items()),
-    }
-    remarks = [f"advice: {text}" for text in findings] + [f"missing: {text}" for text in missing]
-    remarks += [f"plugin: {plugin['problem']}" for plugin in plugins if plugin["problem"]]
-    Output(as_json=json).result(
-        "doctor",
-        document,
-        table("This machine", ["fact", "value"], list(shown.items())),
-        *([_plugin_table(plugins)] if plugins else []),
-        *(remarks or ["nothing is missing"]),
-    )
-    if missing:
+    found = slotool.doctor()
+    Output(as_json=json).show(found)
+    if not found.ok:
         raise typer.Exit(1)
-
-
-def _plugins() -> list[dict[str, Any]]:
-    """What installed packages add, each with the sentence why it cannot be used, or None."""
-    from slotool.plugins import GROUPS, installed
-
-    return [
-        {
-            "group": plugin.group,
-            "name": plugin.name,
-            "package": plugin.package,
-            "version": plugin.version,
-            "place": plugin.place,
-            "problem": _problem(plugin),
-        }
-        for group in GROUPS
-        for plugin in installed(group)
-    ]
-
-
-def _problem(plugin: Plugin) -> str | None:
-    """Why nothing of slotool can use a plugin; that of the first where several could."""
-    problems = [registry.problem(plugin) for registry in _registries(plugin.group)]
-    return None if None in problems else problems[0]
-
-
-def _registries(group: str) -> list[Registry[Any]]:
-    """Those that look names up in a group; each imports a room, so only those of groups with plugins are."""
-    from importlib import import_module
-
-    return [import_module(module).registry for module in _ROOMS[group]]
-
-
-_ROOMS = {
-    "models": ["slotool.models.loading"],
-    "datasets": ["slotool.data.registry"],
-    "predictors": ["slotool.predictors.registry"],
-    "policies": ["slotool.scheduling.batching.registry"],
-    "rankers": ["slotool.elastic.activators.rankers.registry"],
-    "rule_generators": ["slotool.rules.generator"],
-    "backends": ["slotool.profiling.backends"],
-    "engines": ["slotool.profiling.engines", "slotool.serving.engines"],
-}
-
-
-def _plugin_table(plugins: list[dict[str, Any]]) -> Any:
-    from slotool.cli.output import table
-
-    rows = [
-        [p["group"], p["name"], f"{p['package']} {p['version']}", "cannot be used" if p["problem"] else "ok"]
-        for p in plugins
-    ]
-    return table("Plugins", ["group", "name", "package", "state"], rows)
-
-
-def _devices() -> list[str]:
-    """``cpu`` and every CUDA device torch can use."""
-    try:
-        import torch
-    except ImportError:
-        return ["cpu"]
-    return ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
-
-
-def _threads() -> dict[str, int]:
-    """Threads each numerical library would use if nobody set them."""
-    from threadpoolctl import threadpool_info
-
-    counts = {f"{pool['user_api']} ({pool['internal_api']})": int(pool["num_threads"]) for pool in threadpool_info()}
-    try:
-        import torch
-    except ImportError:
-        return counts
-    return {"torch": torch.get_num_threads(), **counts}
-
-
-def _findings(facts: dict[str, Any]) -> list[str]:
-    """Facts that make latencies noisy or models fail, as advice."""
-    import os
-
-    advice = []
-    if facts["governor"] not in (None, "performance"):
-        advice.append(f"the CPU governor is {facts['governor']}; 'performance' gives steadier latencies")
-    if facts["cpu_quota"] is not None and facts["cpu_quota"] < facts["cores_given"]:
-        advice.append(
-            f"the container may use {facts['cpu_quota']:g} cores' time but sees {facts['cores_given']}; "
-            "throttling will show as outliers"
-        )
-    if os.getloadavg()[0] > 0.5 * facts["cores_given"]:
-        advice.append(f"other work is running (load {os.getloadavg()[0]:.1f}); measure on an idle machine")
-    if facts["cores_given"] < 2:
-        advice.append("one core only: co-located measurements share it, and a load test slows the server down")
-    return advice

@@ -23,11 +23,15 @@ PARAMETERS = {
 
 def plugins_of(ctx: Any, parameter: str | None) -> str:
     """A sentence with the names that plugins add to a parameter of the command; empty where there are none."""
+    from slotool.errors import PluginError
     from slotool.plugins import installed
 
     path = f"{' '.join(_names(ctx))}.{parameter}"
     groups = [group for group, parameters in PARAMETERS.items() if path in parameters]
-    names = sorted({plugin.name for group in groups for plugin in installed(group)})
+    try:
+        names = sorted({plugin.name for group in groups for plugin in installed(group)})
+    except PluginError:  # help is read most where something is broken
+        return ""
     return f" Of plugins: {', '.join(names)}." if names else ""
 
 
