@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from slotool.data.columns import Columns, Inputs
 from slotool.serving import bounds, rejections, request_options
 from slotool.serving.frontend import FrontEnd, client_disconnected, explanation
-from slotool.serving.payloads import parse_example, takes_long
+from slotool.serving.interface import LABEL
+from slotool.serving.model_queue import InferenceResult
+from slotool.serving.payloads import parse_example, parse_tensor, takes_long
 from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
 
@@ -37,7 +42,8 @@ class Compute:
     async def answer(
         self, headers: Mapping[str, str], body: bytes, arrival_us: float, is_disconnected: Callable[[], bool]
     ) -> Reply:
-        """One example in (``parse_example``), one label out, with the operating point and why it was chosen.
+        """One example in (``parse_example``, ``parse_tensor``), one label or other answer out, with the operating point
+        and why it was chosen.
 
         ``headers``: names in lower case. Raises ``Rejection``.
         """
@@ -48,12 +54,12 @@ class Compute:
             raise bounds.too_large(most)
         if takes_long(body, shape):
             # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
-            x = await asyncio.to_thread(parse_example, body, shape)
+            x = await asyncio.to_thread(_example, served, body)
         else:
-            x = parse_example(body, shape)
+            x = _example(served, body)
         answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
-        document = {"label": int(answer.labels[0]), "model": served.name, "latency_us": latency_us}
+        document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
         return Reply.of_json({**document, **explanation(answer)})
 
     def model(self, name: str | None) -> ServedModel:
@@ -66,3 +72,30 @@ class Compute:
                 f"several models are served: name one of {', '.join(models)} in a Model header"
             )
         return next(iter(models.values()))
+
+
+def _example(served: ServedModel, body: bytes) -> Inputs:
+    """What the model takes, of one example. Raises ``Rejection`` (400)."""
+    model = served.model
+    if model.signature is None:
+        return parse_example(body, model.input_shape)
+    first, *others = model.signature.inputs
+    if others:
+        names = ", ".join(spec.name for spec in model.signature.inputs)
+        path = f"/v2/models/{served.name}/infer"
+        raise rejections.bad_request(f"model {served.name} has several inputs ({names}): send them to {path}")
+    return Columns({first.name: parse_tensor(body, model.input_shape or first.shape[1:], first)})
+
+
+def _answer(answer: InferenceResult) -> dict[str, Any]:
+    """The class as ``label``, or what another task answers as ``answer``."""
+    label = answer.output(LABEL)
+    if label is not None and label.dtype.kind in "iu":
+        return {"label": int(label.ravel()[0])}
+    found = np.asarray(answer.labels[0])
+    if found.dtype.kind == "f":  # JSON has neither NaN nor infinity
+        known = np.isfinite(found)
+        found = found.astype(np.object_)
+        found[~known] = None
+    plain = found.tolist()
+    return {"answer": plain.decode(errors="replace") if isinstance(plain, bytes) else plain}

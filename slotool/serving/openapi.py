@@ -161,8 +161,8 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
     )
     wanted = _list(_object(["name"], name={"enum": _unique(t.name for t in outputs)}, parameters=_OBJECT))
     version, why = {"const": VERSION}, _ref("Explanation")
-    computed: Document = {"label": {"type": "integer"}, "model": name, "latency_us": _NUMBER}
-    needed = ["operating_point", "reason", "request", "queue_us", "compute_us", "confidence"]
+    computed: Document = {"label": {"type": "integer"}, "answer": {}, "model": name, "latency_us": _NUMBER}
+    needed = ["operating_point", "reason", "request", "queue_us", "compute_us"]
     explained: Document = dict.fromkeys(("operating_point", "reason", "rule", "request"), _TEXT)
     explained |= dict.fromkeys(("queue_us", "compute_us", "slack_us", "confidence"), _NUMBER)
     explained["batch"] = {"type": "integer"}
@@ -170,7 +170,7 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
         "InferRequest": _object(["inputs"], id=_TEXT, parameters=asked, inputs=_inputs(interfaces), outputs=wanted),
         "InferResponse": _object(["model_name", "outputs"], model_name=name, model_version=version, id=_TEXT,
                                  parameters=why, outputs=_list(output)),
-        "ComputeResponse": {"allOf": [_object(list(computed), **computed), why]},
+        "ComputeResponse": {"allOf": [_object(["model", "latency_us"], **computed), why]},
         "Explanation": _object(needed, **explained),
     }  # fmt: skip
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool import images
+from slotool.models.signature import TensorSpec
 from slotool.serving.rejections import bad_request
 
 _NPY = b"\x93NUMPY"
@@ -44,6 +45,30 @@ def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
     return x.reshape(1, *shape)
 
 
+def parse_tensor(body: bytes, input_shape: Sequence[int], spec: TensorSpec) -> np.ndarray:
+    """One example of the only input of a model with a signature: [1, *input_shape] of its datatype.
+
+    Floating-point numbers as ``parse_example`` has them. UINT8: an image's values from 0 to 255, or a ``.npy`` file of
+    uint8. Other numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises ``Rejection``.
+    """
+    if spec.datatype == "BYTES":
+        text = np.empty((1,) * len(spec.shape), dtype=np.object_)
+        text[...] = body
+        return text
+    shape = tuple(input_shape)
+    if spec.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return parse_example(body, shape).astype(spec.dtype)
+    if spec.datatype == "UINT8" and body.startswith((images.PNG, images.JPEG)):
+        return np.rint(_image(body, shape) * 255.0).astype(np.uint8)[None]
+    if not body.startswith(_NPY):
+        raise bad_request(f"input {spec.name} is {spec}: a .npy file of {spec.dtype.name} is expected")
+    array = _npy_array(body, shape)
+    if array.dtype != spec.dtype:
+        raise bad_request(f"the .npy file holds {array.dtype.name[:40]}, expected {spec.dtype.name}")
+    return array.astype(spec.dtype).reshape(1, *shape)
+
+
 def _raw(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     expected = 4 * math.prod(shape)
     if len(body) != expected:
@@ -55,6 +80,15 @@ def _raw(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    array = _npy_array(body, shape)
+    if array.dtype.kind != "f" and array.dtype != np.uint8:
+        raise bad_request(f"the .npy file holds {array.dtype.name[:40]}, expected float32 (or uint8 pixels)")
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32) / (np.float32(255.0) if array.dtype == np.uint8 else np.float32(1.0))
+
+
+def _npy_array(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """The numbers or truth values of a file, whose axes of length 1 may differ from ``shape``."""
     file = io.BytesIO(body)
     try:
         version = np.lib.format.read_magic(file)
@@ -71,15 +105,13 @@ def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
         raise bad_request("the .npy file cannot be read: the axes in its header are not numbers from 0")
     if _long_axes(found) != _long_axes(shape):
         raise bad_request(f"the .npy file holds an array of shape {list(found)[:8]}, expected {list(shape)}")
-    if dtype.kind != "f" and dtype != np.uint8:
+    if dtype.kind not in "fiub":
         raise bad_request(f"the .npy file holds {dtype.name[:40]}, expected float32 (or uint8 pixels)")
     data = body[file.tell() :]
     if len(data) != math.prod(found) * dtype.itemsize:
         what = "is cut short" if len(data) < math.prod(found) * dtype.itemsize else "goes on behind its array"
         raise bad_request(f"the .npy file {what}: {len(data)} bytes, expected {math.prod(found) * dtype.itemsize}")
-    array = np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C")
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32) / (np.float32(255.0) if dtype == np.uint8 else np.float32(1.0))
+    return np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C")
 
 
 def _image(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
