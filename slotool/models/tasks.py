@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
 
 from slotool import factories
 from slotool.errors import InputError
@@ -109,9 +108,12 @@ class Classification(Task):
         if self.scores == "labels":
             return None
         scores = outputs[self.output].astype(np.float64)
-        probabilities = scores if self.scores == "probabilities" else np.exp(log_softmax(scores, axis=1))
-        best: np.ndarray = probabilities.max(axis=1)
-        return best
+        best: np.ndarray = scores.max(axis=1)
+        if self.scores == "probabilities":
+            return best
+        # The largest probability, without the others: a served request waits for this.
+        confidences: np.ndarray = 1.0 / np.exp(scores - best[:, None]).sum(axis=1)
+        return confidences
 
     def document(self) -> dict[str, Any]:
         return {**super().document(), "scores": self.scores}
