@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
@@ -144,8 +143,7 @@ class FrontEnd:
         point = answer.decision.point.key
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer, read_us)
-        if isinstance(x, np.ndarray):
-            self.feedback[served.name].answered(x, answer)
+        self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
         self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
 
