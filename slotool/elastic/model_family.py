@@ -14,7 +14,7 @@ from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.adapters.remote import RemoteModel
-from slotool.models.calibration import Calibration, Isotonic, Temperature
+from slotool.models.calibration import Calibration, Temperature
 from slotool.models.signature import FREE, TensorSpec
 from slotool.tables import OperatingPoint
 
@@ -36,11 +36,10 @@ class ModelVersion:
 class ModelFamily(ElasticModel):
     """Versions of one service, cheapest first; the last is the most accurate. Points are ``version=<name>``.
 
-    ``tensors``: the signature of all versions; a size that one of them fixes is fixed. ``signature`` is the same, or
-    None where ``forward`` says all there is: of one floating-point input, scores of classes, and a confidence that is
-    the largest of their probabilities. ``labels``: names of the classes, none for other tasks. ``examples``: a few
-    inputs, for warm-up and profiling. ``input_shape``: of one example of the only input; () where there are several.
-    ``calibrations``: by version, what was learnt of its confidence. ``data_options``: how a data set is read for it.
+    ``signature``, also ``tensors``: of all versions; a size that one of them fixes is fixed. ``labels``: names of the
+    classes, none for other tasks. ``examples``: a few inputs, for warm-up and profiling. ``input_shape``: of one
+    example of the only input; () where there are several. ``calibrations``: by version, what was learnt of its
+    confidence. ``data_options``: how a data set is read for it.
     Raises ``InputError`` naming the version and the tensor when two signatures differ, or when task, labels or examples
     do not fit them.
     """
@@ -72,11 +71,10 @@ class ModelFamily(ElasticModel):
         self.remote_points = {
             point: model.timeout_s for point, model in self._models.items() if isinstance(model, RemoteModel)
         }
-        self.tensors = common_signature([(version.name, model) for version, model in versions])
+        self.signature = self.tensors = common_signature([(version.name, model) for version, model in versions])
         task.require(self.tensors)
         self.calibrations = dict(calibrations or {})
         self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
-        self.signature = None if self._is_plain() else self.tensors
         asked = reading or DataOptions()
         self.data_options = replace(asked, tensors=self.tensors.inputs, target=task.target, classes=self.labels)
         self._require_shapes(examples)
@@ -192,13 +190,6 @@ class ModelFamily(ElasticModel):
         """Close every model."""
         for model in self._models.values():
             model.close()
-
-    def _is_plain(self) -> bool:
-        """Whether ``forward`` says all there is; see ``signature``."""
-        inputs, task = self.tensors.inputs, self.task
-        by_scores = isinstance(task, Classification) and task.scores != "labels" and task.confidence_output is None
-        learnt = any(isinstance(calibration, Isotonic) for calibration in self.calibrations.values())
-        return len(inputs) == 1 and inputs[0].datatype.startswith(("FP", "BF")) and by_scores and not learnt
 
     def _class_numbers(self, answers: np.ndarray) -> np.ndarray:
         """The class that each answer names, or its number where no answer is the name of one."""
