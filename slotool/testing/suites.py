@@ -8,6 +8,8 @@ from typing import Any
 from slotool import factories
 from slotool.errors import InputError
 
+HANG_S = 60.0
+
 
 def suites(kind: str, place: str) -> Iterator[type]:
     """The suites, classes of tests, for what is at ``place``; ``kind``: one of ``KINDS`` of ``pytest_plugin``.
@@ -89,18 +91,20 @@ def _engine(given: Any, place: str) -> Iterator[type]:
 def _serving_engine(given: Any) -> type:
     import pytest
 
-    from slotool.testing.serving import Service, ServingEngineConformance
+    from slotool.testing.serving import MANY, Service, ServingEngineConformance
 
     class Suite(ServingEngineConformance):
         # Which worker to kill, and how, is known to a subclass of the suite only.
-        cancels_calls = loses_workers = False
+        cancels_calls, loses_workers = None, False
 
         @pytest.fixture(scope="class")
         @classmethod
         def service(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-            with Service.on(given(2), tmp_path_factory.mktemp("two")) as service:
+            engine = given(2, 1, max_examples=MANY, hang_s=HANG_S, address=None)
+            with Service.on(engine, tmp_path_factory.mktemp("two")) as service:
                 yield service
 
+    Suite.__name__ = ServingEngineConformance.__name__
     return Suite
 
 
