@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from slotool.api.family import family
     from slotool.api.files import load, save
     from slotool.api.gen_rules import estimate_rules, gen_rules
+    from slotool.api.gen_switching_plan import gen_switching_plan, switching_plan_cost
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
     from slotool.api.report import report
     from slotool.api.serve import serve
+    from slotool.api.simulate import simulate
     from slotool.api.train import train_cnn, train_family, train_mlp
     from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
@@ -47,6 +49,7 @@ __all__ = [
     "evaluate_rules",
     "family",
     "gen_rules",
+    "gen_switching_plan",
     "generate_arrivals",
     "generate_networks",
     "load",
@@ -55,6 +58,8 @@ __all__ = [
     "report",
     "save",
     "serve",
+    "simulate",
+    "switching_plan_cost",
     "train_cnn",
     "train_colocation_predictor",
     "train_family",
@@ -78,6 +83,7 @@ _MODULES = {
     "evaluate_rules": "evaluate_rules",
     "family": "family",
     "gen_rules": "gen_rules",
+    "gen_switching_plan": "gen_switching_plan",
     "generate_arrivals": "generate_arrivals",
     "generate_networks": "generate_networks",
     "load": "files",
@@ -86,6 +92,8 @@ _MODULES = {
     "report": "report",
     "save": "files",
     "serve": "serve",
+    "simulate": "simulate",
+    "switching_plan_cost": "gen_switching_plan",
     "train_cnn": "train",
     "train_colocation_predictor": "train_colocation_predictor",
     "train_family": "train",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+import slotool
 from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration, plots_folder
 
-if TYPE_CHECKING:
-    from slotool.cli.output import Output
-    from slotool.rules.switching import SwitchingPlan
-
-MIN_TEST_S = 0.5
 _search = panel("Search")
 
 
@@ -58,33 +54,26 @@ def gen_switching_plan(
     --deadline-ms 20 -o plan.json
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli import output as shown
-    from slotool.planning import PlanSearch, possible_configurations
-    from slotool.rules.switching import CRITERIA, best_configuration
+    from slotool.cli.output import Output
 
-    refuse_existing(out, force)
-    if by not in CRITERIA:
-        raise typer.BadParameter(f"{by!r} is neither {' nor '.join(CRITERIA)}", param_hint="--by")
-    test_s = parse_duration(duration, "--duration")
-    if test_s is None or test_s < MIN_TEST_S:
-        raise typer.BadParameter(f"{duration} is shorter than {MIN_TEST_S:g} s", param_hint="--duration")
-    tried = _configurations(configurations) if configurations else possible_configurations()
-    search = PlanSearch(artifact, outcomes, latency, deadline_ms / 1e3, test_s, tried, data, seed, by)
-    output = shown.Output(as_json=json)
-    said = (
-        f"{search.subject}: {search.points} points on {_words(tried)}, about {search.load_tests} load tests, "
-        f"{shown.duration(search.expected_s)}"
-    )
+    seconds = parse_duration(duration, "--duration")
+    asked: dict[str, Any] = {
+        "outcomes": outcomes,
+        "latency": latency,
+        "deadline_ms": deadline_ms,
+        "by": by,
+        "configurations": _configurations(configurations) if configurations else None,
+        "duration_s": 4.0 if seconds is None else seconds,
+        "data": data,
+    }
+    output = Output(as_json=json)
     if dry_run:
-        document = {"load_tests": search.load_tests, "seconds": search.expected_s, "configurations": tried}
-        output.result("gen-switching-plan-dry-run", document, said)
+        refuse_existing(out, force)
+        output.show(slotool.switching_plan_cost(artifact, **asked))
         return
-    output.note(said)
-    with output.progress("load tests", total=search.load_tests) as progress:
-        plans = search.run(progress.advance)
-    plan = best_configuration(plans)
-    plan.save(out)
-    _report(output, plan, plans, out, [] if plots is None else _draw(plan, out, plots))
+    output.show(
+        slotool.gen_switching_plan(artifact, out, plots=plots, seed=seed, force=force, progress=output, **asked)
+    )
 
 
 def _configurations(text: str) -> tuple[tuple[int, int], ...]:
@@ -98,34 +87,3 @@ def _configurations(text: str) -> tuple[tuple[int, int], ...]:
             f"{text!r} is no list like 1x1,2x1 (replicas x threads)", param_hint="--configurations"
         )
     return found
-
-
-def _words(configurations: tuple[tuple[int, int], ...]) -> str:
-    return "⟨replicas, threads⟩ " + ", ".join(f"⟨{r}, {t}⟩" for r, t in configurations)
-
-
-def _draw(plan: SwitchingPlan, out: Path, folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.switching import plan_figures
-
-    return save_plots(plan_figures(plan, out.name), folder)
-
-
-def _report(output: Output, plan: SwitchingPlan, plans: list[SwitchingPlan], out: Path, plots: list[Path]) -> None:
-    from slotool.cli.output import table
-    from slotool.rules.switching import EFFECTIVE_ACCURACY
-
-    columns = ["point", "accuracy", *(f"⟨{other.replicas}, {other.threads}⟩, requests/s" for other in plans)]
-    cells: list[list[Any]] = [
-        [point, f"{plan.accuracy[point]:.4f}", *(f"{other.rates_per_s[point]:,.0f}" for other in plans)]
-        for point in plan.rates_per_s
-    ]
-    limit = f"P99 ≤ {plan.deadline_s * 1e3:g} ms"
-    if plan.by == EFFECTIVE_ACCURACY:
-        limit = f"no faster point is right more often within {plan.deadline_s * 1e3:g} ms"
-    title = f"{plan.subject}: rates up to which {limit}"
-    steps = "; ".join(f"up to {rate:,.0f}/s {point}" for rate, point in plan.breakpoints)
-    said = f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the fastest"
-    document = {"out": str(out), "plan": plan.document(), "plots": [str(path) for path in plots]}
-    wrote = [f"wrote {path}" for path in (out, *plots)]
-    output.result("gen-switching-plan", document, table(title, columns, cells), said, *wrote)

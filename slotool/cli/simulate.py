@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+import slotool
 from slotool.cli.options import Json, Seed, panel, parse_numbers, plots_folder
 
-if TYPE_CHECKING:
-    from slotool.scheduling.batching import ControlGrid
-    from slotool.simulation import Scenario, ServiceTimes
-    from slotool.simulation.dynamics import Dynamics
-
 ALL = "value-iteration,slackfit,maxbatch,maxacc,mincost,switching,fixed"
-OPTIMA = ("auto", "milp", "bound")
 
 _profile, _service, _result = map(panel, ("Profile", "Service", "Result"))
 
@@ -76,87 +71,22 @@ def simulate(
     --plots plots
     """
     from slotool.cli.output import Output
-    from slotool.errors import InputError
-    from slotool.scheduling.batching import make_policy, read_profile
-    from slotool.simulation import Scenario, ServiceTimes
-    from slotool.simulation import simulate as run
-    from slotool.simulation.dynamics import dynamics
-    from slotool.tables import LatencyTable, OutcomeTable
-    from slotool.workloads import ArrivalTable
 
     output = Output(as_json=json)
-    if optimum not in OPTIMA:
-        raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
-    table = LatencyTable.load(profile)
-    accuracies = None if outcomes is None else OutcomeTable.load(outcomes)
-    known = read_profile(table, accuracies, subject=subject, quantile=quantile)
-    dying = tuple(parse_numbers(deaths, "--deaths")) if deaths else ()
-    scenario = Scenario.of(ArrivalTable.load(arrivals).times_s, deadline_ms / 1e3, workers, dying)
-    for remark in known.grid.remarks:
-        output.warn(remark)
-    known.grid.require_deadline(deadline_ms * 1e3)
-    sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
-    times = sampled if noise else ServiceTimes.planned(known.grid)
-    chosen = {name: make_policy(name.strip(), known.grid, deadline_ms * 1e3) for name in policies.split(",")}
-    if optimum == "auto":
-        optimum = "dp" if not noise and workers == 1 and not dying else "bound"
-    best, method = _best(known.grid, scenario, times, optimum)
-    rows, drawn = [], {}
-    with output.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as progress:
-        for name, policy in chosen.items():
-            outcome = run(policy, scenario, times)
-            figures = {"policy": name, **outcome.summary()}
-            if plots is not None:
-                drawn[name] = dynamics(outcome)
-            figures["regret"] = best - figures["effective_accuracy"]
-            rows.append(figures)
-            progress.advance()
-    _report(output, rows, best, {"subject": known.subject, "points": len(known.grid.points), "workers": workers,
-            "deadline_ms": deadline_ms, "arrivals": str(arrivals), "noise": noise, "quantile": quantile, "seed": seed,
-            "best_by": method}, [] if plots is None else _draw(known.subject, drawn, plots))  # fmt: skip
-
-
-def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str) -> tuple[float, str]:
-    """Effective accuracy that nothing can surpass, and how it was found."""
-    from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
-
-    least_us = times.least_us.reshape(grid.latency_us.shape)
-    if by == "bound":
-        return fluid_bound(grid, scenario, least_us) / len(scenario), "fluid bound"
-    if by == "dp":
-        found = optimum_of_one_worker(grid, scenario)
-    else:
-        found = optimum_by_integer_program(grid, scenario, latency_us=least_us)
-    gap = (found.bound - found.reached) / len(scenario)
-    return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
-
-
-def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
-    from slotool.reports.plots import save_plots
-    from slotool.reports.series.dynamics import dynamics_figures
-
-    return save_plots(dynamics_figures(subject, runs), folder)
-
-
-def _report(output: Any, rows: list[dict[str, Any]], best: float, facts: dict[str, Any], plots: list[Path]) -> None:
-    from slotool.cli.output import table
-
-    columns = ["policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation"]
-    cells = [
-        [
-            row["policy"],
-            f"{row['attainment']:.4%}",
-            f"{row['accuracy']:.4f}",
-            f"{row['effective_accuracy']:.4f}",
-            f"{row['regret']:.4f}",
-            f"{row['drops']:,}",
-            f"{row['late']:,}",
-            f"{row['mean_batch']:.1f}",
-            f"{row['utilisation']:.1%}",
-        ]
-        for row in rows
-    ]
-    title = f"{rows[0]['queries']:,} queries of {facts['deadline_ms']:g} ms to {facts['subject']}"
-    found = f"best possible with all arrivals known ({facts['best_by']}): {best:.4f} effective accuracy"
-    document = {**facts, "best_possible": best, "policies": rows, "plots": [str(path) for path in plots]}
-    output.result("simulate", document, table(title, columns, cells), found, *(f"wrote {path}" for path in plots))
+    found = slotool.simulate(
+        profile,
+        arrivals,
+        deadline_ms,
+        outcomes=outcomes,
+        subject=subject,
+        policies=policies,
+        workers=workers,
+        deaths_s=parse_numbers(deaths, "--deaths") if deaths else (),
+        noise=noise,
+        quantile=quantile,
+        optimum=optimum,
+        plots=plots,
+        seed=seed,
+        progress=output,
+    )
+    output.show(found)

@@ -1,0 +1,184 @@
+"""``slotool.simulate``: scheduling policies side by side, on a virtual clock and one profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.inputs import FilePath, as_list, loaded, name_of
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError, InputError
+
+if TYPE_CHECKING:
+    from slotool.scheduling.batching import ControlGrid
+    from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation.dynamics import Dynamics
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+
+POLICIES = ("value-iteration", "slackfit", "maxbatch", "maxacc", "mincost", "switching", "fixed")
+OPTIMA = ("auto", "milp", "bound")
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Simulation(Result):
+    """``rows``: figures of each policy; ``best``: the effective accuracy that nothing can surpass; ``facts``: what was
+    simulated; ``plots``: files drawn."""
+
+    rows: Sequence[Mapping[str, Any]]
+    best: float
+    facts: Mapping[str, Any]
+    plots: Sequence[Path] = ()
+
+    schema = "simulate"
+    rows_key = "policies"
+
+    def findings(self) -> Mapping[str, Any]:
+        plots = [str(path) for path in self.plots]
+        return {**self.facts, "best_possible": self.best, "policies": list(self.rows), "plots": plots}
+
+    def shown(self) -> list[Part]:
+        title = f"{self.rows[0]['queries']:,} queries of {self.facts['deadline_ms']:g} ms to {self.facts['subject']}"
+        best = f"best possible with all arrivals known ({self.facts['best_by']}): {self.best:.4f} effective accuracy"
+        return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in self.plots)]
+
+
+def simulate(
+    profile: FilePath | LatencyTable,
+    arrivals: FilePath | ArrivalTable,
+    deadline_ms: float,
+    *,
+    outcomes: FilePath | OutcomeTable | None = None,
+    subject: str | None = None,
+    policies: str | Sequence[str] = POLICIES,
+    workers: int = 1,
+    deaths_s: Sequence[float] = (),
+    noise: bool = True,
+    quantile: float = 0.95,
+    optimum: str = "auto",
+    plots: FilePath | None = None,
+    seed: int = 0,
+    progress: Reporting = "auto",
+) -> Simulation:
+    """Compare scheduling policies on the same arrivals, on a virtual clock.
+
+    Attainment and effective accuracy are over all queries; accuracy is the mean over those answered in time. Regret is
+    the effective accuracy lost against the best possible with all arrivals known.
+
+    Args:
+        profile: Latency table of points × batch sizes, or its file.
+        arrivals: Arrival table, or its file.
+        deadline_ms: Deadline of every query, milliseconds.
+        outcomes: Outcome table with the accuracy of the points; None: column ``accuracy`` of the profile.
+        subject: Subject of the rows; None: the only one of the profile.
+        policies: Policies to compare; ``"fixed@POINT"`` serves one point.
+        workers: Workers of the queue.
+        deaths_s: Seconds at which workers die.
+        noise: Draw call latencies from the profile's samples; else each takes as long as planned.
+        quantile: Quantile of the samples to plan with.
+        optimum: The best possible: ``"milp"`` (integer program, up to a hundred queries), ``"bound"`` (fluid bound) or
+            ``"auto"``: exact with one worker, no deaths and no noise, else the bound.
+        plots: Folder for plots (PNG) of rate, accuracy, batch and queue over time.
+        seed: Of the latencies that are drawn.
+        progress: Who hears how far it is, and of points left out; see ``slotool.api.progress``.
+
+    Returns:
+        Figures of each policy (``rows``, ``frame()``) and the best possible (``best``).
+
+    Raises:
+        InputError: The profile cannot be planned with, or no policy or optimum has this name.
+        ArgumentError: There is no worker, or no time.
+        TableError: A table cannot be read.
+        MissingPackageError: ``plots`` is given and matplotlib is not installed.
+    """
+    from slotool.scheduling.batching import make_policy, read_profile
+    from slotool.simulation import Scenario, ServiceTimes
+    from slotool.simulation import simulate as run
+    from slotool.simulation.dynamics import dynamics
+    from slotool.tables import LatencyTable, OutcomeTable
+    from slotool.workloads import ArrivalTable
+
+    if optimum not in OPTIMA:
+        raise InputError(f"no optimum {optimum!r}; there are {', '.join(OPTIMA)}")
+    for argument, value in (("workers", workers), ("deadline_ms", deadline_ms)):
+        if not value > 0:
+            raise ArgumentError(argument, f"{value:g} is not above 0")
+    latencies = loaded(LatencyTable, profile)
+    accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
+    known = read_profile(latencies, accuracies, subject=subject, quantile=quantile)
+    scenario = Scenario.of(loaded(ArrivalTable, arrivals).times_s, deadline_ms / 1e3, workers, tuple(deaths_s))
+    reporter = reporter_of(progress)
+    for remark in known.grid.remarks:
+        reporter.warn(remark)
+    known.grid.require_deadline(deadline_ms * 1e3)
+    sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
+    times = sampled if noise else ServiceTimes.planned(known.grid)
+    chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in as_list(policies)}
+    if optimum == "auto":
+        optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
+    best, method = _best(known.grid, scenario, times, optimum)
+    rows: list[dict[str, Any]] = []
+    drawn: dict[str, Dynamics] = {}
+    with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
+        for name, policy in chosen.items():
+            outcome = run(policy, scenario, times)
+            figures = {"policy": name, **outcome.summary()}
+            if plots is not None:
+                drawn[name] = dynamics(outcome)
+            rows.append({**figures, "regret": best - figures["effective_accuracy"]})
+            steps.advance()
+    facts = {
+        "subject": known.subject,
+        "points": len(known.grid.points),
+        "workers": workers,
+        "deadline_ms": deadline_ms,
+        "arrivals": name_of(arrivals),
+        "noise": noise,
+        "quantile": quantile,
+        "seed": seed,
+        "best_by": method,
+    }
+    return Simulation(rows, best, facts, [] if plots is None else _draw(known.subject, drawn, Path(plots)))
+
+
+def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str) -> tuple[float, str]:
+    """Effective accuracy that nothing can surpass, and how it was found."""
+    from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
+
+    least_us = times.least_us.reshape(grid.latency_us.shape)
+    if by == "bound":
+        return fluid_bound(grid, scenario, least_us) / len(scenario), "fluid bound"
+    if by == "dp":
+        found = optimum_of_one_worker(grid, scenario)
+    else:
+        found = optimum_by_integer_program(grid, scenario, latency_us=least_us)
+    gap = (found.bound - found.reached) / len(scenario)
+    return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
+
+
+def _draw(subject: str, runs: dict[str, Dynamics], folder: Path) -> list[Path]:
+    from slotool.reports.plots import save_plots
+    from slotool.reports.series.dynamics import dynamics_figures
+
+    return save_plots(dynamics_figures(subject, runs), folder)
+
+
+_COLUMNS = ("policy", "attainment", "accuracy", "effective", "regret", "drops", "late", "batch", "utilisation")
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["policy"],
+        f"{row['attainment']:.4%}",
+        f"{row['accuracy']:.4f}",
+        f"{row['effective_accuracy']:.4f}",
+        f"{row['regret']:.4f}",
+        f"{row['drops']:,}",
+        f"{row['late']:,}",
+        f"{row['mean_batch']:.1f}",
+        f"{row['utilisation']:.1%}",
+    ]
