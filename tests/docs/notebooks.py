@@ -25,7 +25,9 @@ def run(path: Path, folder: Path) -> nbformat.NotebookNode:
     """The notebook with the outputs of a run in ``folder``. Raises ``CellExecutionError`` when a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(
+        notebook, timeout=CELL_TIMEOUT_S, coalesce_streams=True, resources={"metadata": {"path": str(folder)}}
+    )
     client.execute()
     for cell in notebook.cells:
         # When each cell ran would be another every time.
