@@ -87,8 +87,8 @@ def _report(
 ) -> None:
     from dataclasses import asdict
 
+    from slotool.api.loss_table import loss_table
     from slotool.cli.build_tables_report import warn_of_guessing
-    from slotool.cli.loss_table import loss_table
     from slotool.elastic.activators.promises import Promise
 
     promise = Promise.of(model.head, allowed_loss)
