@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slotool.api.generate_networks import generate_networks
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
+    from slotool.api.profile import profile, profile_colocated, profile_points
     from slotool.api.report import report
     from slotool.api.serve import serve
     from slotool.api.simulate import simulate
@@ -55,6 +56,9 @@ __all__ = [
     "load",
     "predict",
     "predict_points",
+    "profile",
+    "profile_colocated",
+    "profile_points",
     "report",
     "save",
     "serve",
@@ -89,6 +93,9 @@ _MODULES = {
     "load": "files",
     "predict": "predict",
     "predict_points": "predict_points",
+    "profile": "profile",
+    "profile_colocated": "profile",
+    "profile_points": "profile",
     "report": "report",
     "save": "files",
     "serve": "serve",

@@ -12,14 +12,14 @@ import pytest
 import typer
 
 from slotool import plugins
+from slotool.api.profile import chosen_engine
 from slotool.cli.app import app
 from slotool.cli.output import Output
 from slotool.cli.plugin_names import PARAMETERS
-from slotool.cli.profile_engine import chosen_engine
 from slotool.cli.serve import _engine as serving_engine
 from slotool.data import load_dataset, load_multilabel
 from slotool.elastic.activators.rankers.registry import ranker_class
-from slotool.errors import InputError
+from slotool.errors import ArgumentError, InputError
 from slotool.models.loading import load
 from slotool.plugins import Registry
 from slotool.predictors.registry import predictor_class
@@ -299,8 +299,10 @@ def test_engines_of_plugins_profile_and_serve(install: Install) -> None:
     assert chosen_engine("acme", None, Output())(Settings()).__class__.__name__ == "Acme"
     made: Any = serving_engine("two", 2, 1, 8, 10.0, "here")
     assert (made.name, made.workers, made.address) == ("two", 2, "here")
-    for call in (lambda: chosen_engine("x", None, Output()), lambda: serving_engine("x", 1, 1, 1, 1.0, None)):
-        with pytest.raises(typer.BadParameter, match=r"no engine 'x'; there are .*and of plugins acme, two"):
-            call()
+    said = r"no engine 'x'; there are .*and of plugins acme, two"
+    with pytest.raises(ArgumentError, match=said):
+        chosen_engine("x", None, Output())
+    with pytest.raises(typer.BadParameter, match=said):
+        serving_engine("x", 1, 1, 1, 1.0, None)
     sentence = refusal(lambda: chosen_engine("two", None, Output()))
     assert "no subclass of slotool.profiling.engines.base.Engine" in sentence

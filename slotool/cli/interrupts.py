@@ -79,7 +79,7 @@ def explaining(note: Callable[[str], None]) -> Iterator[None]:
     except KeyboardInterrupt as interruption:
         for sentence in getattr(interruption, "__notes__", ()):
             explained()
-            note(f"interrupted; {sentence}")
+            note(sentence if sentence.startswith("interrupted") else f"interrupted; {sentence}")
         raise
 
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli import interrupts
-from slotool.cli.options import Force, Json, Out, Seed, Threads, cores_given, panel, parse_duration, parse_numbers
-from slotool.cli.profile_engine import Address, EngineName, chosen_engine
-from slotool.cli.profile_for import For, Proposal, Samples, Until, note_outcome, proposal, report_proposal
+from slotool.cli.options import Force, Json, Out, Seed, Threads, panel, parse_duration, parse_numbers
+from slotool.cli.profile_engine import Address, EngineName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from slotool.api.profile import Planned
 
-    from slotool.cli.output import Output
-    from slotool.profiling.campaign import Campaign
-    from slotool.profiling.plan import Item, Settings
-    from slotool.profiling.subjects import Subject
-    from slotool.tables import LatencyTable
-
-_sampling, _campaign = map(panel, ("Sampling", "Campaign"))
+_sampling, _campaign, _adapt = map(panel, ("Sampling", "Campaign", "Adapting a predictor"))
+For = Annotated[Path | None, _adapt("--for", help="A predictor to adapt: measure the networks whose labels tell most.")]
+Samples = Annotated[
+    int | None, _adapt("--samples", min=3, help="Networks to measure.", show_default="10, or with --until all")
+]
+Until = Annotated[
+    str | None, _adapt("--until", help="Stop when its own estimate of the error (90 %) is within this: 10%.")
+]
 Inputs = Annotated[
     list[Path] | None,
     typer.Argument(metavar="[SUBJECT]...", help="Graph files, and folders of trained models.", show_default=False),
@@ -100,36 +100,33 @@ def profile_solo(
 
     Example: slotool profile solo mlps.parquet -o latency.parquet --threads 1 --limit 100
     """
-    from slotool.profiling.plan import Settings, solo_items
-    from slotool.profiling.timer import StoppingRule
+    from slotool.api.profile import solo_campaign
 
-    settings = Settings(
+    planned = solo_campaign(
+        inputs or (),
+        out,
+        keras=keras,
         backend=backend,
         device=device,
-        threads=cores_given(threads),
+        threads=threads,
         batch_sizes=_batch_sizes(batch),
-        rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds),
+        runs=runs,
+        precision=precision,
+        rounds=rounds,
+        cache=cache,
+        limit=limit,
+        predictor=predictor,
+        samples=samples,
+        until=None if until is None else _share(until),
         timeout_s=timeout,
-        seed=seed,
-        # Whoever pays for single labels of a few networks wants the next one rather than a second round.
-        rounds=rounds or (1 if predictor else 2),
-        cold=_is_cold(cache),
-    )
-    chosen = proposal(predictor, inputs, keras, limit, samples, until, settings)
-    items = solo_items(chosen.subjects if chosen else _subjects(inputs, keras, limit), settings)
-    _run(
-        json,
-        items,
-        settings,
-        out,
-        force=force,
-        budget=budget,
-        dry_run=dry_run,
-        strict=strict,
+        max_seconds=max_seconds,
+        budget_s=parse_duration(budget, "--budget"),
         engine=engine,
         address=address,
-        chosen=chosen,
+        seed=seed,
+        force=force,
     )
+    _run(planned, dry_run=dry_run, strict=strict, json=json)
 
 
 def profile_colocated(
@@ -169,34 +166,32 @@ def profile_colocated(
 
     Example: slotool profile colocated --keras MobileNet,MobileNetV2,ResNet50 -o pairs.parquet
     """
-    from slotool.profiling.plan import Settings, combinations_of
-    from slotool.profiling.timer import StoppingRule
+    from slotool.api.profile import colocated_campaign
 
-    settings = Settings(
+    planned = colocated_campaign(
+        inputs or (),
+        out,
+        keras=keras,
+        sizes=[int(number) for number in parse_numbers(size, "--size")],
+        limit=limit,
+        with_itself=with_itself,
+        placement=placement,
         backend=backend,
         device=device,
-        threads=cores_given(threads),
+        threads=threads,
         batch_sizes=_batch_sizes(batch),
-        rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds),
-        timeout_s=timeout,
-        seed=seed,
+        runs=runs,
+        precision=precision,
         rounds=rounds,
-        placement=_placement(placement),
-    )
-    sizes = [int(number) for number in parse_numbers(size, "--size")]
-    items = combinations_of(_subjects(inputs, keras, None), sizes, settings, limit=limit, with_itself=with_itself)
-    _run(
-        json,
-        items,
-        settings,
-        out,
-        force=force,
-        budget=budget,
-        dry_run=dry_run,
-        strict=strict,
+        timeout_s=timeout,
+        max_seconds=max_seconds,
+        budget_s=parse_duration(budget, "--budget"),
         engine=engine,
         address=address,
+        seed=seed,
+        force=force,
     )
+    _run(planned, dry_run=dry_run, strict=strict, json=json)
 
 
 def profile_points(
@@ -231,93 +226,43 @@ def profile_points(
 
     Example: slotool profile points models/family -o points.parquet --co-runners 0,1 --batch-size 1,8
     """
-    from slotool.profiling.plan import Settings, points_with_copies
-    from slotool.profiling.subjects import artifact_subjects
-    from slotool.profiling.timer import StoppingRule
+    from slotool.api.profile import points_campaign
 
-    settings = Settings(
-        backend="elastic",
+    planned = points_campaign(
+        artifacts,
+        out,
+        co_runners=[int(number) for number in parse_numbers(copies, "--co-runners")],
+        data=data,
+        placement=placement,
         device=device,
-        threads=cores_given(threads),
+        threads=threads,
         batch_sizes=_batch_sizes(batch),
-        rule=StoppingRule(runs=runs, precision=precision, max_seconds=max_seconds, single=True),
-        timeout_s=timeout,
-        seed=seed,
+        runs=runs,
+        precision=precision,
         rounds=rounds,
-        placement=_placement(placement),
+        timeout_s=timeout,
+        max_seconds=max_seconds,
+        budget_s=parse_duration(budget, "--budget"),
+        seed=seed,
+        force=force,
     )
-    counts = sorted({int(number) for number in parse_numbers(copies, "--co-runners")})
-    items = [item for path in artifacts for item in points_with_copies(artifact_subjects(path, data), counts, settings)]
-    _run(json, items, settings, out, force=force, budget=budget, dry_run=dry_run, strict=strict)
+    _run(planned, dry_run=dry_run, strict=strict, json=json)
 
 
-def _subjects(inputs: list[Path] | None, keras: str | None, limit: int | None) -> list[Subject]:
-    """Of the paths and of ``--keras``; one of them must be given."""
-    from itertools import islice
-
-    from slotool.graphs.capture.loading import chosen_applications
-    from slotool.profiling.subjects import application_subject, read_subjects
-
-    if not inputs and not keras:
-        raise typer.BadParameter("name graph files, folders of trained models, or networks with --keras")
-    applications = chosen_applications(keras)[:limit] if keras else []
-    return [*islice(read_subjects(inputs or []), limit), *map(application_subject, applications)]
-
-
-def _run(
-    json: bool,
-    items: Sequence[Item],
-    settings: Settings,
-    out: Path,
-    *,
-    force: bool,
-    budget: str | None,
-    dry_run: bool,
-    strict: bool,
-    engine: str = "local",
-    address: str | None = None,
-    chosen: Proposal | None = None,
-) -> None:
-    """Measure, or only plan, and report."""
+def _run(planned: Planned, *, dry_run: bool, strict: bool, json: bool) -> None:
+    """Measure, or only plan, and print what was found."""
+    from slotool.api.profile import required
     from slotool.cli.output import Output
-    from slotool.cli.profile_report import report, report_plan
-    from slotool.profiling.campaign import Campaign, plan_only
-    from slotool.profiling.plan import predicted_seconds
 
-    output, budget_s = Output(as_json=json), parse_duration(budget, "--budget")
-    make_engine = chosen_engine(engine, address, output)
+    output = Output(as_json=json)
     if dry_run:
-        plan = plan_only(items, settings, out, force=force, budgeted=budget_s is not None, in_order=chosen is not None)
-        if chosen:
-            report_proposal(output, chosen, settings.configuration(), predicted_seconds(plan.todo, settings))
-        else:
-            report_plan(output, plan, settings, out, budget_s)
+        output.show(planned.plan())
         return
-    enough = chosen.enough if chosen else None
-    with Campaign(items, settings, out, force=force, budget_s=budget_s, enough=enough, engine=make_engine) as campaign:
-        titles = {member.name: member.title for item in items for member in item.members if member.title}
-        unstable = report(output, _measured(output, campaign, settings, out), settings, out, titles)
-    if chosen:
-        note_outcome(output, chosen, out)
-    if strict and unstable:
+    with interrupts.explaining(output.note):
+        found = planned.measured(output)
+    output.show(found)
+    if required(found).unstable_rows and strict:
         raise typer.Exit(1)
-
-
-def _measured(output: Output, campaign: Campaign, settings: Settings, out: Path) -> LatencyTable:
-    todo, resumed = len(campaign.plan.todo), campaign.plan.resumed
-    if resumed and todo:
-        output.note(f"resuming: {resumed} rows are finished, {todo} measurements are left")
-    try:
-        threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
-        with output.progress(f"profiling on {threads}", total=todo) as progress:
-            return campaign.run(progress.advance)
-    except KeyboardInterrupt:
-        interrupts.explained()
-        if campaign.has_rows:
-            output.note(f"interrupted; finished rows are in {out}.journal, the same command again resumes")
-        else:
-            output.note("interrupted before a row was finished")
-        raise
 
 
 def _batch_sizes(text: str) -> tuple[int, ...]:
@@ -327,15 +272,13 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(size) for size in sizes}))
 
 
-def _is_cold(cache: str) -> bool:
-    if cache not in ("warm", "cold"):
-        raise typer.BadParameter(f"{cache!r} is neither warm nor cold", param_hint="--cache")
-    return cache == "cold"
-
-
-def _placement(placement: str) -> str:
-    from slotool.profiling.plan import PLACEMENTS
-
-    if placement not in PLACEMENTS:
-        raise typer.BadParameter(f"{placement!r} is neither {' nor '.join(PLACEMENTS)}", param_hint="--placement")
-    return placement
+def _share(text: str) -> float:
+    """0.1 for ``10%`` or ``0.1``."""
+    number, scale = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    try:
+        share = float(number) * scale
+    except ValueError:
+        share = -1.0
+    if not 0 < share < float("inf"):
+        raise typer.BadParameter(f"{text!r} is no share such as 10%", param_hint="--until")
+    return share

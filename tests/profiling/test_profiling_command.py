@@ -277,7 +277,7 @@ def test_impossible_combinations_are_one_sentence(
         (["bare"], "bare"),
         (["GRAPHS", "--batch-size", "0"], "batch size"),
         (["GRAPHS", "--batch-size", "1.5"], "batch size"),
-        (["GRAPHS", "--backend", "abacus"], "backend 'abacus' is unknown"),
+        (["GRAPHS", "--backend", "abacus"], "no backend 'abacus'"),
         (["GRAPHS", "--threads", "4096"], "4096 threads"),
         (["GRAPHS", "--device", "cuda:77", "--backend", HOSTILE], "no device 'cuda:77'"),
         ([], "name graph files"),

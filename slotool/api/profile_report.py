@@ -1,15 +1,21 @@
-"""What ``slotool profile`` says of a plan and of a finished campaign."""
+"""What ``profile`` returns: of a finished campaign, and of one that is only planned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from slotool.cli.output import Output, duration, table
-from slotool.errors import RunError
-from slotool.profiling.plan import Plan, Settings, predicted_seconds
-from slotool.tables import LatencyTable
+from slotool.api.display import Part, Table, duration, table
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.profiling.plan import Plan, Settings
+    from slotool.tables import LatencyTable
 
 # Other processes may take this much of the machine before a person should hear of it.
 BUSY_CORES = 0.2
@@ -17,60 +23,118 @@ MAX_REASONS = 20
 MAX_SHOWN = 60
 
 
-def report_plan(output: Output, plan: Plan, settings: Settings, out: Path, budget_s: float | None) -> None:
-    """Say what would be measured and how long that may take."""
-    limit = settings.memory_limit_bytes
-    too_big = sum(item.memory_bytes > limit for item in plan.todo)
-    predicted_s = predicted_seconds(plan.todo, settings)
-    places = settings.cores_of(max(len(item.members) for item in plan.items))
-    document = {
-        **settings.configuration(),
-        "output": str(out),
-        "to_measure": len(plan.todo) - too_big,
-        "to_skip": too_big,
-        "finished": plan.resumed,
-        "memory_limit_bytes": limit,
-        "affinity": places,
-        "predicted_seconds": predicted_s,
-        "budget_s": budget_s,
-    }
-    cores = " and ".join(sorted({", ".join(map(str, cores)) for cores in places}))
-    rows = [
-        ["measurements to make", f"{document['to_measure']:,}"],
-        [f"to skip, over {limit / 2**30:.1f} GiB", f"{too_big:,}"],
-        ["finished already", f"{plan.resumed:,}"],
-        ["batch sizes", ", ".join(map(str, settings.batch_sizes))],
-        ["threads", f"{settings.threads}, on core {cores}"],
-        ["predicted time (rough)", _time(predicted_s)],
-    ]
-    if budget_s is not None:
-        rows.append(["budget", _time(budget_s)])
-    output.result(
-        f"profile-{settings.kind}-plan", document, table("Plan; nothing was measured", ["what", "how much"], rows)
-    )
+@dataclass(frozen=True, repr=False, eq=False)
+class ProfilePlan(Result):
+    """What would be measured, and about how long that may take; ``budget_s``: seconds allowed, if limited."""
+
+    plan: Plan
+    settings: Settings
+    out: Path
+    budget_s: float | None = None
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
+        """Name of the document: it differs by kind of campaign."""
+        return f"profile-{self.settings.kind}-plan"
+
+    @cached_property
+    def predicted_s(self) -> float:
+        """Seconds that measuring may take, roughly."""
+        from slotool.profiling.plan import predicted_seconds
+
+        return predicted_seconds(self.plan.todo, self.settings)
+
+    @property
+    def _too_big(self) -> int:
+        return sum(item.memory_bytes > self.settings.memory_limit_bytes for item in self.plan.todo)
+
+    @property
+    def _places(self) -> Sequence[Sequence[int]]:
+        return self.settings.cores_of(max(len(item.members) for item in self.plan.items))
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            **self.settings.configuration(),
+            "output": str(self.out),
+            "to_measure": len(self.plan.todo) - self._too_big,
+            "to_skip": self._too_big,
+            "finished": self.plan.resumed,
+            "memory_limit_bytes": self.settings.memory_limit_bytes,
+            "affinity": self._places,
+            "predicted_seconds": self.predicted_s,
+            "budget_s": self.budget_s,
+        }
+
+    def shown(self) -> list[Part]:
+        settings = self.settings
+        cores = " and ".join(sorted({", ".join(map(str, cores)) for cores in self._places}))
+        rows = [
+            ["measurements to make", f"{len(self.plan.todo) - self._too_big:,}"],
+            [f"to skip, over {settings.memory_limit_bytes / 2**30:.1f} GiB", f"{self._too_big:,}"],
+            ["finished already", f"{self.plan.resumed:,}"],
+            ["batch sizes", ", ".join(map(str, settings.batch_sizes))],
+            ["threads", f"{settings.threads}, on core {cores}"],
+            ["predicted time (rough)", _time(self.predicted_s)],
+        ]
+        if self.budget_s is not None:
+            rows.append(["budget", _time(self.budget_s)])
+        return [table("Plan; nothing was measured", ["what", "how much"], rows)]
 
 
-def report(
-    output: Output, latency: LatencyTable, settings: Settings, out: Path, titles: Mapping[str, str] | None = None
-) -> int:
-    """Say what was found; returns how many rows are not stable. ``titles``: what a person calls the subjects that have
-    another name. Raises ``RunError`` when there is no row with samples."""
-    titles = titles or {}
-    found = _summary(latency, titles)
-    document = {"output": str(out), **settings.configuration(), **found}
-    shown: list[Any] = [_counts(found, settings)]
-    if found["degradation"]:
-        shown.append(_degradation_table(found["degradation"], titles))
-    elif found["points"]:
-        shown.append(_points_table(found["points"]))
-    ending = f"wrote {out}" if found["measured"] else f"nothing was left to measure; {out} is complete"
-    output.result(f"profile-{settings.kind}", document, *shown, *_remarks(found, settings), ending)
-    if not found["ok_rows"]:
-        raise RunError(f"none of the {len(latency)} rows could be measured; {found['reasons'][0]}")
-    return int(found["unstable"])
+@dataclass(frozen=True, repr=False, eq=False)
+class Profile(Result):
+    """``latency``, the table written to ``out``; ``titles``: what a person calls the subjects that have another name;
+    ``notes``: what to do next."""
+
+    latency: LatencyTable
+    settings: Settings
+    out: Path
+    titles: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @property
+    def schema(self) -> str:  # type: ignore[override]  # one document a kind of campaign
+        """Name of the document: it differs by kind of campaign."""
+        return f"profile-{self.settings.kind}"
+
+    @property
+    def measured_rows(self) -> int:
+        """Rows with samples."""
+        return int(self._found["ok_rows"])
+
+    @property
+    def unstable_rows(self) -> int:
+        """Rows whose samples or rounds differ by more than the precision."""
+        return int(self._found["unstable"])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why rows have no samples."""
+        return list(self._found["reasons"])
+
+    def frame(self) -> pd.DataFrame:
+        """Median latency and its interval, seconds, one row a measured row."""
+        return self.latency.statistics()
+
+    def findings(self) -> dict[str, Any]:
+        return {"output": str(self.out), **self.settings.configuration(), **self._found}
+
+    def shown(self) -> list[Part]:
+        found = self._found
+        parts: list[Part] = [_counts(found, self.settings)]
+        if found["degradation"]:
+            parts.append(_degradation_table(found["degradation"], self.titles))
+        elif found["points"]:
+            parts.append(_points_table(found["points"]))
+        ending = f"wrote {self.out}" if found["measured"] else f"nothing was left to measure; {self.out} is complete"
+        return [*parts, *_remarks(found, self.settings), ending]
+
+    @cached_property
+    def _found(self) -> dict[str, Any]:
+        return _summary(self.latency, self.titles)
 
 
-def _counts(found: dict[str, Any], settings: Settings) -> Any:
+def _counts(found: dict[str, Any], settings: Settings) -> Table:
     rows = [
         ["measurements made now", f"{found['measured']:,}"],
         ["finished before", f"{found['resumed']:,}"],
@@ -93,7 +157,7 @@ def _counts(found: dict[str, Any], settings: Settings) -> Any:
     return table(f"Profiled on {_threads(settings)}", ["rows", "count"], rows)
 
 
-def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Any:
+def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) -> Table:
     cells = [
         [
             titles.get(row["subject"], row["subject"])
@@ -112,7 +176,7 @@ def _degradation_table(rows: list[dict[str, Any]], titles: Mapping[str, str]) ->
     return table(title, ["model", "co-runners", "batch", "solo", "co-located", "ratio", "95 % interval"], cells)
 
 
-def _points_table(rows: list[dict[str, Any]]) -> Any:
+def _points_table(rows: list[dict[str, Any]]) -> Table:
     cells = [
         [p["subject"], p["point"], p["batch_size"], duration(p["median_s"]), f"± {p['half_width']:.1%}", p["n"]]
         for p in rows

@@ -1,0 +1,48 @@
+"""``slotool.profile``: measured in processes of their own, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slotool
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.errors import AlreadyExistsError, ArgumentError
+from slotool.graphs import GraphBuilder, OperatorGraph
+
+
+def network() -> OperatorGraph:
+    builder = GraphBuilder()
+    builder.add("Dense", builder.add("InputLayer", shape=(4,)), units=2)
+    return builder.graph()
+
+
+def test_a_graph_is_measured_and_the_same_call_measures_nothing_twice(tmp_path: Path) -> None:
+    heard: list[tuple[int, int | None]] = []
+    out = tmp_path / "latency.parquet"
+    settings = {"threads": 1, "runs": 5, "rounds": 1, "max_seconds": 0.05}
+    found = slotool.profile(network(), out, **settings, progress=lambda text, *step: heard.append(step))
+    assert heard == [(1, 1)]
+    assert found.measured_rows == 1
+    assert found.frame()["median_s"][0] > 0
+    assert slotool.load(out).rows["subject"].tolist() == [network().id]
+    again = slotool.profile(network(), out, **settings)
+    assert again.document["measured"] == 0
+    assert repr(again).endswith(f"nothing was left to measure; {out} is complete")
+    with pytest.raises(AlreadyExistsError):
+        slotool.profile(network(), out, **{**settings, "runs": 6})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument"),
+    [({}, "subjects"), ({"subjects": network(), "cache": "lukewarm"}, "cache"),
+     ({"subjects": network(), "batch_sizes": [0]}, "batch_sizes"), ({"subjects": network(), "samples": 3}, "samples"),
+     ({"subjects": network(), "engine": "steam"}, "engine"), ({"subjects": network(), "threads": 10_000}, "threads"),
+     ({"subjects": network(), "predictor": shipped_artifact("predictor-torch").path, "samples": 3}, "samples")],
+)  # fmt: skip
+def test_a_wrong_argument_is_named(tmp_path: Path, arguments: dict[str, object], argument: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        slotool.profile(out=tmp_path / "latency.parquet", **arguments)
+    assert raised.value.argument == argument
+    assert not any(tmp_path.iterdir())
