@@ -102,10 +102,10 @@ def build_tables(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Make a trained network an SLO-NN: all large layers of a ReLU chain get tables, else the last layer.
+    """Make a trained network an SLO-NN, with tables for its large layers.
 
-    Tables are learnt on the training split, calibrated on the validation split, and scored on the test split. Exit
-    code 1: choosing nodes cannot pay.
+    All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
+    calibrated on the validation split, and scored on the test split. Exit code 1: choosing nodes cannot pay.
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """

@@ -21,7 +21,7 @@ from slotool.errors import ArgumentError
 
 EXAMPLE = "Example: "
 HELP_COLUMNS = 100
-EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color auto|always|never, --allow-code."
+EVERYWHERE = "Also: --config FILE.toml, --quiet, --verbose, --no-progress, --color WHEN, --allow-code."
 _OTHERS = "Options"
 # Between the lines of a command that goes on.
 _CONTINUED = " \\\n"
