@@ -85,6 +85,11 @@ def test_another_number_of_classes_starts_the_last_layer_anew() -> None:
         own.trained(own.wrapped(drop=2, shares=SHARES), digits(), None)
 
 
+def test_labels_that_are_no_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="digits is labelled by numbers; a supernet is trained on one class"):
+        OwnNetwork.of_module(own_networks.ResNet(), replace(digits(), target="numbers"))
+
+
 class Rolled(nn.Module):
     def __init__(self) -> None:
         super().__init__()

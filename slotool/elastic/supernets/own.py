@@ -35,6 +35,7 @@ class OwnNetwork:
     def of_module(cls, module: nn.Module, data: Dataset) -> OwnNetwork:
         """``module`` with its weights, for the inputs and classes of ``data``. Raises ``InputError`` naming the layer
         that cannot be part of a supernet."""
+        _require_classes(data)
         imported = import_torch(module, data.input_shape, data.classes)
         return cls(imported.graph, imported)
 
@@ -43,6 +44,7 @@ class OwnNetwork:
         """``graph`` with random weights; a softmax at its end is left out, and a dense last layer gets as many units as
         ``data`` has classes. Raises ``InputError`` when it does not fit ``data``, or has an operator that cannot be
         built."""
+        _require_classes(data)
         graph = _answering(graph, data.classes)
         if graph.input_shape != data.input_shape or graph.output_shape != (data.classes,):
             raise InputError(
@@ -150,6 +152,11 @@ def make(
     subnets, x = model.subnets.values(), data.train.x
     known = partial(network.statistics, space)
     return MadeSupernet(model, score(space, imported.module(), x, data.test, subnets, progress, known))
+
+
+def _require_classes(data: Dataset) -> None:
+    if data.target != "class":
+        raise InputError(f"{data.name} is labelled by {data.target}; a supernet is trained on one class per example")
 
 
 def _answering(graph: OperatorGraph, classes: int) -> OperatorGraph:
