@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.errors import InputError
-from slotool.rules.switching import SwitchingPlan
+from slotool.planning import PlanSearch
+from slotool.rules.switching import EFFECTIVE_ACCURACY, RESOLUTION, LoadTest, SwitchingPlan
 from slotool.scheduling import Decision, EdfQueue, Query
 from slotool.serving.sources import Sources
-from slotool.tables import LatencyTable, OutcomeTable
+from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 Slotool = Callable[..., Any]
 
@@ -86,3 +88,38 @@ def test_a_dry_run_says_how_long_and_what_is_missing_is_said(slotool: Slotool, f
         assert result.exit_code == 2
         assert said in " ".join(result.stderr.split())
     assert not (folder / "never.json").exists()
+
+
+def test_by_effective_accuracy_each_point_is_held_against_the_less_accurate_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that answer so many requests a second in time: large 100, medium 300, small any number."""
+    capacity = {"version=small": 1e9, "version=medium": 300.0, "version=large": 100.0}
+    right = {"version=small": 0.8, "version=medium": 0.9, "version=large": 0.95}
+    rows = [
+        {"subject": "family", "point": point, "batch_size": 1, "samples_s": [1e-3 * right[point]]} for point in capacity
+    ]
+    LatencyTable.of(rows).save(tmp_path / "latency.parquet")
+    outcomes = [
+        (str(e), point.partition("=")[2], float(e >= 100 * right[point]), 0.9, 1e-4)
+        for point in right
+        for e in range(100)
+    ]
+    columns = ["example", "version", "error", "confidence", "latency_s"]
+    OutcomeTable(pd.DataFrame(outcomes, columns=columns)).save(tmp_path / "outcomes.parquet")
+
+    @contextmanager
+    def served(self: PlanSearch, point: OperatingPoint, configuration: tuple[int, int], *rest: Any) -> Iterator[Any]:
+        def measure(rate: float) -> LoadTest:
+            share = min(1.0, capacity[point.key] / rate)
+            return LoadTest(point.key, *configuration, rate, 0.001 if share == 1 else None, share)
+
+        yield measure
+
+    monkeypatch.setattr(PlanSearch, "_served", served)
+    tables = tmp_path / "outcomes.parquet", tmp_path / "latency.parquet"
+    search = PlanSearch(shipped_artifact("family").path, *tables, 0.02, 1.0, ((1, 1),), "digits", 0, EFFECTIVE_ACCURACY)
+    (plan,) = search.run()
+    assert plan.by == EFFECTIVE_ACCURACY
+    for point, crossing in (("version=medium", 300 * 0.9 / 0.8), ("version=large", 100 * 0.95 / 0.9)):
+        assert crossing / RESOLUTION <= plan.rates_per_s[point] <= crossing
