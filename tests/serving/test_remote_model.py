@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest.mock import Mock
 
 import numpy as np
 import orjson
@@ -36,6 +37,16 @@ def test_over_http_and_grpc_it_answers_as_the_server_has_it(live: LiveServer) ->
             made = model(X)
         np.testing.assert_allclose(made["logits"], expected, rtol=1e-6)
         assert made["label"].tolist() == expected.argmax(axis=1).tolist()
+
+
+def test_outputs_are_asked_for_by_name_over_grpc(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(f"grpc://{live.grpc_address}/three") as model:
+        assert isinstance(model, GrpcModel)
+        model.signature = Signature(model.signature.inputs, (model.signature.output("label"),))
+        infer = Mock(wraps=model._client.infer)
+        monkeypatch.setattr(model._client, "infer", infer)
+        assert list(model(X)) == ["label"]
+        assert [output.name() for output in infer.call_args.args[3]] == ["label"]
 
 
 def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:

@@ -183,9 +183,13 @@ class GrpcModel(RemoteModel):
 
     def _call(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
         given = [self._request_input(self._grpc, s.name, s.datatype, inputs[s.name]) for s in self.signature.inputs]
-        made = self._guarded(
-            lambda: self._client.infer(self.name, given, self._version, client_timeout=timeout_s), timeout_s
-        )
+        # By name: left to itself a server may answer with others.
+        wanted = [self._grpc.InferRequestedOutput(spec.name) for spec in self.signature.outputs]
+
+        def ask() -> Any:
+            return self._client.infer(self.name, given, self._version, wanted, client_timeout=timeout_s)
+
+        made = self._guarded(ask, timeout_s)
         outputs = {spec.name: made.as_numpy(spec.name) for spec in self.signature.outputs}
         missing = [name for name, array in outputs.items() if array is None]
         if missing:
