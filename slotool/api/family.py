@@ -14,7 +14,7 @@ from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from slotool.data import Dataset
+    from slotool.data import Dataset, DataSource
     from slotool.data.dataset import Split
     from slotool.data.options import ImageOptions
     from slotool.elastic.model_family import ModelFamily
@@ -27,7 +27,7 @@ LEARNING = "validation"
 
 def family(
     versions: Mapping[str, FilePath],
-    data: str,
+    data: str | DataSource,
     *,
     out: FilePath | None = None,
     outcomes: FilePath | None = None,
@@ -90,7 +90,7 @@ def family(
         AlreadyExistsError: A file exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data.options import DataOptions, ImageOptions
+    from slotool.data.options import DataOptions, DataSource, ImageOptions
     from slotool.data.registry import open_dataset
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.model_family import ModelFamily, common_signature
@@ -115,8 +115,9 @@ def family(
         opened = open_versions({version: str(location) for version, location in versions.items()}, threads)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
-        options = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
-        dataset = open_dataset(data, options)
+        asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+        options, source = asked.of_source(DataSource.of(data)), DataSource.of(data).document()
+        dataset = open_dataset(data, options, stored=True)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
         made = ModelFamily(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=options)
@@ -135,7 +136,7 @@ def family(
         None if learning is None else {"method": calibration, "learnt_on": len(learning), "measured_on": len(examples)}
     )
     found = FamilyMade(made, table, latencies, rows, learnt, paths)
-    found.write({"data": data, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
+    found.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
     return found
 
 

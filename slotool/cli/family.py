@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 import slotool
-from slotool.cli.options import Force, Json, Out, Seed, drawable, panel, parse_numbers
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    Seed,
+    data_source,
+    drawable,
+    panel,
+    parse_numbers,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -26,10 +38,9 @@ def family(
     data: Annotated[
         str, typer.Option("--data", help="Labelled examples that trained none of them: data.parquet:LABEL.")
     ],
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option("--input", metavar="COLUMN=TENSOR", help="A column whose tensor has another name; repeatable."),
-    ] = None,
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     task: Annotated[
         str, _answers("--task", help="classification, multi-label, regression, text or module:Class.")
     ] = "classification",
@@ -74,14 +85,13 @@ def family(
     """
     from slotool.cli.commands import refuse_without_effect
     from slotool.cli.output import Output
-    from slotool.data.options import parse_inputs
 
     if latency is None:
         refuse_without_effect(("batch_size",), "without --latency")
     output_ = Output(as_json=json)
     made = slotool.family(
         _pairs(versions, "MODEL", "small=small.onnx"),
-        data,
+        data_source(data, label, inputs, images),
         out=out,
         outcomes=outcomes,
         latency=latency,
@@ -92,7 +102,6 @@ def family(
         confidence=confidence,
         calibration=calibration,
         split=split,
-        inputs=parse_inputs(inputs or []),
         cost={name: _price(price) for name, price in _pairs(cost or [], "PRICE", "small=0.002").items()},
         repeats=repeats,
         batch_sizes=[int(size) for size in parse_numbers(batch_size, "--batch-size")],

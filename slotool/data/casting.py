@@ -41,7 +41,8 @@ def _cast(table: Table, column: str, rows: np.ndarray, values: np.ndarray, dtype
     if values.dtype.kind == "f":
         _require(table, column, rows, values, np.isfinite(values), "is no finite number")
     if values.dtype == dtype:
-        return values
+        # Mapped files and Arrow's buffers are read-only, which torch warns of.
+        return values if values.flags.writeable else values.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         made: np.ndarray = values.astype(dtype)
     if dtype.kind == "f":

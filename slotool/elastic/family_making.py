@@ -11,6 +11,7 @@ import numpy as np
 
 from slotool.data.dataset import LabelSets, Split
 from slotool.data.sequences import RaggedColumns, concatenated
+from slotool.data.stored import StoredExamples
 from slotool.elastic.evaluation import summary, version_name
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
 from slotool.elastic.model_family import ModelFamily
@@ -96,7 +97,9 @@ def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def joined(splits: Sequence[Split]) -> Split:
     """The examples of all ``splits``, one after another."""
     x, y = ([getattr(split, side) for split in splits] for side in ("x", "y"))
-    together: Any = np.concatenate(x) if isinstance(x[0], np.ndarray) else concatenated(x)
+    together: Any = StoredExamples.joined(x) if isinstance(x[0], StoredExamples) else None
+    if together is None:
+        together = np.concatenate(x) if isinstance(x[0], np.ndarray) else concatenated(x)
     if not isinstance(y[0], LabelSets):
         return Split(together, np.concatenate(y))
     counts = np.concatenate([sets.counts for sets in y])
@@ -106,6 +109,9 @@ def joined(splits: Sequence[Split]) -> Split:
 
 def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> Responses:
     """What a version answers to all of ``x``, untimed; in batches where their lengths agree."""
-    size = 1 if isinstance(x, RaggedColumns) else BATCH
-    outputs = [family.respond(x[start : start + size], point) for start in range(0, len(x), size)]
+    outputs = []
+    for start in range(0, len(x), BATCH):
+        part = x[start : start + BATCH]
+        size = 1 if isinstance(part, RaggedColumns) else BATCH
+        outputs += [family.respond(part[at : at + size], point) for at in range(0, len(part), size)]
     return Responses({point: outputs}, np.empty((1, 0)))

@@ -36,8 +36,9 @@ def measure_batches(
     """
     rows = []
     for size in batch_sizes:
-        examples = np.zeros(size, dtype=np.int64) if isinstance(x, RaggedColumns) else np.arange(size) % len(x)
-        batch = x[examples]
+        batch = x[np.arange(size) % len(x)]
+        if isinstance(batch, RaggedColumns):
+            batch = x[np.zeros(size, dtype=np.int64)]
         for point in family.points:
             found = measure(lambda point=point, batch=batch: family.respond(batch, point), RULE)  # type: ignore[misc]
             rows.append(

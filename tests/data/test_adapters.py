@@ -49,6 +49,7 @@ def test_a_set_left_in_its_files_holds_the_same(case: Case, tmp_path: Path) -> N
         backwards = np.arange(len(split))[::-1]
         for rows in (slice(2, 5), slice(0, 0), slice(None), backwards, np.array([3, 3, 0])):
             assert np.array_equal(x[rows], split.x[rows]), rows
+            assert x[rows].flags.writeable
 
 
 def test_it_is_the_same_again_and_by_the_name_of_its_adapter(case: Case, tmp_path: Path) -> None:
