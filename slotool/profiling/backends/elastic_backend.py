@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from slotool.elastic import ElasticModel, load_model
+from slotool.elastic.model_family import ModelFamily
 from slotool.elastic.queries import Queries, dataset_of
 from slotool.process import limit_threads
 from slotool.profiling.backends.torch_backend import OnTorch
@@ -49,6 +50,8 @@ class ElasticBackend(OnTorch):
             model = _on(model, self.device)
         if data:
             return _each_in_turn(model, point, data, batch_size)
+        if isinstance(model, ModelFamily) and model.signature is not None:
+            return _own_tensors(model, point, batch_size)
         x = self.inputs(model.input_shape, batch_size)
         if not model.negative_inputs:
             x = np.abs(x)
@@ -56,6 +59,12 @@ class ElasticBackend(OnTorch):
 
     def array(self, output: np.ndarray) -> np.ndarray:
         return output
+
+
+def _own_tensors(model: ModelFamily, point: OperatingPoint, batch_size: int) -> Callable[[], np.ndarray]:
+    """Answers to the examples that the family keeps: random numbers may be no input of it."""
+    x = model.examples[np.arange(batch_size) % len(model.examples)]
+    return lambda: model.respond(x, point)[model.task.output]
 
 
 def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_size: int) -> Callable[[], Any]:
