@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slotool.api.gen_switching_plan import gen_switching_plan, switching_plan_cost
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
+    from slotool.api.loadtest import loadtest
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
     from slotool.api.profile import profile, profile_colocated, profile_points
@@ -54,6 +55,7 @@ __all__ = [
     "generate_arrivals",
     "generate_networks",
     "load",
+    "loadtest",
     "predict",
     "predict_points",
     "profile",
@@ -91,6 +93,7 @@ _MODULES = {
     "generate_arrivals": "generate_arrivals",
     "generate_networks": "generate_networks",
     "load": "files",
+    "loadtest": "loadtest",
     "predict": "predict",
     "predict_points": "predict_points",
     "profile": "profile",

@@ -1,0 +1,360 @@
+"""``slotool.loadtest``: real requests at drawn or recorded instants against a server, and what became of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.inputs import FilePath, loaded
+from slotool.api.progress import Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import ArgumentError, PromiseBroken, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.data import Dataset, DataSource
+    from slotool.workloads import ArrivalProcess, ArrivalTable
+    from slotool.workloads.channels import TargetServer
+    from slotool.workloads.client import LoadPlan, LoadRun
+    from slotool.workloads.requests import RequestLog
+
+RATE_PER_S, DURATION_S = 200.0, 10.0
+# A send delay above this share of the deadline (or of the median latency) distorts the result.
+NOTICEABLE_SEND_DELAY = 0.1
+# Below this share of the target rate the client could not keep up.
+ACHIEVED = 0.98
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LoadTest(Result):
+    """``log``: one row a request. ``planned``: requests that were to be sent. ``target``: the share that must meet the
+    deadline. ``out``: the log written, if any."""
+
+    log: RequestLog
+    planned: int
+    target: float | None = None
+    out: Path | None = None
+
+    schema = "loadtest"
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Latency quantiles in seconds, rates, and shares answered, in time and right."""
+        return self.log.summary()
+
+    def frame(self) -> pd.DataFrame:
+        """The request log: one row a request."""
+        return self.log.rows
+
+    def judge(self) -> None:
+        """Raises ``RunError`` when the client was so late that nothing can be said of the server, and ``PromiseBroken``
+        when a smaller share than ``target`` met the deadline."""
+        self._refuse_late()
+        if self.target is not None and self.log.deadline_s is not None:
+            self._judge(self.target, 1e3 * self.log.deadline_s)
+
+    def findings(self) -> Mapping[str, Any]:
+        return {
+            **self.log.provenance,
+            **self.summary,
+            "statuses": self.log.statuses(),
+            "points": self.log.points(),
+            "target": self.target,
+            "log": None if self.out is None else str(self.out),
+            "priorities": self.log.priorities(),
+        }
+
+    def shown(self) -> list[Part]:
+        summary, statuses, points, priorities = (
+            self.summary,
+            self.log.statuses(),
+            self.log.points(),
+            self.log.priorities(),
+        )
+        title = f"{summary['requests']:,} requests to {self.log.provenance['subject']}"
+        shown: list[Part] = [table(title, ["figure", "value"], _figures(summary, self.target))]
+        if len(statuses) > 1 or summary["answered"] < summary["requests"]:
+            rows = [[str(s["status"] or "none"), f"{s['requests']:,}", s["error"]] for s in statuses]
+            shown.append(table("HTTP status", ["status", "requests", "for example"], rows))
+        if points:
+            columns = ["operating point", "share", "accuracy", "median latency"]
+            cells = [
+                [p["point"], f"{p['share']:.1%}", _accuracy(p["accuracy"]), duration(p["median_latency_s"])]
+                for p in points
+            ]
+            shown.append(table("Operating points", columns, cells))
+        if len(priorities) > 1:
+            columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
+            shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
+        return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the client did not do as it should have."""
+        summary, found = self.summary, []
+        p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
+        send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
+        measure_s = summary["deadline_s"] or summary["p50_s"]
+        wanted, achieved = summary["target_rate_per_s"], summary["achieved_rate_per_s"]
+        if achieved < ACHIEVED * wanted:
+            found.append(f"the client achieved {achieved:.1f}/s of the target rate {wanted:.1f}/s")
+        if send_delay_s > NOTICEABLE_SEND_DELAY * measure_s:
+            found.append(
+                f"the client sent {share} {duration(send_delay_s)} late or more, which counts in the latencies below; "
+                "use more --processes or a lower --rate, or leave the client a core of its own"
+            )
+        return found
+
+    def _refuse_late(self) -> None:
+        import numpy as np
+
+        log, advice = self.log, "nothing can be judged; use more --processes or a lower --rate"
+        if len(log) < self.planned:
+            late_s = float(log.send_delay_s.max())
+            raise RunError(
+                f"the client was {duration(late_s)} late and stopped after {len(log):,} of {self.planned:,} requests: "
+                f"{advice}"
+            )
+        median_s = float(np.median(log.send_delay_s))
+        if log.deadline_s is not None and median_s > log.deadline_s:
+            raise RunError(
+                f"the client sent half of the requests {duration(median_s)} late or more, beyond their deadline of "
+                f"{duration(log.deadline_s)}: {advice}"
+            )
+
+    def _judge(self, target: float, deadline_ms: float) -> None:
+        met, met_from_sending = self.summary["deadline_meet_rate"], self.summary["deadline_meet_rate_from_sending"]
+        sentence = f"{met:.2%} of the requests met their deadline of {deadline_ms:g} ms, the target is {target:.2%}"
+        if met >= target:
+            return
+        if met_from_sending >= target:
+            raise RunError(
+                f"{sentence}, but {met_from_sending:.2%} counted from when the client sent them: the client was late, "
+                "so there is no verdict; use more --processes or a lower --rate"
+            )
+        raise PromiseBroken(sentence)
+
+
+def loadtest(
+    url: str,
+    out: FilePath | None = None,
+    *,
+    model: str | None = None,
+    rate: float | None = None,
+    duration_s: float | None = None,
+    arrivals: FilePath | ArrivalTable | None = None,
+    data: str | DataSource = "auto",
+    protocol: str = "http",
+    endpoint: str = "infer",
+    processes: int = 1,
+    deadline_ms: float | None = None,
+    tolerance: float | None = None,
+    objective: str | None = None,
+    min_accuracy: float | None = None,
+    priority: Mapping[int, float] | int | None = None,
+    target: float | None = None,
+    timeout_s: float = 10.0,
+    allow_remote: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> LoadTest:
+    """Send test examples to a server, open loop.
+
+    Every request is sent when it is due, however many are outstanding, and its latency counts from then. Effective
+    accuracy is the share of all requests answered correctly and in time. ``$SLOTOOL_TOKEN`` holds the server's bearer
+    token. ``judge()`` of the result raises an error where the client was too late, or the target was missed.
+
+    Args:
+        url: The server, such as ``http://127.0.0.1:8000``.
+        out: Write the request log here; after Ctrl-C with what had finished.
+        model: Which model; None: the first that the server lists.
+        rate: Mean requests per second of Poisson arrivals; None: 200.
+        duration_s: Seconds to send; None: 10.
+        arrivals: Replay this arrival table, or its file, instead.
+        data: Data set whose test examples are sent, a name or file, or with how to read it.
+        protocol: ``"http"`` or ``"grpc"``.
+        endpoint: ``"infer"`` (Open Inference Protocol V2) or ``"compute"``.
+        processes: Client processes.
+        deadline_ms: Deadline of every request, milliseconds.
+        tolerance: Error degradation accepted, such as 0.05.
+        objective: What the tolerance saves: ``"response-time"`` or ``"cost"``.
+        min_accuracy: Accuracy that every answer should have.
+        priority: Of every request, 1 the highest; or shares by priority.
+        target: Share of the requests that must meet the deadline.
+        timeout_s: Seconds until a request counts as failed.
+        allow_remote: Allow another machine, whose owner expects this load.
+        seed: Of arrivals and examples.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        Figures (``summary``) and the log (``frame()``).
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have, or contradicts another.
+        InputError: The server has no such model, does not answer, or takes other examples.
+        DataError: The data set cannot be read.
+        RunError: The load could not be sent.
+        AlreadyExistsError: ``out`` exists.
+    """
+    form, shares = _form(protocol, endpoint), _shares(priority)
+    _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.data import DataOptions, load_dataset
+    from slotool.data.registry import locate
+    from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
+    from slotool.workloads.channels import TargetServer, ask_first_model
+    from slotool.workloads.client import LoadPlan, drawn_times
+    from slotool.workloads.endpoint import Terms
+    from slotool.workloads.target import server_address
+
+    address = server_address(url, scheme=protocol, allow_remote=allow_remote)
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    process: ArrivalProcess
+    if arrivals is None:
+        rate, duration_s = rate or RATE_PER_S, duration_s or DURATION_S
+        process = Poisson(rate)
+    else:
+        for argument, given in (("rate", rate), ("duration_s", duration_s)):
+            if given is not None:
+                raise ArgumentError(argument, "it has no effect with --arrivals; leave it out")
+        process = RecordedInstants(loaded(ArrivalTable, arrivals).times_s, from_start=True)
+        rate, duration_s = process.mean_rate_per_s, process.duration_s
+    drawn_times(process, duration_s, seed)
+    locate(data if isinstance(data, str) else data.name, DataOptions())
+    terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
+    server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
+    tensors = server.signature.inputs if server.signature else ()
+    dataset = load_dataset(data, tensors=tensors, target="any", stored=True)
+    plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
+    server.examples(plan.split.x)
+    provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)
+    provenance |= {"processes": processes, "priority": _stated(shares)}
+    text = f"{address}: {rate:g} requests/s for {duration_s:g} s"
+    with reporter_of(progress).progress(text, total=len(plan)) as steps:
+        log = _drive(_run(plan, server, processes, steps.advance), written, provenance)
+    return LoadTest(log, len(plan), target, written)
+
+
+def _form(protocol: str, endpoint: str) -> str:
+    if protocol not in ("http", "grpc"):
+        raise ArgumentError("protocol", f"{protocol!r} is neither http nor grpc")
+    if endpoint not in ("infer", "compute"):
+        raise ArgumentError("endpoint", f"{endpoint!r} is neither infer nor compute")
+    if protocol == "grpc" and endpoint != "infer":
+        raise ArgumentError("endpoint", "gRPC has the Open Inference Protocol only")
+    return "grpc" if protocol == "grpc" else endpoint
+
+
+def _shares(priority: Mapping[int, float] | int | None) -> dict[int, float]:
+    """Shares by priority; what is left has none. Raises ``ArgumentError``."""
+    if priority is None:
+        return {}
+    shares = {priority: 1.0} if isinstance(priority, int) else dict(priority)
+    if not shares or min(shares) < 1 or min(shares.values()) < 0 or not sum(shares.values()) <= 1.0 + 1e-9:
+        stated = _stated(shares)
+        problem = "is neither a priority from 1 on nor shares like 1=0.2,2=0.3 that add up to 1 at most"
+        raise ArgumentError("priority", f"{stated!r} {problem}")
+    return shares
+
+
+def _stated(shares: Mapping[int, float]) -> str | None:
+    return ",".join(f"{priority}={share:g}" for priority, share in shares.items()) or None
+
+
+def _run(plan: LoadPlan, server: TargetServer, processes: int, advance: Callable[..., None]) -> LoadRun:
+    from slotool.workloads.client import LocalRun
+    from slotool.workloads.many_processes import ManyProcesses
+
+    return LocalRun(plan, server, advance) if processes == 1 else ManyProcesses(plan, server, processes, advance)
+
+
+def _check_terms(
+    deadline_ms: float | None,
+    tolerance: float | None,
+    objective: str | None,
+    min_accuracy: float | None,
+    target: float | None,
+) -> None:
+    if objective not in (None, "response-time", "cost"):
+        raise ArgumentError("objective", f"{objective!r} is neither response-time nor cost")
+    if objective is not None and tolerance is None:
+        raise ArgumentError("objective", "it says what a tolerance saves: give --tolerance too")
+    if tolerance is not None and min_accuracy is not None:
+        raise ArgumentError("min_accuracy", "it contradicts --tolerance: ask for one of them")
+    if target is not None and deadline_ms is None:
+        raise ArgumentError("target", "it is the share that meets a deadline: give --deadline-ms too")
+
+
+def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any]) -> RequestLog:
+    """The whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
+    try:
+        run.drive()
+    except KeyboardInterrupt:
+        if run.finished and out is not None:
+            run.log({**provenance, "interrupted": True}).save(out)
+        raise
+    log = run.log(provenance)
+    if out is not None:
+        log.save(out)
+    return log
+
+
+def _provenance(
+    server: TargetServer, dataset: Dataset, arrivals: str, rate: float, duration_s: float, seed: int
+) -> dict[str, Any]:
+    from slotool.machine import machine_id
+
+    return {
+        "subject": server.model,
+        "server": server.address,
+        "endpoint": server.form,
+        "terms": asdict(server.terms),
+        "arrivals": arrivals,
+        "rate_per_s": rate,
+        "duration_s": duration_s,
+        "seed": seed,
+        "data": dataset.name,
+        "split": "test",
+        "machine": machine_id(),
+    }
+
+
+def _of_priority(found: dict[str, Any]) -> list[str]:
+    shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
+    return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
+
+
+def _accuracy(share: float) -> str:
+    """Unknown where answers or data have no classes, and where nothing was answered."""
+    return f"{share:.4f}" if share >= 0 else "–"
+
+
+def _figures(summary: dict[str, Any], target: float | None) -> list[list[str]]:
+    def time(name: str) -> str:
+        return "– (too few answers)" if math.isnan(summary[name]) else duration(summary[name])
+
+    deadline_s = summary["deadline_s"]
+    met = "answered (no deadline was set)" if deadline_s is None else f"met the deadline of {duration(deadline_s)}"
+    verdict = "" if target is None else f" (target {target:.2%})"
+    late = "send_delay_max_s" if math.isnan(summary["send_delay_p99_s"]) else "send_delay_p99_s"
+    rates = [f"{summary[name]:.1f}/s" for name in ("achieved_rate_per_s", "target_rate_per_s")]
+    return [
+        ["p50 latency", time("p50_s")],
+        ["p90 latency", time("p90_s")],
+        ["p99 latency", time("p99_s")],
+        [met, f"{summary['deadline_meet_rate']:.2%}{verdict}"],
+        ["effective accuracy", _accuracy(summary["effective_accuracy"])],
+        ["accuracy of answered", _accuracy(summary["accuracy_of_answered"])],
+        ["achieved of target rate", f"{rates[0]} of {rates[1]}"],
+        ["client send delay", f"{time(late)} ({'p99' if late == 'send_delay_p99_s' else 'worst'})"],
+    ]
