@@ -19,6 +19,7 @@ from slotool.errors import InputError
 from slotool.models import Classification, Model, MultiLabel, Regression, Signature, Task, Text
 from slotool.models.adapters.function import FunctionModel
 from slotool.models.tasks import make_task
+from slotool.profiling.backends.elastic_backend import ElasticBackend, ModelAtPoint
 from slotool.tables import OperatingPoint
 
 
@@ -56,6 +57,13 @@ def test_a_text_classifier_is_measured_saved_and_loaded(text_family: ModelFamily
         outputs = loaded.respond(columns(drawn), point)
         np.testing.assert_array_equal(outputs["logits"], loaded.forward(columns(drawn), point))
         np.testing.assert_array_equal(outputs["logits"], text_family.respond(columns(drawn), point)["logits"])
+
+
+def test_it_is_profiled_on_the_examples_that_it_keeps(text_family: ModelFamily) -> None:
+    call = ElasticBackend().prepare(ModelAtPoint(text_family, text_family.full), 6)
+    rows = np.arange(6) % len(text_family.examples)
+    expected = text_family.respond(text_family.examples[rows], text_family.full)["logits"]
+    np.testing.assert_array_equal(call(), expected)
 
 
 def test_columns_that_do_not_fit_are_named(text_family: ModelFamily) -> None:
