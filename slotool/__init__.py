@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slotool.api.doctor import doctor
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_colocated import evaluate_colocated
+    from slotool.api.evaluate_drift import evaluate_drift
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.family import family
@@ -47,6 +48,7 @@ __all__ = [
     "estimate_rules",
     "evaluate",
     "evaluate_colocated",
+    "evaluate_drift",
     "evaluate_predictor",
     "evaluate_rules",
     "family",
@@ -85,6 +87,7 @@ _MODULES = {
     "estimate_rules": "gen_rules",
     "evaluate": "evaluate",
     "evaluate_colocated": "evaluate_colocated",
+    "evaluate_drift": "evaluate_drift",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
     "family": "family",

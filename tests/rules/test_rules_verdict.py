@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from slotool.errors import InputError, TableError
+import slotool
+from slotool.errors import ArgumentError, InputError, TableError
 from slotool.rules import OSFA, Rule, RuleSet, Seq, generate_rules
 from slotool.rules.betting import Evidence, evidence_against
 from slotool.rules.drift import Watcher, watch
@@ -155,6 +156,17 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
     assert slotool("evaluate-drift", rules, good).exit_code == 0
     drifted = slotool("evaluate-drift", rules, bad, "--json")
     assert (drifted.exit_code, json.loads(drifted.stdout)["alarms"]) == (1, 1)
+
+
+def test_drift_is_found_from_python_too() -> None:
+    steady = slotool.evaluate_drift(_rules(0.3), family_outcomes(300))
+    assert (steady.alarms, steady.frame()["alarm_at"].tolist()) == (0, [None])
+    assert repr(steady).endswith("no guarantee is violated")
+    drifted = slotool.evaluate_drift(_rules(0.3), _shifted(50, 250), confidence=0.9)
+    assert drifted.alarms == 1
+    assert 50 < drifted.document["ensembles"][0]["alarm_at"] < 300
+    with pytest.raises(ArgumentError, match="confidence: must lie between 0 and 1"):
+        slotool.evaluate_drift(_rules(0.3), family_outcomes(300), confidence=1.0)
 
 
 def test_a_mean_above_the_tolerance_is_no_verdict_by_itself(slotool, tmp_path) -> None:
