@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,6 +12,7 @@ from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
 from slotool.models.signature import Signature
+from slotool.workloads import event_loop
 from slotool.workloads.compute import ComputeEndpoint
 from slotool.workloads.endpoint import Channel, Endpoint, Example, Terms
 from slotool.workloads.http_channel import HttpChannel, ask_signature, first_model
@@ -58,7 +58,7 @@ class TargetServer:
             from slotool.workloads import grpc_channel
 
             return grpc_channel.ask_signature(self.address, self.model), True
-        return asyncio.run(ask_signature(self.address, self.model))
+        return event_loop.run(ask_signature(self.address, self.model))
 
     def connect(self) -> Channel:
         """Connections to it, for the running event loop."""
@@ -98,7 +98,7 @@ def ask_first_model(address: str, form: str) -> str:
 
         return grpc_channel.first_model(address)
 
-    return asyncio.run(first_model(address))
+    return event_loop.run(first_model(address))
 
 
 def _require_stubs() -> None:

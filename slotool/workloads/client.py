@@ -8,7 +8,7 @@ import select
 import selectors
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from slotool.data.dataset import Split
 from slotool.data.stored import StoredExamples
 from slotool.errors import InputError, RunError
 from slotool.process import allow_connections
+from slotool.workloads import event_loop
 from slotool.workloads.arrivals import ArrivalProcess
 from slotool.workloads.channels import TargetServer
 from slotool.workloads.endpoint import Channel, Example
@@ -229,10 +230,9 @@ class PreciseSelector(selectors.EpollSelector):
         return super().select(timeout)
 
 
-def run_precisely(main: Any) -> None:
-    """``asyncio.run`` on a loop whose timers are exact to some tens of microseconds."""
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(PreciseSelector())) as runner:
-        runner.run(main)
+def run_precisely(main: Coroutine[Any, Any, None]) -> None:
+    """Run it on a loop whose timers are exact to some tens of microseconds."""
+    event_loop.run(main, lambda: asyncio.SelectorEventLoop(PreciseSelector()))
 
 
 @contextmanager

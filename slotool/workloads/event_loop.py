@@ -1,0 +1,47 @@
+"""Coroutines run to their end from plain functions, also where an event loop runs already, as in a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
+
+
+def run(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory = None) -> Found:
+    """What ``coroutine`` returns, on an event loop of its own; in a thread where this one runs a loop already.
+
+    Ctrl-C cancels it and is raised when it has ended.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_here(coroutine, loop_factory)
+    return _run_in_thread(coroutine, loop_factory)
+
+
+def _run_here(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory) -> Found:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(coroutine)
+
+
+def _run_in_thread(coroutine: Coroutine[Any, Any, Found], loop_factory: LoopFactory) -> Found:
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def watched() -> Found:
+        task = asyncio.current_task()
+        assert task is not None
+        started.append((asyncio.get_running_loop(), task))
+        return await coroutine
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(_run_here, watched(), loop_factory)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            for loop, task in started:
+                loop.call_soon_threadsafe(task.cancel)
+            raise
