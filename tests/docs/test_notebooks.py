@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.docs.notebooks import notebooks, run
+from tests.docs.notebooks import EXAMPLES, notebooks, run
 
 
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
@@ -22,3 +22,8 @@ def test_a_notebook_is_kept_with_its_outputs(path: Path) -> None:
     assert any(cell.outputs for cell in code)
     assert not [output for cell in code for output in cell.outputs if output.output_type == "error"]
     assert "/tmp" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_is_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 20

@@ -1,0 +1,14 @@
+"""Simulate scheduling policies on measured latencies, serve with one of them, and send it a load."""
+
+import slotool
+
+slotool.train_family("family", data="digits")
+outcomes = slotool.evaluate("family", "outcomes.parquet", repeats=1)
+slotool.profile_points("family", out="latency.parquet", batch_sizes=[1, 4, 16, 64], runs=50)
+slotool.generate_arrivals("bursty", rate=15000, cv2=4, duration_s=10, out="arrivals.parquet")
+print(slotool.simulate("latency.parquet", "arrivals.parquet", 10.0, outcomes="outcomes.parquet"))
+
+tables = {"latency": "latency.parquet", "outcomes": "outcomes.parquet"}
+with slotool.serve("family", policy="value-iteration", deadline_ms=20, **tables) as server:
+    tested = slotool.loadtest(server.url, rate=100, duration_s=5, deadline_ms=20, data="digits")
+print(tested)
