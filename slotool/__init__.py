@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
     from slotool.api.train_xmc import train_xmc
+    from slotool.api.update_tables import update_tables
 
 __version__ = "0.1.0"
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "train_mlp",
     "train_predictor",
     "train_xmc",
+    "update_tables",
 ]
 
 
@@ -113,6 +115,7 @@ _MODULES = {
     "train_mlp": "train",
     "train_predictor": "train_predictor",
     "train_xmc": "train_xmc",
+    "update_tables": "update_tables",
 }
 
 

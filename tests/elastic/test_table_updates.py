@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import slotool as library
 from slotool.artifacts import open_artifact
 from slotool.data import Dataset, load_dataset
 from slotool.elastic.activators.build import TableSettings, TableSubject, build
@@ -145,6 +146,7 @@ def test_update_tables_end_to_end(slotool: Slotool, tmp_path: Path) -> None:
     stale().save(tmp_path / "stale", config={}, seed=0)
     done = slotool("update-tables", tmp_path / "stale", "--data", "digits", "-o", tmp_path / "now", "--json")
     assert done.exit_code == 0, done.stderr
+    assert library.update_tables(tmp_path / "stale", "digits").document == {**done.document, "artifact": None}
     points = done.document["points"]
     assert [row["point"] for row in points] == ["k=0.2", "k=0.4", "full"]
     assert points[-1]["before"] == points[-1]["after"]

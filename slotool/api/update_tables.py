@@ -1,0 +1,148 @@
+"""``slotool.update_tables``: let a network's tables follow the inputs it is served now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.inputs import FilePath
+from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.result import Result
+from slotool.errors import InputError
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.updates import TableUpdates
+
+# Inputs that are taken in at once.
+BATCH = 256
+
+
+def update_tables(
+    artifact: FilePath,
+    data: str | DataSource,
+    out: FilePath | None = None,
+    *,
+    half_life: int = 4_096,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> TablesUpdated:
+    """Update an SLO-NN's tables for the inputs that are served now.
+
+    Weights, rankers and table size stay. The training split, in its order, stands for served inputs and moves the
+    ranked lists. Confidence, calibration and promises are counted on the validation split. Accuracy before and after is
+    of the test split.
+
+    Args:
+        artifact: An SLO-NN, as ``build_tables`` writes it.
+        data: Data set of what is served now.
+        out: Artifact to write.
+        half_life: After so many inputs an input counts half as much.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``model``, the SLO-NN with its new tables; ``frame()`` has the accuracy of each point before and after.
+
+    Raises:
+        InputError: The data set has other inputs or classes than the SLO-NN, or the half-life is too short.
+        DataError: The data set cannot be read.
+        ArtifactError: ``artifact`` is no SLO-NN.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts import open_artifact
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.updates import TableUpdates
+    from slotool.elastic.queries import dataset_of
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    opened = open_artifact(artifact, "slo-nn")
+    model = SloNN.load(opened)
+    dataset: Any = dataset_of(model, data)
+    if dataset.input_shape != model.input_shape or dataset.classes != model.classes:
+        raise InputError(
+            f"{model.name} takes inputs {model.input_shape} and knows {model.classes} classes, but {dataset.name} has "
+            f"{dataset.input_shape} and {dataset.classes}"
+        )
+    updates = TableUpdates(model, half_life)
+    _follow(updates, dataset, reporter_of(progress))
+    now = updates.updated()
+    if written is not None:
+        config = {**opened.manifest["config"], "data": getattr(dataset, "source", dataset.name), "half_life": half_life}
+        now.save(written, config=config, seed=opened.manifest.get("seed") or 0, parents=(opened,), force=force)
+    return TablesUpdated(now, _accuracies(model, now, dataset.test), dataset, written)
+
+
+def _follow(updates: TableUpdates, dataset: Any, reporter: Reporter) -> None:
+    ranked, counted = (range(0, len(split), BATCH) for split in (dataset.train, dataset.validation))
+    with reporter.progress(f"following {dataset.name}", total=len(ranked) + len(counted)) as steps:
+        for start in ranked:
+            updates.rank(_batch(dataset.train, start)[0])
+            steps.advance()
+        for start in counted:
+            updates.count(*_batch(dataset.validation, start))
+            steps.advance()
+
+
+def _batch(split: Any, start: int) -> tuple[Any, Any]:
+    import numpy as np
+
+    part = split.take(np.arange(start, min(start + BATCH, len(split))))
+    return part.x, part.y
+
+
+def _accuracies(model: SloNN, now: SloNN, test: Any) -> list[dict[str, Any]]:
+    """By point of both models, the accuracy on the test split."""
+    from slotool.elastic.activators.assessment import PointPredictions
+
+    before, after = (PointPredictions.of(m, test).correct.mean(axis=0).tolist() for m in (model, now))
+    return [
+        {"point": point.key, "before": was, "after": is_now}
+        for point, was, is_now in zip(model.points, before, after, strict=True)
+    ]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class TablesUpdated(Result):
+    """``model``: the SLO-NN with its new tables. ``rows``: by point, accuracy on the test split before and after.
+    ``data``: the data set. ``out``: the artifact, if written."""
+
+    model: SloNN
+    rows: list[dict[str, Any]]
+    data: Any
+    out: Path | None = None
+
+    schema = "update-tables"
+    rows_key = "points"
+
+    @property
+    def promised_by(self) -> int:
+        """Validation examples that the promises are counted on."""
+        evidence = self.model.calibration.evidence_by_point
+        return evidence.examples if evidence else 0
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "artifact": None if self.out is None else str(self.out),
+            "data": self.data.name,
+            "examples": len(self.data.test),
+            "observed": len(self.data.train),
+            "promised_by": self.promised_by,
+            "points": self.rows,
+        }
+
+    def shown(self) -> list[Part]:
+        title = (
+            f"{self.model.name} after {len(self.data.train):,} inputs: accuracy on {len(self.data.test):,} test "
+            f"examples of {self.data.name}"
+        )
+        cells = [[row["point"], f"{row['before']:.4f}", f"{row['after']:.4f}"] for row in self.rows]
+        promised = f"promises are counted on {self.promised_by:,} validation examples, none of which moved a list"
+        written = [] if self.out is None else [f"wrote {self.out}"]
+        return [table(title, ["point", "before", "after"], cells), promised, *written]
