@@ -11,6 +11,7 @@ from slotool import errors
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.capture import capture, capture_applications
+    from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.doctor import doctor
     from slotool.api.evaluate import evaluate
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from slotool.api.train import train_cnn, train_family, train_mlp
     from slotool.api.train_colocation_predictor import train_colocation_predictor
     from slotool.api.train_predictor import train_predictor
+    from slotool.api.train_supernet import train_supernet
     from slotool.api.train_xmc import train_xmc
     from slotool.api.update_tables import update_tables
 
@@ -43,6 +45,7 @@ __all__ = [
     "adapt_predictor",
     "capture",
     "capture_applications",
+    "choose_points",
     "compare_predictors",
     "doctor",
     "errors",
@@ -74,6 +77,7 @@ __all__ = [
     "train_family",
     "train_mlp",
     "train_predictor",
+    "train_supernet",
     "train_xmc",
     "update_tables",
 ]
@@ -84,6 +88,7 @@ _MODULES = {
     "adapt_predictor": "adapt_predictor",
     "capture": "capture",
     "capture_applications": "capture",
+    "choose_points": "choose_points",
     "compare_predictors": "compare_predictors",
     "doctor": "doctor",
     "estimate_rules": "gen_rules",
@@ -114,6 +119,7 @@ _MODULES = {
     "train_family": "train",
     "train_mlp": "train",
     "train_predictor": "train_predictor",
+    "train_supernet": "train_supernet",
     "train_xmc": "train_xmc",
     "update_tables": "update_tables",
 }

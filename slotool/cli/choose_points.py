@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import slotool
 from slotool.cli.options import (
     DataImages,
     DataInputs,
@@ -16,17 +17,9 @@ from slotool.cli.options import (
     Out,
     Seed,
     Threads,
-    cores_given,
     optional_source,
 )
-from slotool.cli.train_supernet import Points, report
-
-if TYPE_CHECKING:
-    from slotool.elastic.supernets.search import SubnetRegression
-    from slotool.elastic.supernets.supernet import Supernet
-
-# Subnets whose latency is predicted; a regression estimates those of the others.
-PREDICTED = 200
+from slotool.cli.train_supernet import Points
 
 
 def register(app: typer.Typer) -> None:
@@ -57,59 +50,21 @@ def choose_points(
 
     Example: slotool choose-points supernet -o supernet-2 --latency supernet-latency.parquet --points 6
     """
-    import torch
-
-    from slotool.artifacts import open_artifact
-    from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.output import Output
-    from slotool.data import load_dataset
-    from slotool.elastic.supernets.choosing import chosen
-    from slotool.elastic.supernets.supernet import KIND, Supernet
 
     if (latency is None) == (predictor is None):
         raise typer.BadParameter("give either --latency or --predictor")
-    refuse_existing(out, force)
-    torch.set_num_threads(cores_given(threads))
-    opened = open_artifact(supernet, KIND)
-    model, output = Supernet.load(opened), Output(as_json=json)
-    costs = _profiled(model, latency) if latency else _predicted(model, predictor)
-    dataset = load_dataset(
-        optional_source(data, label, inputs, images) or opened.manifest["config"].get("data", "auto")
+    output = Output(as_json=json)
+    found = slotool.choose_points(
+        supernet,
+        out,
+        latency=latency,
+        predictor=predictor,
+        points=points,
+        data=optional_source(data, label, inputs, images),
+        seed=seed,
+        threads=threads,
+        force=force,
+        progress=output,
     )
-    with output.progress("measuring the accuracy of subnets") as progress:
-        better = chosen(
-            out.name, model.space, model.module, dataset, points, costs.predict, seed=seed, progress=progress.advance
-        )
-    source = {"latency": latency and str(latency), "predictor": predictor and str(predictor)}
-    better.save(
-        out, config={"data": dataset.source or dataset.name, **source}, seed=seed, parents=[opened], force=force
-    )
-    seconds = costs.predict(list(better.subnets.values()))
-    expected = {point.key: float(s) for point, s in zip(better.points, seconds, strict=True)}
-    report(output, "choose-points", better, dataset, out, {**source, "expected_latency_s": expected})
-
-
-def _profiled(model: Supernet, path: Path | None) -> SubnetRegression:
-    """Raises ``InputError`` when the table tells of fewer than three of the network's subnets."""
-    from slotool.elastic.supernets.search import SubnetRegression
-    from slotool.errors import InputError
-    from slotool.tables import LatencyTable, OperatingPoint
-
-    assert path is not None
-    table = LatencyTable.load(path).where(subject=model.name, status="ok", batch_size=1, co_runners="")
-    known = {OperatingPoint.parse(key) for key in table.rows["point"]}
-    if len(known) < 3:
-        raise InputError(f"{path}: latencies of {len(known)} points of {model.name} at batch 1; at least 3 are needed")
-    seconds = {model.space.subnet(point): table.median_s(model.name, point) for point in known}
-    return SubnetRegression(model.space, dict(sorted(seconds.items())), log=True)
-
-
-def _predicted(model: Supernet, path: Path | None) -> SubnetRegression:
-    from slotool.artifacts import open_artifact
-    from slotool.elastic.supernets.search import SubnetRegression, evenly
-    from slotool.predictors.trained import TrainedPredictor
-
-    assert path is not None
-    subnets = evenly(model.space, PREDICTED)
-    seconds = TrainedPredictor.load(open_artifact(path)).predict([model.space.narrowed(s) for s in subnets]).latency_s
-    return SubnetRegression(model.space, dict(zip(subnets, map(float, seconds), strict=True)), log=True)
+    output.show(found)
