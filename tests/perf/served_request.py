@@ -1,5 +1,7 @@
 """What a served request costs beyond the bare model call: HTTP and gRPC on loopback, one connection kept alive.
 
+The same for a family of one ONNX file of equal shape, whose bare call is that of an ONNX Runtime session.
+
 The floors are the same requests against servers of the same libraries that do nothing: parse no tensor, run no model.
 """
 
@@ -16,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -29,6 +33,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+import slotool
 from slotool.data import load_dataset
 from slotool.elastic import load_model
 from slotool.serving.server import bind
@@ -43,14 +48,21 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         mlp = Path(folder) / "mlp"
-        slotool = [sys.executable, "-m", "slotool"]
-        subprocess.run([*slotool, "train", "mlp", "--data", "digits", "--epochs", "5", "-o", str(mlp)], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        slotool.train_mlp(mlp, data="digits", epochs=5)
+        torch.set_num_threads(1)
         model, x = load_model(str(mlp)), load_dataset("digits").test.x[:1]
-        served = _slotool_server(mlp)
-        with _process_of(_bare_http) as bare_port, _process_of(_bare_grpc) as bare_address, served as (port, address):
+        session, family = _onnx_family(Path(folder), x.size)
+        with (
+            _process_of(_bare_http) as bare_port,
+            _process_of(_bare_grpc) as bare_address,
+            _slotool_server(mlp) as (port, address),
+            _slotool_server(family) as (family_port, _),
+        ):
+            row = x.reshape(1, -1)
             calls = {
                 "model call": lambda: model.forward(x, model.full),
+                "ONNX session": lambda: session.run(None, {"pixels": row}),
+                "ONNX family": _caller(family_port, "/v2/models/family/infer", row, ("pixels", "scores")),
                 "bare server": _caller(int(bare_port), "/", x),
                 "slotool serve": _caller(port, "/v2/models/mlp/infer", x),
                 "bare gRPC": _grpc_caller(bare_address, x),
@@ -59,6 +71,10 @@ def main() -> None:
             medians = _interleaved(calls)
     for name, value in medians.items():
         print(f"{name:14} p50 {value * 1e6:8.1f} µs")
+    own = medians["slotool serve"] - medians["model call"]
+    onnx = medians["ONNX family"] - medians["ONNX session"]
+    print(f"overhead of an ONNX family over its bare session: {onnx * 1e6:.1f} µs, {onnx / own:.2f} x that of the MLP "
+          "(target: 1.2)")  # fmt: skip
     overheads = {}
     for protocol, ours, peer in (("HTTP", "slotool serve", "bare server"), ("gRPC", "slotool gRPC", "bare gRPC")):
         overheads[protocol] = medians[ours] - medians["model call"]
@@ -66,7 +82,7 @@ def main() -> None:
         print(f"overhead of a request over {protocol} over the bare model call: {overheads[protocol] * 1e6:.1f} µs, "
               f"{relative:.2f} x the floor (the same libraries answering nothing)")  # fmt: skip
     print(json.dumps({"benchmark": "served_request", "medians_s": medians, "overhead_s": overheads["HTTP"],
-                      "grpc_overhead_s": overheads["gRPC"]}))  # fmt: skip
+                      "grpc_overhead_s": overheads["gRPC"], "onnx_overhead_s": onnx}))  # fmt: skip
 
 
 def _interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -81,13 +97,44 @@ def _interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {name: float(np.median(values)) for name, values in seconds.items()}
 
 
-def _caller(port: int, path: str, x: np.ndarray) -> Callable[[], object]:
+def _onnx_family(folder: Path, features: int) -> tuple[Any, Path]:
+    """A bare session of an MLP of random weights, and a family of it alone."""
+    import onnx
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    rng, sizes = np.random.default_rng(0), (features, 112, 112, 10)
+    nodes, weights, at = [], [], "pixels"
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        shapes = {f"w{i}": (inputs, outputs), f"b{i}": (outputs,)}
+        weights += [numpy_helper.from_array(rng.normal(size=s).astype("float32"), name) for name, s in shapes.items()]
+        to = "scores" if i == len(sizes) - 2 else f"h{i}"
+        nodes.append(helper.make_node("Gemm", [at, *shapes], [to]))
+        if to != "scores":
+            nodes.append(helper.make_node("Relu", [to], [f"r{i}"]))
+        at = f"r{i}"
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", size])
+            for name, size in (("pixels", features), ("scores", 10))]  # fmt: skip
+    graph = helper.make_graph(nodes, "mlp", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, folder / "mlp.onnx")
+    digits = load_dataset("digits").test
+    np.savez(folder / "digits.npz", x=digits.x.reshape(len(digits), -1), y=digits.y)
+    family = folder / "family"
+    slotool.family({"mlp": folder / "mlp.onnx"}, str(folder / "digits.npz"), out=family, split="all", repeats=1)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(folder / "mlp.onnx", options, providers=["CPUExecutionProvider"]), family
+
+
+def _caller(port: int, path: str, x: np.ndarray, names: tuple[str, str] = ("input", "label")) -> Callable[[], object]:
     """A keep-alive client that sends one example as a binary tensor and reads the whole answer.
 
     A socket and bytes made beforehand: Python's own HTTP client takes as long as the server does.
     """
-    tensor = {"name": "input", "datatype": "FP32", "shape": list(x.shape), "parameters": {"binary_data_size": x.nbytes}}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "label"}]}).encode()
+    size = {"binary_data_size": x.nbytes}
+    tensor = {"name": names[0], "datatype": "FP32", "shape": list(x.shape), "parameters": size}
+    head = json.dumps({"inputs": [tensor], "outputs": [{"name": names[1]}]}).encode()
     request = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/octet-stream\r\n"
         f"Inference-Header-Content-Length: {len(head)}\r\nContent-Length: {len(head) + x.nbytes}\r\n\r\n"
