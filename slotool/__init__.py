@@ -10,6 +10,7 @@ from slotool import errors
 
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
+    from slotool.api.build_tables import build_tables, plan_tables
     from slotool.api.capture import capture, capture_applications
     from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     "adapt_predictor",
+    "build_tables",
     "capture",
     "capture_applications",
     "choose_points",
@@ -62,6 +64,7 @@ __all__ = [
     "generate_networks",
     "load",
     "loadtest",
+    "plan_tables",
     "predict",
     "predict_points",
     "profile",
@@ -86,6 +89,7 @@ __all__ = [
 # Where each function is; importing slotool imports none of them.
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
+    "build_tables": "build_tables",
     "capture": "capture",
     "capture_applications": "capture",
     "choose_points": "choose_points",
@@ -104,6 +108,7 @@ _MODULES = {
     "generate_networks": "generate_networks",
     "load": "files",
     "loadtest": "loadtest",
+    "plan_tables": "build_tables",
     "predict": "predict",
     "predict_points": "predict_points",
     "profile": "profile",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import slotool
 from slotool.cli.options import (
     DataImages,
     DataInputs,
@@ -20,14 +21,8 @@ from slotool.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from slotool.cli.output import Output
-    from slotool.data import DataSource
-    from slotool.elastic.activators.build import TableSettings
-    from slotool.elastic.activators.pruning import Pruned
-    from slotool.elastic.activators.slo_nn import SloNN
-    from slotool.elastic.activators.trained_source import TrainedSource
+    from slotool.api.result import Result
 
-PRUNE_LOSS = 0.003
 _tables, _loss = map(panel, ("Tables", "Accuracy"))
 
 
@@ -109,96 +104,33 @@ def build_tables(
 
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
+    from slotool.api.last_layer_tables import LastLayerShare
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.cli.build_last_layer import build_last_layer
-    from slotool.cli.build_tables_report import report, report_plan
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
-    from slotool.elastic.activators.build import TableSettings, TableSubject
-    from slotool.elastic.activators.choosing import choose, plan, steps
-    from slotool.elastic.activators.rankers.registry import CANDIDATES, registry
-    from slotool.elastic.activators.weight_dtype import with_weight_dtype
 
-    if ranker != "auto" and ranker not in registry:
-        raise typer.BadParameter(registry.unknown(ranker, "auto"), param_hint="--ranker")
-    if weight_dtype not in ("auto", "float32", "int8"):
-        raise typer.BadParameter(f"{weight_dtype!r} is none of auto, float32, int8", param_hint="--weight-dtype")
-    if prune_loss is not None and not prune:
-        raise typer.BadParameter("has an effect only with --prune", param_hint="--prune-loss")
-    if not 0 < confidence < 1:
-        raise typer.BadParameter("must lie between 0 and 1, both excluded", param_hint="--confidence")
-    shares = tuple(sorted({share for share in parse_numbers(k, "--k") if share != 1.0})) if k else None
-    settings = TableSettings(shares, tables, bits, seed, allowed_loss)
-    refuse_existing(out, force)
-    output, rankers = Output(as_json=json), CANDIDATES if ranker == "auto" else (ranker,)
-    known = optional_source(data, label, inputs, images)
-    source = _whole_chain(output, network, version, known, last_layer)
-    if source is None:
-        assert known is not None
-        if prune:
-            raise typer.BadParameter("is for networks whose hidden layers get tables", param_hint="--prune")
-        if weight_dtype == "int8":
-            raise typer.BadParameter(
-                "int8 is for layers behind a ReLU; features of another network may be negative",
-                param_hint="--weight-dtype",
-            )
-        build_last_layer(output, network, known, out, rankers, settings, confidence, dry_run=dry_run, force=force)
-        return
-    dataset = source.data
-    pruned = _prune(output, source, PRUNE_LOSS if prune_loss is None else prune_loss) if prune else None
-    subject = TableSubject(pruned.mlp if pruned else source.version.mlp, dataset)
-    if dry_run:
-        report_plan(output, plan(subject, rankers, settings), dataset.name)
-        return
-    text = f"learning tables on {dataset.name}"
-    with output.progress(text, total=steps(subject, rankers, settings)) as progress:
-        model, candidates = choose(out.name, subject.reporting(progress.advance), rankers, settings)
-        model = with_weight_dtype(model.stating(confidence), dataset, weight_dtype, allowed_loss)
-    _save(model, out, source, settings, pruned, force)
-    report(output, model, candidates, source, pruned, out, allowed_loss)
-
-
-def _whole_chain(
-    output: Output, network: Path, version: str | None, data: DataSource | None, last_layer: bool
-) -> TrainedSource | None:
-    """The network as layers that slotool computes itself; None where only its last layer is to be one."""
-    from slotool.elastic.activators.trained_source import NotAChain, TrainedSource, is_foreign
-
-    if last_layer:
-        if not is_foreign(network) or data is None or version is not None:
-            raise typer.BadParameter(
-                "is for a .keras or .onnx file or module:factory, with --data", param_hint="--last-layer"
-            )
-        return None
-    try:
-        return TrainedSource.of(network, version, data)
-    except NotAChain as error:
-        output.note(f"{error}; so only the last layer gets tables")
-        return None
-
-
-def _prune(output: Output, source: TrainedSource, loss: float) -> Pruned:
-    from slotool.elastic.activators import pruning
-
-    mlp = source.version.mlp
-    with output.progress("pruning hidden units", total=pruning.steps(mlp)) as progress:
-        return pruning.prune(mlp, source.data, loss, progress.advance)
-
-
-def _save(
-    model: SloNN, out: Path, source: TrainedSource, settings: TableSettings, pruned: Pruned | None, force: bool
-) -> None:
-    first = model.activators[model.first].ranker
-    config = {
-        "data": source.data_name,
-        "version": source.version.name,
-        "ranker": model.ranker,
-        "tables": first.tables,
-        "buckets": first.buckets,
-        "weight_dtype": "int8" if model.int8 else "float32",
-        "allowed_loss": settings.allowed_loss,
-        "confidence": model.calibration.stated,
-        "k": list(model.shares),
-        **({"pruned": pruned.document} if pruned else {}),
+    output = Output(as_json=json)
+    asked: dict[str, Any] = {
+        "data": optional_source(data, label, inputs, images),
+        "version": version,
+        "ranker": ranker,
+        "tables": tables,
+        "bits": bits,
+        "k": parse_numbers(k, "--k") if k else None,
+        "weight_dtype": weight_dtype,
+        "allowed_loss": allowed_loss,
+        "confidence": confidence,
+        "prune": prune,
+        "prune_loss": prune_loss,
+        "last_layer": last_layer,
+        "seed": seed,
     }
-    model.save(out, config=config, seed=settings.seed, parents=source.parents, force=force)
+    found: Result
+    if dry_run:
+        refuse_existing(out, force)
+        found = slotool.plan_tables(network, **asked, progress=output)
+    else:
+        found = slotool.build_tables(network, out, **asked, force=force, progress=output)
+    output.show(found)
+    if isinstance(found, LastLayerShare) and found.verdict is not None:
+        raise typer.Exit(1)

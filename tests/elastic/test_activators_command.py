@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+import slotool as library
+from slotool.api.tables_built import TablesBuilt, TablesPlan
 from slotool.artifacts import open_artifact
 from slotool.elastic import load_model
 from slotool.elastic.family import Family, Version
 from slotool.elastic.training import small_cnn
+from slotool.errors import ArgumentError
 from slotool.graphs.torch_module import GraphModule
 from tests.elastic.activator_subjects import digits, trained
 
@@ -55,6 +58,20 @@ def test_build_tables_end_to_end(slotool: Slotool, family: Path, tmp_path: Path)
     again = slotool(*command)
     assert again.exit_code == 2
     assert "exists already" in again.stderr
+
+
+def test_tables_from_python(family: Path) -> None:
+    asked: dict[str, Any] = {"version": "dense", "ranker": "clusters", "k": [0.5]}
+    planned = library.plan_tables(family, **asked)
+    assert isinstance(planned, TablesPlan)
+    assert planned.plan.rankers == ("clusters",)
+    built = library.build_tables(family, **asked)
+    assert isinstance(built, TablesBuilt)
+    assert built.frame()["point"].tolist() == ["k=0.5", "full"] == [point.key for point in built.model.points]
+    assert built.document["artifact"] is None
+    assert "wrote" not in repr(built)
+    with pytest.raises(ArgumentError, match="allowed_loss: 2 does not lie between 0 and 1"):
+        library.build_tables(family, allowed_loss=2)
 
 
 def test_what_a_person_reads(slotool: Slotool, family: Path, tmp_path: Path) -> None:

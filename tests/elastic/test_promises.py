@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotool.cli import build_tables_report
-from slotool.cli.output import Output
+from slotool.api.tables_built import guessing
 from slotool.data import Dataset
 from slotool.data.dataset import Split
 from slotool.elastic.activators import build
@@ -183,9 +182,7 @@ def test_evidence_is_stored_and_tables_without_it_promise_no_k_but_all_nodes() -
             ThresholdCalibration.from_tensors(bad)
 
 
-def test_a_network_that_only_guesses_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_that_only_guesses_is_named() -> None:
     for accuracy, warned in ((0.05, True), (0.9, False)):
-        build_tables_report.warn_of_guessing(
-            Output(), {"points": [{"accuracy": accuracy}], "data": "digits"}, classes=10
-        )
-        assert ("is this network trained on digits?" in " ".join(capsys.readouterr().err.split())) == warned
+        said = guessing({"points": [{"accuracy": accuracy}], "data": "digits"}, classes=10)
+        assert ("is this network trained on digits?" in " ".join(said)) == warned

@@ -1,14 +1,19 @@
-"""What ``slotool build-tables`` prints: the plan, and of a finished model its points and promises."""
+"""What ``slotool.build_tables`` and ``plan_tables`` return: the plan, and a finished model with points and promises."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.display import Part, duration, table
+from slotool.api.loss_table import loss_table
+from slotool.api.result import Result
+
 if TYPE_CHECKING:
-    from slotool.cli.output import Output
     from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
+    from slotool.elastic.activators.promises import Promise
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.trained_source import TrainedSource
@@ -17,79 +22,111 @@ if TYPE_CHECKING:
 MIN_ENTROPY_BITS = 1.0
 
 
-def report_plan(output: Output, plan: BuildPlan, data: str) -> None:
-    """What would be done, and how long it would take."""
-    from dataclasses import asdict
+@dataclass(frozen=True, repr=False, eq=False)
+class TablesPlan(Result):
+    """``plan``: what would be done, and how long it would take. ``data``: name of the data set."""
 
-    from slotool.cli.output import duration
+    plan: BuildPlan
+    data: str
 
-    layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
-    output.result(
-        "build-tables-plan",
-        {**asdict(plan), "data": data},
-        f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
-        f"{'rankers' if len(plan.rankers) > 1 else 'ranker'} {', '.join(plan.rankers)}: learnt from "
-        f"{plan.examples:,} training examples of {data}",
-        f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small builds",
-    )
+    schema = "build-tables-plan"
 
+    def findings(self) -> dict[str, Any]:
+        return {**asdict(self.plan), "data": self.data}
 
-def report(
-    output: Output,
-    model: SloNN,
-    candidates: list[RankerCandidate],
-    source: TrainedSource,
-    pruned: Pruned | None,
-    out: Path,
-    allowed_loss: float,
-) -> None:
-    from slotool.elastic.activators.assessment import assess
-    from slotool.elastic.activators.promises import Promise
-
-    promise = Promise.of(model, allowed_loss)
-    document = {
-        "artifact": str(out),
-        "data": source.data.name,
-        "candidates": [asdict(candidate) for candidate in candidates],
-        **assess(model, source.version, source.data.test),
-        "pruned": pruned.document if pruned else None,
-        "promise": asdict(promise),
-    }
-    warn_of_guessing(output, document, model.classes)
-    _warn(output, document, model.activators[model.first].ranker.informed)
-    output.result("build-tables", document, *_lines(document, promise.sentences))
+    def shown(self) -> list[Part]:
+        plan = self.plan
+        layers = ", ".join(f"{name} ({units:,} nodes)" for name, units in plan.layers.items())
+        return [
+            f"activated layers: {layers}; {len(plan.k)} values of k from {plan.k[0]:.4g} to {plan.k[-1]:.4g}",
+            f"{'rankers' if len(plan.rankers) > 1 else 'ranker'} {', '.join(plan.rankers)}: learnt from "
+            f"{plan.examples:,} training examples of {self.data}",
+            f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small "
+            "builds",
+        ]
 
 
-def warn_of_guessing(output: Output, document: dict[str, Any], classes: int) -> None:
+@dataclass(frozen=True, repr=False, eq=False)
+class TablesBuilt(Result):
+    """``model``: the SLO-NN. ``promise``: the point to use for the allowed loss. ``measured``: the document's own keys,
+    from one run on the test split. ``out``: the artifact, if written."""
+
+    model: SloNN
+    promise: Promise
+    measured: dict[str, Any]
+    out: Path | None = None
+
+    schema = "build-tables"
+    rows_key = "points"
+
+    @classmethod
+    def of(
+        cls,
+        model: SloNN,
+        candidates: Sequence[RankerCandidate],
+        source: TrainedSource,
+        pruned: Pruned | None,
+        out: Path | None,
+        allowed_loss: float,
+    ) -> TablesBuilt:
+        """Measure ``model`` on the test split."""
+        from slotool.elastic.activators.assessment import assess
+        from slotool.elastic.activators.promises import Promise
+
+        promise = Promise.of(model, allowed_loss)
+        measured = {
+            "data": source.data.name,
+            "candidates": [asdict(candidate) for candidate in candidates],
+            **assess(model, source.version, source.data.test),
+            "pruned": pruned.document if pruned else None,
+            "promise": asdict(promise),
+        }
+        return cls(model, promise, measured, out)
+
+    def findings(self) -> dict[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), **self.measured}
+
+    def shown(self) -> list[Part]:
+        written = [] if self.out is None else [f"wrote {self.out}"]
+        return [*_lines(self.measured, self.promise.sentences), *written]
+
+    @property
+    def warnings(self) -> list[str]:
+        informed = self.model.activators[self.model.first].ranker.informed
+        return [*guessing(self.measured, self.model.classes), *_doubts(self.measured, informed)]
+
+
+def guessing(document: dict[str, Any], classes: int) -> list[str]:
     """Where the network answers no better than a guess, a smaller k seems as good, or better."""
     accuracy = document["points"][-1]["accuracy"]
-    if accuracy <= 1 / classes:
-        output.warn(
-            f"with all nodes {accuracy:.1%} of the test examples are answered right, and guessing among {classes} "
-            f"classes gives {1 / classes:.1%}: is this network trained on {document['data']}?"
-        )
+    if accuracy > 1 / classes:
+        return []
+    return [
+        f"with all nodes {accuracy:.1%} of the test examples are answered right, and guessing among {classes} "
+        f"classes gives {1 / classes:.1%}: is this network trained on {document['data']}?"
+    ]
 
 
-def _warn(output: Output, document: dict[str, Any], informed: bool) -> None:
+def _doubts(document: dict[str, Any], informed: bool) -> list[str]:
     from slotool.elastic.activators.build import TABLE_BYTES_SHARE
 
+    found = []
     if document["table_share"] > TABLE_BYTES_SHARE:
-        output.warn(
+        found.append(
             f"the tables take {document['table_share']:.1%} of the network's bytes; fewer --bits or --tables keep them "
             f"under {TABLE_BYTES_SHARE:.0%}"
         )
     for layer, bits in document["bucket_entropy_bits"].items():
         if bits < MIN_ENTROPY_BITS and informed:
-            output.warn(
+            found.append(
                 f"{layer}: the hash hardly tells inputs apart ({bits:.2f} bits of entropy); "
                 "--ranker centred-freehash or more --bits may"
             )
+    return found
 
 
-def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
+def _lines(document: dict[str, Any], promise: list[str]) -> list[Part]:
     """What a person reads: why this ranker, the points, and the accuracy targets."""
-    from slotool.api.loss_table import loss_table
-
     sure = f"{100 * document['promise']['confidence']:g} % confidence"
     entropy = ", ".join(f"{name} {bits:.2f}" for name, bits in document["bucket_entropy_bits"].items())
     measures = ", ".join(f"{name} {k:.4g}" for name, k in document["mean_k_by_measure"].items())
@@ -108,7 +145,6 @@ def _lines(document: dict[str, Any], promise: list[str]) -> list[Any]:
         "k as accurate: the least fixed k that reaches here what k chosen per input reached; "
         f"the ideal per input is a mean k of {document['ideal_mean_k']:.4g}",
         *promise,
-        f"wrote {document['artifact']}",
     ]
 
 
@@ -130,9 +166,7 @@ def _chosen(candidate: dict[str, Any]) -> str:
     return "" if chosen is None else f", {chosen:,.0f} with k chosen per input"
 
 
-def _points(document: dict[str, Any]) -> Any:
-    from slotool.cli.output import table
-
+def _points(document: dict[str, Any]) -> Part:
     return table(
         f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
         ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "×"],

@@ -1,0 +1,266 @@
+"""``slotool.build_tables``: make a trained ReLU network SLO-aware, and report latency and accuracy of each k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotool.api.inputs import FilePath
+from slotool.api.last_layer_tables import LastLayerBuilt, LastLayerShare, build_last_layer, last_layer_share
+from slotool.api.progress import Reporter, Reporting, reporter_of
+from slotool.api.tables_built import TablesBuilt, TablesPlan
+from slotool.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
+    from slotool.elastic.activators.build import TableSettings, TableSubject
+    from slotool.elastic.activators.pruning import Pruned
+    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.trained_source import TrainedSource
+
+PRUNE_LOSS = 0.003
+WEIGHT_DTYPES = ("auto", "float32", "int8")
+
+
+def build_tables(
+    network: FilePath,
+    out: FilePath | None = None,
+    *,
+    data: str | DataSource | None = None,
+    version: str | None = None,
+    ranker: str = "auto",
+    tables: int = 2,
+    bits: int | None = None,
+    k: Sequence[float] | None = None,
+    weight_dtype: str = "auto",
+    allowed_loss: float = 0.002,
+    confidence: float = 0.9,
+    prune: bool = False,
+    prune_loss: float | None = None,
+    last_layer: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> TablesBuilt | LastLayerBuilt | LastLayerShare:
+    """Make a trained network an SLO-NN, with tables for its large layers.
+
+    All large layers of a ReLU chain get tables, of others the last layer. Tables are learnt on the training split,
+    calibrated on the validation split, and scored on the test split.
+
+    Args:
+        network: A network, or a family with ``version``; a .keras or .onnx file; ``"module:factory"`` (torch).
+        out: Artifact to write.
+        data: Data set; None: what the network was trained on.
+        version: Version of a family.
+        ranker: ``"freehash"``, ``"centred-freehash"``, ``"clusters"``; baselines: ``"mongoose"``, ``"random"``;
+            ``"auto"``: of the first three the one that reads the fewest bytes on validation data.
+        tables: Hash tables per layer (L).
+        bits: Bits per key (K); None: by size and data.
+        k: Shares of a layer's nodes; None: by size.
+        weight_dtype: ``"float32"``; ``"int8"``: weights of a large output layer at each k, else of all at 100 %;
+            ``"auto"``: int8 where accuracy holds and fewer bytes are read.
+        allowed_loss: Accuracy that may be lost against the full network. Ranker and confidence measure are chosen for
+            it.
+        confidence: Confidence of that promise.
+        prune: First remove hidden units that are never or hardly used.
+        prune_loss: With ``prune``: held-out accuracy that it may cost, ± SE included; None: 0.003.
+        last_layer: Tables for the last layer only; its own library runs the rest.
+        seed: Of what is drawn at random.
+        force: Replace ``out`` if it exists.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``model``, the SLO-NN; ``frame()`` has a row per point. Of a network whose last layer alone would get tables,
+        and where these cannot pay: a ``LastLayerShare``, whose ``verdict`` says why; nothing is written then.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: The network cannot be read, or does not fit the data.
+        DataError: The data set cannot be read.
+        AlreadyExistsError: ``out`` exists.
+    """
+    from slotool.artifacts.bundle import refuse_existing
+    from slotool.elastic.activators.choosing import choose, steps
+    from slotool.elastic.activators.weight_dtype import with_weight_dtype
+
+    rankers, settings = _settings(
+        ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, prune, prune_loss, seed
+    )
+    written, reporter = None if out is None else Path(out), reporter_of(progress)
+    if written is not None:
+        refuse_existing(written, force)
+    name = "slo-nn" if written is None else written.name
+    source = _whole_chain(reporter, Path(network), version, data, last_layer)
+    if source is None:
+        _check_last_layer(prune, weight_dtype)
+        assert data is not None
+        return build_last_layer(
+            reporter, Path(network), data, written, name, rankers, settings, confidence, force=force
+        )
+    pruned = _pruned(reporter, source, prune, prune_loss)
+    subject = _subject(source, pruned)
+    total = steps(subject, rankers, settings)
+    with reporter.progress(f"learning tables on {source.data.name}", total=total) as done:
+        model, candidates = choose(name, subject.reporting(done.advance), rankers, settings)
+        model = with_weight_dtype(model.stating(confidence), source.data, weight_dtype, allowed_loss)
+    if written is not None:
+        _save(model, written, source, settings, pruned, force)
+    return TablesBuilt.of(model, candidates, source, pruned, written, allowed_loss)
+
+
+def plan_tables(
+    network: FilePath,
+    *,
+    data: str | DataSource | None = None,
+    version: str | None = None,
+    ranker: str = "auto",
+    tables: int = 2,
+    bits: int | None = None,
+    k: Sequence[float] | None = None,
+    weight_dtype: str = "auto",
+    allowed_loss: float = 0.002,
+    confidence: float = 0.9,
+    prune: bool = False,
+    prune_loss: float | None = None,
+    last_layer: bool = False,
+    seed: int = 0,
+    progress: Reporting = "auto",
+) -> TablesPlan | LastLayerShare:
+    """What ``build_tables`` would do, and its predicted time.
+
+    Args:
+        network: As ``build_tables``.
+        data: Data set; None: what the network was trained on.
+        version: Version of a family.
+        ranker: Ranker, or ``"auto"``.
+        tables: Hash tables per layer (L).
+        bits: Bits per key (K); None: by size and data.
+        k: Shares of a layer's nodes; None: by size.
+        weight_dtype: Checked as ``build_tables`` does.
+        allowed_loss: Accuracy that may be lost against the full network.
+        confidence: Checked as ``build_tables`` does.
+        prune: First remove hidden units that are never or hardly used; this is done for the plan too.
+        prune_loss: With ``prune``: held-out accuracy that it may cost; None: 0.003.
+        last_layer: Tables for the last layer only.
+        seed: Of what is drawn at random.
+        progress: Who hears how far it is; see ``slotool.api.progress``.
+
+    Returns:
+        ``plan``: layers, values of k, bytes and seconds. Of a network whose last layer alone would get tables: its
+        share of a query's time, and in ``verdict`` whether choosing its nodes cannot pay.
+
+    Raises:
+        ArgumentError: An argument has a value that it cannot have.
+        InputError: The network cannot be read, or does not fit the data.
+        DataError: The data set cannot be read.
+    """
+    from slotool.elastic.activators.choosing import plan
+
+    rankers, settings = _settings(
+        ranker, tables, bits, k, weight_dtype, allowed_loss, confidence, prune, prune_loss, seed
+    )
+    reporter = reporter_of(progress)
+    source = _whole_chain(reporter, Path(network), version, data, last_layer)
+    if source is None:
+        _check_last_layer(prune, weight_dtype)
+        assert data is not None
+        return last_layer_share(reporter, Path(network), data)
+    subject = _subject(source, _pruned(reporter, source, prune, prune_loss))
+    return TablesPlan(plan(subject, rankers, settings), source.data.name)
+
+
+def _settings(
+    ranker: str,
+    tables: int,
+    bits: int | None,
+    k: Sequence[float] | None,
+    weight_dtype: str,
+    allowed_loss: float,
+    confidence: float,
+    prune: bool,
+    prune_loss: float | None,
+    seed: int,
+) -> tuple[tuple[str, ...], TableSettings]:
+    """The rankers that are tried, and how tables are built. Raises ``ArgumentError``."""
+    from slotool.elastic.activators.build import TableSettings
+    from slotool.elastic.activators.rankers.registry import CANDIDATES, registry
+
+    if ranker != "auto" and ranker not in registry:
+        raise ArgumentError("ranker", registry.unknown(ranker, "auto"))
+    if weight_dtype not in WEIGHT_DTYPES:
+        raise ArgumentError("weight_dtype", f"{weight_dtype!r} is none of {', '.join(WEIGHT_DTYPES)}")
+    if prune_loss is not None and not prune:
+        raise ArgumentError("prune_loss", "has an effect only with --prune")
+    if not 0 < confidence < 1:
+        raise ArgumentError("confidence", "must lie between 0 and 1, both excluded")
+    for argument, share in (("allowed_loss", allowed_loss), ("prune_loss", prune_loss)):
+        if share is not None and not 0 <= share <= 1:
+            raise ArgumentError(argument, f"{share:g} does not lie between 0 and 1")
+    for argument, count in (("tables", tables), ("bits", bits)):
+        if count is not None and count < 1:
+            raise ArgumentError(argument, f"{count} is too few, at least 1")
+    shares = tuple(sorted({share for share in k if share != 1.0})) if k is not None else None
+    rankers = CANDIDATES if ranker == "auto" else (ranker,)
+    return rankers, TableSettings(shares, tables, bits, seed, allowed_loss)
+
+
+def _whole_chain(
+    reporter: Reporter, network: Path, version: str | None, data: str | DataSource | None, last_layer: bool
+) -> TrainedSource | None:
+    """The network as layers that slotool computes itself; None where only its last layer is to be one."""
+    from slotool.elastic.activators.trained_source import NotAChain, TrainedSource, is_foreign
+
+    if last_layer:
+        if not is_foreign(network) or data is None or version is not None:
+            raise ArgumentError("last_layer", "is for a .keras or .onnx file or module:factory, with --data")
+        return None
+    try:
+        return TrainedSource.of(network, version, data)
+    except NotAChain as error:
+        reporter.note(f"{error}; so only the last layer gets tables")
+        return None
+
+
+def _check_last_layer(prune: bool, weight_dtype: str) -> None:
+    if prune:
+        raise ArgumentError("prune", "is for networks whose hidden layers get tables")
+    if weight_dtype == "int8":
+        raise ArgumentError(
+            "weight_dtype", "int8 is for layers behind a ReLU; features of another network may be negative"
+        )
+
+
+def _pruned(reporter: Reporter, source: TrainedSource, prune: bool, loss: float | None) -> Pruned | None:
+    from slotool.elastic.activators import pruning
+
+    if not prune:
+        return None
+    mlp = source.version.mlp
+    with reporter.progress("pruning hidden units", total=pruning.steps(mlp)) as steps:
+        return pruning.prune(mlp, source.data, PRUNE_LOSS if loss is None else loss, steps.advance)
+
+
+def _subject(source: TrainedSource, pruned: Pruned | None) -> TableSubject:
+    from slotool.elastic.activators.build import TableSubject
+
+    return TableSubject(pruned.mlp if pruned else source.version.mlp, source.data)
+
+
+def _save(
+    model: SloNN, out: Path, source: TrainedSource, settings: TableSettings, pruned: Pruned | None, force: bool
+) -> None:
+    first = model.activators[model.first].ranker
+    config = {
+        "data": source.data_name,
+        "version": source.version.name,
+        "ranker": model.ranker,
+        "tables": first.tables,
+        "buckets": first.buckets,
+        "weight_dtype": "int8" if model.int8 else "float32",
+        "allowed_loss": settings.allowed_loss,
+        "confidence": model.calibration.stated,
+        "k": list(model.shares),
+        **({"pruned": pruned.document} if pruned else {}),
+    }
+    model.save(out, config=config, seed=settings.seed, parents=source.parents, force=force)

@@ -1,0 +1,190 @@
+"""``slotool.build_tables`` for a network that is no chain of ReLU layers: tables for its last layer, or a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, duration, table
+from slotool.api.loss_table import loss_table
+from slotool.api.progress import Reporter
+from slotool.api.result import Result
+from slotool.api.tables_built import guessing
+
+if TYPE_CHECKING:
+    from slotool.data import DataSource
+    from slotool.elastic.activators.build import TableSettings
+    from slotool.elastic.activators.last_layer.build import LastLayerSource, LayerShare
+    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
+    from slotool.elastic.activators.promises import Promise
+
+
+def last_layer_share(reporter: Reporter, network: Path, data: str | DataSource) -> LastLayerShare:
+    """What the last layer takes of a query's time."""
+    with TemporaryDirectory() as folder:
+        return _measured(reporter, network, data, folder)[1]
+
+
+def build_last_layer(
+    reporter: Reporter,
+    network: Path,
+    data: str | DataSource,
+    out: Path | None,
+    name: str,
+    rankers: tuple[str, ...],
+    settings: TableSettings,
+    confidence: float,
+    *,
+    force: bool,
+) -> LastLayerBuilt | LastLayerShare:
+    """Writes nothing where choosing nodes of the last layer cannot pay."""
+    from slotool.elastic.activators.choosing import choose, steps
+    from slotool.elastic.activators.promises import Promise
+
+    # The model runs a file in it, so it lasts as long as the result.
+    folder = TemporaryDirectory()
+    source, share = _measured(reporter, network, data, folder.name)
+    if share.verdict is not None:
+        return share
+    with reporter.progress(f"computing features on {source.original.name}"):
+        subject = source.subject
+    text = f"learning tables on {source.original.name}"
+    with reporter.progress(text, total=steps(subject, rankers, settings)) as done:
+        head, _ = choose(name, subject.reporting(done.advance), rankers, settings)
+    model = source.model(name, head.stating(confidence))
+    if out is not None:
+        config = {
+            "data": getattr(source.original, "source", "") or source.original.name,
+            "network": str(network),
+            "ranker": head.ranker,
+            "allowed_loss": settings.allowed_loss,
+            "confidence": confidence,
+            "k": list(head.shares),
+        }
+        model.save(out, config=config, seed=settings.seed, force=force)
+    promise = Promise.of(model.head, settings.allowed_loss)
+    measured = {
+        "data": source.original.name,
+        "network": str(network),
+        **source.assessed(model, settings.allowed_loss),
+        "promise": asdict(promise),
+    }
+    return LastLayerBuilt(model, promise, measured, folder, out)
+
+
+def _measured(
+    reporter: Reporter, network: Path, data: str | DataSource, folder: str
+) -> tuple[LastLayerSource, LastLayerShare]:
+    """The network cut in two, its front in ``folder``, and what its last layer takes of a query's time."""
+    from slotool.elastic.activators.last_layer.build import LastLayerSource
+    from slotool.elastic.activators.last_layer.loading import cut
+    from slotool.elastic.activators.trained_source import load_data
+
+    dataset = load_data(data)
+    with reporter.progress("measuring the last layer"):
+        source = LastLayerSource(cut(str(network), dataset.input_shape, Path(folder)), dataset)
+        found = source.share()
+    return source, LastLayerShare(found, str(network), source.cut.layer.name, source.cut.runtime)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LastLayerShare(Result):
+    """``measured``: what a query costs; ``verdict`` says why choosing nodes cannot pay, None where it may."""
+
+    measured: LayerShare
+    network: str
+    layer: str
+    runtime: str
+
+    schema = "build-tables-share"
+
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes of the last layer cannot pay; None where it may."""
+        return self.measured.verdict
+
+    def findings(self) -> dict[str, Any]:
+        return {
+            "network": self.network,
+            "layer": self.layer,
+            "runtime": self.runtime,
+            **asdict(self.measured),
+            "share": self.measured.share,
+            "verdict": self.verdict,
+        }
+
+    def shown(self) -> list[Part]:
+        said = self.verdict or (
+            f"the last layer {self.layer!r} ({self.measured.nodes:,} nodes) takes {self.measured.share:.1%} of the "
+            f"{duration(self.measured.whole_us / 1e6)} of a query; choosing its nodes may pay"
+        )
+        return [said]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class LastLayerBuilt(Result):
+    """``model``: the network with an SLO-NN as its last layer. ``promise``: the point to use for the allowed loss.
+    ``measured``: the document's own keys. ``folder``: holds the file that ``model`` runs. ``out``: the artifact, if
+    written."""
+
+    model: LastLayerSloNN
+    promise: Promise
+    measured: dict[str, Any]
+    folder: TemporaryDirectory[str]
+    out: Path | None = None
+
+    schema = "build-tables-last-layer"
+    rows_key = "points"
+
+    def findings(self) -> dict[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), **self.measured}
+
+    @property
+    def warnings(self) -> list[str]:
+        found, measured = guessing(self.measured, self.model.classes), self.measured
+        if measured["promised_us"] >= measured["whole_us"]:
+            found.append(
+                f"choosing nodes does not pay here: {measured['promised_point']} takes {measured['promised_us']:,.1f} "
+                f"µs, and the unmodified network {measured['whole_us']:,.1f} µs"
+            )
+        return found
+
+    def shown(self) -> list[Part]:
+        assessed = self.measured
+        sure = f"{100 * self.promise.confidence:g} % confidence"
+        return [
+            f"{assessed['runtime']} runs the network up to its last layer {assessed['layer']!r} "
+            f"({assessed['features']:,} features, {assessed['nodes']:,} nodes), and slotool this layer",
+            f"µs of a query, median: the unmodified network {assessed['whole_us']:,.1f}; here up to the last layer "
+            f"{assessed['front_us']:,.1f}, with all nodes {assessed['full_us']:,.1f}, at {assessed['promised_point']} "
+            f"{assessed['promised_us']:,.1f}",
+            _points(assessed),
+            "×: speedup over the unmodified network, measured in the same run; µs: up to the last layer and that layer",
+            loss_table(f"Loss allowed, with {sure}: k chosen per input, and fixed k", assessed["accuracy_targets"]),
+            *self.promise.sentences,
+            *([] if self.out is None else [f"wrote {self.out}"]),
+        ]
+
+
+def _points(document: dict[str, Any]) -> Part:
+    return table(
+        f"{document['examples']:,} test examples of {document['data']}, one thread, one query at a time",
+        ["point", "nodes", "acc.", "vs full", "± SE", "static", "agree", "µs", "last layer", "×"],
+        [
+            [
+                row["point"],
+                row["nodes"],
+                f"{row['accuracy']:.4f}",
+                f"{row['difference']:+.4f}",
+                f"{row['standard_error']:.4f}",
+                f"{row['static_accuracy']:.4f}",
+                f"{row['agreement']:.4f}",
+                f"{row['latency_us']:.1f}",
+                f"{row['layer_us']:.1f}",
+                f"{row['speedup']:.2f}",
+            ]
+            for row in document["points"]
+        ],
+    )
