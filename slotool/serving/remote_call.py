@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
+from slotool.errors import RunError
 from slotool.serving import rejections
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.outputs import Computed, combined
@@ -35,8 +36,9 @@ class RemoteCall:
     """Runs ``plan``, of whose versions one or both are remote, on ``x``; local versions are asked by ``ask_local``.
 
     A remote version that gives no answer is done without: the other version's answer goes out, or that of the most
-    accurate local version there is time for. ``deadline_us``: by ``now_us``; a remote version is given what a local one
-    does not need of the time until then.
+    accurate local version there is time for. One that rejects the request ends it: versions of one service take the
+    same inputs. ``alone``: whether ``x`` is one request. ``deadline_us``: by ``now_us``; a remote version is given what
+    a local one does not need of the time until then.
     """
 
     def __init__(
@@ -44,19 +46,21 @@ class RemoteCall:
         served: ServedModel,
         plan: EnsemblePlan,
         x: Inputs,
+        alone: bool,
         deadline_us: float,
         ask_local: AskLocal,
         endpoints: RemoteEndpoints,
         now_us: Callable[[], float],
     ):
-        self._served, self._plan, self._x, self._deadline_us = served, plan, x, deadline_us
+        self._served, self._plan, self._x, self._alone, self._deadline_us = served, plan, x, alone, deadline_us
         self._ask_local, self._endpoints, self._now_us = ask_local, endpoints, now_us
         self._remote = served.model.remote_points
 
     async def run(self) -> tuple[Computed, str]:
         """The answer, and what the client should know of it: which version did not answer, empty if all did.
 
-        Raises ``Rejection`` where no version is left to answer, and what local versions raise.
+        Raises ``Rejection`` where no version is left to answer, what local versions raise, and ``RunError`` when a
+        remote version rejects several requests together, of which one may be wrong.
         """
         plan = self._plan
         second = asyncio.ensure_future(self._ask(plan.second, self._x)) if plan.second and plan.concurrent else None
@@ -105,7 +109,12 @@ class RemoteCall:
         if then is not None and then not in self._remote:
             kept_us += CAUTION * self._served.policy.planned_us(then, len(x))
         left_us = (1 - NOTICE_SHARE) * self._left_us - kept_us
-        return await self._endpoints.call(self._served, point, x, 1e-6 * left_us)
+        try:
+            return await self._endpoints.call(self._served, point, x, 1e-6 * left_us)
+        except RemoteFailure as failure:
+            if failure.cause != "rejected":
+                raise
+            raise (rejections.bad_request if self._alone else RunError)(str(failure)) from failure
 
     def _fallback(self) -> OperatingPoint | None:
         """The most accurate local version that leaves time for another to be asked first, else the fastest; None

@@ -12,8 +12,8 @@ import numpy as np
 
 from slotool.data.columns import Inputs
 from slotool.elastic.evaluation import version_name
-from slotool.errors import RunError, TimedOut
-from slotool.models.adapters.remote import RemoteUnavailable
+from slotool.errors import TimedOut
+from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.printable import reason
 from slotool.serving.ensemble import compute
 from slotool.serving.events import Events
@@ -36,17 +36,18 @@ _SENTENCES = {
     "unavailable": "cannot be reached",
     "timeout": "did not answer in time",
     "failed": "failed",
+    "rejected": "rejected the request",
     "paused": "is not called, as it failed lately",
     "no-time": "is not called, as too little time was left",
 }
 
 
 class RemoteFailure(Exception):
-    """A version behind another server gave no answer. ``cause``: unavailable, timeout, failed, paused or no-time;
-    ``str()`` is for clients: it names no address."""
+    """A version behind another server gave no answer. ``cause``: unavailable, timeout, failed, rejected, paused or
+    no-time; ``str()`` is for clients: it names no address."""
 
-    def __init__(self, version: str, cause: str):
-        super().__init__(f"{version} {_SENTENCES[cause]}")
+    def __init__(self, version: str, cause: str, detail: str = ""):
+        super().__init__(f"{version} {_SENTENCES[cause]}{detail and ': '}{detail}")
         self.version, self.cause = version, cause
 
 
@@ -127,15 +128,22 @@ class RemoteEndpoints:
             except asyncio.CancelledError:
                 health.ended_early()
                 raise
+            except RemoteRejection as rejection:
+                # Whoever finds a request wrong is alive: what clients send must not take a version from the others.
+                self._answered(served, health, version, began_s)
+                raise RemoteFailure(version, "rejected", rejection.sentence) from rejection
             except Exception as error:
                 raise self._failure(served, health, version, error, within_s) from error
         except RemoteFailure as failure:
             self._metrics.fell_back(served.name, version, failure.cause)
             raise
+        self._answered(served, health, version, began_s)
+        return computed
+
+    def _answered(self, served: ServedModel, health: EndpointHealth, version: str, began_s: float) -> None:
         if health.succeeded(time.monotonic() - began_s):
             sentence = f"{served.name}: {version} answers again"
             self._events.emit("remote-back", sentence, model=served.name, version=version)
-        return computed
 
     def close(self) -> None:
         """Calls in progress end within their time; their answers are lost."""
@@ -164,5 +172,5 @@ class RemoteEndpoints:
 def _compute(served: ServedModel, point: OperatingPoint, x: Inputs, within_s: float) -> Computed:
     computed = compute(served.model, x, point, within_s)
     if computed.confidence is not None and np.isnan(computed.confidence).any():
-        raise RunError("it answered with scores that are no numbers")
+        raise RemoteRejection("the version", "its scores of these inputs are no numbers")
     return computed

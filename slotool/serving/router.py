@@ -324,7 +324,7 @@ class Router:
             return future
 
         deadline_us = min(query.deadline_us for query in batch.queries)
-        call = RemoteCall(served, plan, x, deadline_us, ask_local, self._remote, self.now_us)
+        call = RemoteCall(served, plan, x, len(batch.queries) == 1, deadline_us, ask_local, self._remote, self.now_us)
         task = asyncio.get_running_loop().create_task(self._report_remote(call, on_end))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slotool.errors import RunError, TimedOut
-from slotool.models.adapters.remote import RemoteUnavailable
+from slotool.models.adapters.remote import RemoteRejection, RemoteUnavailable
 from slotool.serving import InferenceResult, Rejection, Router, remote_endpoints
 from slotool.serving.events import Events
 from slotool.serving.feedback import LOOK_EVERY, Feedback
@@ -133,6 +133,21 @@ def test_it_is_left_alone_after_failures_and_tried_again(monkeypatch: pytest.Mon
     model.fails = None
     assert service.answer(BEST).fallback == ""
     assert service.events[1:] == [("remote-back", "three: large answers again")]
+
+
+@pytest.mark.parametrize("remote", [(LARGE,), POINTS])
+def test_a_wrong_request_is_told_so_and_takes_the_version_from_nobody(remote: tuple[OperatingPoint, ...]) -> None:
+    model = LargeIsRemote(*remote)
+    model.fails = RemoteRejection("http://secret", "input x: 9 is beyond it")
+    service = Service(model)
+    for _ in range(MAX_FAILURES + 1):
+        # Two that share a call are asked for once more, each alone.
+        for rejected in service.ask(BEST, BEST):
+            assert isinstance(rejected, Rejection)
+            assert (rejected.status, str(rejected)) == (400, "large rejected the request: input x: 9 is beyond it")
+    model.fails = None
+    assert service.answer(BEST).fallback == ""
+    assert not service.events
 
 
 def test_a_service_of_remote_versions_alone_says_that_none_is_left() -> None:

@@ -34,13 +34,22 @@ class RemoteUnavailable(RunError):
     """The endpoint cannot be reached or rejects calls for now."""
 
 
+class RemoteRejection(InputError):
+    """The endpoint answered that the inputs are wrong. ``sentence``: its own words."""
+
+    def __init__(self, url: str, sentence: str):
+        super().__init__(f"{url} rejects the inputs: {sentence}")
+        self.sentence = sentence
+
+
 class RemoteModel(Model):
     """``timeout_s``: of a call with all its retries. ``signature``: what the model is known to take and give; with one,
     the endpoint is not asked, so that it may be gone for now.
 
     A call that finds no connection, or is rejected for now, is made again after a pause, as often as the time allows.
     A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
-    unknown there, ``RemoteUnavailable`` when the endpoint cannot be reached, ``TimedOut`` when the time ran out.
+    unknown there, ``RemoteRejection`` when it finds the inputs wrong, ``RemoteUnavailable`` when the endpoint cannot be
+    reached, ``TimedOut`` when the time ran out.
     """
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S):
@@ -139,7 +148,9 @@ class HttpModel(RemoteModel):
             raise RunError(f"{url}: the call failed ({reason(error)})") from error
         if answer.status_code in RETRIED_STATUS:
             raise RemoteUnavailable(f"{url} answered {answer.status_code}: {_sentence(content)}")
-        if answer.status_code in (400, 404):
+        if answer.status_code == 400:
+            raise RemoteRejection(url, _sentence(content))
+        if answer.status_code == 404:
             raise InputError(f"{url} answered {answer.status_code}: {_sentence(content)}")
         if answer.status_code != 200:
             raise RunError(f"{url} answered {answer.status_code}: {_sentence(content)}")
@@ -207,7 +218,9 @@ class GrpcModel(RemoteModel):
                 raise RemoteUnavailable(text) from error
             if status.endswith("DEADLINE_EXCEEDED"):
                 raise TimedOut(f"{self.url} did not answer within {timeout_s:.3g} s") from error
-            kind = InputError if status.endswith(("INVALID_ARGUMENT", "NOT_FOUND")) else RunError
+            if status.endswith("INVALID_ARGUMENT"):
+                raise RemoteRejection(self.url, reason(error)) from error
+            kind = InputError if status.endswith("NOT_FOUND") else RunError
             raise kind(text) from error
 
 
