@@ -27,8 +27,9 @@ _OTHERS = "Options"
 _CONTINUED = " \\\n"
 _OF_THE_TERMINAL = ("quiet", "verbose", "no_progress", "color", "install_completion", "show_completion")
 _STATED = ("COMMANDLINE", "DEFAULT_MAP")
-# Parameters that name what a command writes; every other path is read.
+# Parameters that name what a command writes, and the panel of others that do; every other path is read.
 _OUTPUTS = ("out", "plot", "plots", "log")
+FILES_TO_WRITE = "Files to write"
 _CONFIG_PATH = "slotool.config"
 # Functions take seconds; options take them with a unit.
 _UNIT = re.compile(r"_(s|ms|gb)$")
@@ -151,9 +152,12 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def keeping(**given: Any) -> Any:
-        outputs = {name: path for name in _OUTPUTS if isinstance(path := given.get(name), Path)}
+        outputs = {name: path for name in _output_names() if isinstance(path := given.get(name), Path)}
+        others = {name: value for name, value in given.items() if name not in outputs}
         for name, output in outputs.items():
-            for path in _inputs(given):
+            if output in [path for other, path in outputs.items() if other != name]:
+                raise typer.BadParameter(f"{output} is given as two outputs", param_hint=f"--{name}")
+            for path in _inputs(others) if os.path.exists(output) else ():
                 if problem := _loss(path, output):
                     raise typer.BadParameter(f"{problem}; name another output", param_hint=f"--{name}")
         return command(**given)
@@ -161,13 +165,34 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     return keeping
 
 
+def _output_names() -> list[str]:
+    """The running command's parameters that name what it writes."""
+    params = _running[-1].command.params if _running else []
+    written = [str(param.name) for param in params if getattr(param, "rich_help_panel", None) == FILES_TO_WRITE]
+    return [*_OUTPUTS, *written]
+
+
 def _inputs(given: Mapping[str, Any]) -> Iterator[Path]:
     """What a command that was given these parameters reads, the file of its options included."""
-    for name, value in given.items():
-        paths = value if isinstance(value, list | tuple) else [value]
-        yield from (path for path in paths if name not in _OUTPUTS and isinstance(path, Path))
+    for value in given.values():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Path):
+                yield one
+            elif isinstance(one, str):
+                # Not folders: no command writes over one that slotool did not write, and data sets have names too.
+                yield from (path for path in _paths_in(one) if os.path.isfile(path))
     if _running and _CONFIG_PATH in _running[-1].meta:
         yield Path(_running[-1].meta[_CONFIG_PATH])
+
+
+def _paths_in(text: str) -> Iterator[Path]:
+    """Every path that ``text`` may name: PATH, PATH:LABEL, KIND:PATH:LABEL or NAME=PATH, in the data folder too."""
+    whole = (text, text.partition("=")[2])
+    unprefixed = (*whole, *(part.partition(":")[2] for part in whole))
+    searched = os.environ.get("SLOTOOL_DATA_DIR", "")
+    for part in (*unprefixed, *(part.rpartition(":")[0] for part in unprefixed)):
+        if part:
+            yield from (Path(part), Path(searched, part))
 
 
 def _loss(path: Path, output: Path) -> str:

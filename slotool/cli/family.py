@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import slotool
+from slotool.cli.commands import FILES_TO_WRITE
 from slotool.cli.options import (
     DataImages,
     DataInputs,
@@ -27,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command()(family)
 
 
-_answers, _measuring, _written = map(panel, ("What answers mean", "Measuring", "Files to write"))
+_answers, _measuring, _written = map(panel, ("What answers mean", "Measuring", FILES_TO_WRITE))
 
 
 def family(

@@ -134,6 +134,11 @@ INPUT = "numbers.csv"
         ("profile", "solo", INPUT, "-o", INPUT),
         ("evaluate-rules", "rules.json", INPUT, "--plot", INPUT),
         ("capture", "--onnx", INPUT, "-o", INPUT),
+        ("family", f"a={INPUT}", "--data", "other.csv:kind", "-o", INPUT),
+        ("family", "a=m.onnx", "--data", f"{INPUT}:kind", "-o", "fam", "--outcomes", INPUT),
+        ("family", "a=m.onnx", "--data", f"csv:{INPUT}:kind", "-o", "fam", "--latency", INPUT),
+        ("family", "a=m.onnx", "--data", INPUT, "--label", "kind", "-o", "fam", "--plot", INPUT),
+        ("evaluate", "models/family", "--data", f"{INPUT}:kind", "-o", INPUT),
     ],
     ids=" ".join,
 )
@@ -147,6 +152,12 @@ def test_no_command_writes_over_its_input(
     finished = slotool(*command, *forced)
     assert (finished.exit_code, Path(INPUT).read_text()) == (2, "measured")
     assert f"{command[-1]} is also an input; name another output" in finished.stderr
+
+
+def test_two_outputs_are_two_files(slotool: Slotool) -> None:
+    finished = slotool("family", "a=m.onnx", "--data", "d.csv:kind", "-o", "made", "--outcomes", "made")
+    assert finished.exit_code == 2
+    assert "made is given as two outputs" in finished.stderr
 
 
 @pytest.mark.parametrize(
