@@ -34,6 +34,17 @@ _CONFIG_PATH = "slotool.config"
 # Functions take seconds; options take them with a unit.
 _UNIT = re.compile(r"_(s|ms|gb)$")
 
+# What TOML calls a value, by what an option makes of it; bool before int, which it is too.
+_TYPES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "text",
+    list: "a list",
+    dict: "a table",
+}
+
 _running: list[typer.Context] = []
 
 
@@ -280,11 +291,30 @@ def _options_in(ctx: typer.Context, read: Mapping[str, Any], where: str) -> dict
         several = param.nargs != 1 or getattr(param, "multiple", False)
         found[param.name] = [value] if several and not isinstance(value, list) else value
         try:
-            param.process_value(ctx, found[param.name])
+            problem = _other_type(found[param.name], param.process_value(ctx, found[param.name]))
         except typer.BadParameter as error:
             problem = error.message.partition(" for <class")[0]
+        if problem:
             raise typer.BadParameter(f"{where}: {key}: {problem}", param_hint="--config") from None
     return found
+
+
+def _other_type(given: Any, taken: Any) -> str:
+    """What is wrong with the type of a value whose option made ``taken`` of it; empty where nothing is.
+
+    Options read text, so that they make a number of the text ``"1"`` and even of ``true``.
+    """
+    if isinstance(given, list) and isinstance(taken, list | tuple):
+        return next(filter(None, map(_other_type, given, taken)), "")
+    if taken is None or type(given) is type(taken) or (type(given), type(taken)) == (int, float):
+        return ""
+    if isinstance(taken, Path) and isinstance(given, str):
+        return ""
+    return f"{_type_name(taken)} is expected, this is {_type_name(given)}"
+
+
+def _type_name(value: Any) -> str:
+    return next((name for kind, name in _TYPES.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def _common(

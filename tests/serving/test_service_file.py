@@ -88,6 +88,12 @@ def test_a_mistake_in_a_table_names_file_and_key(file: Path, entry: Any, sentenc
     [
         ("models = []", [], "give one at least, or --config FILE.toml that lists [[models]]"),
         ("port = 'x'", [], "port: Input should be a valid integer"),
+        ("port = true", [], "service.toml: port: a whole number is expected, this is true or false"),
+        ('port = "18999"', [], "service.toml: port: a whole number is expected, this is text"),
+        ("port = 80.0", [], "service.toml: port: a whole number is expected, this is a number"),
+        ("default-deadline-ms = true", [], "default-deadline-ms: a number is expected, this is true or false"),
+        ("host = 3", [], "service.toml: host: text is expected, this is a whole number"),
+        ("json = 1", [], "service.toml: json: true or false is expected, this is a whole number"),
         ("prot = 1", [], "'prot' is no option of serve"),
         ("latency = 3", [], "latency: Input is not a valid path"),
         ("[models]\na = 1", [], "'models' is a table"),
