@@ -49,14 +49,15 @@ class Compute:
         """
         served = self.model(headers.get("model"))
         options = request_options.from_headers(headers)
-        shape, most = served.model.input_shape, self._front.example_bytes(served)
+        signature, most = served.model.signature, self._front.example_bytes(served)
+        shape = served.model.input_shape if signature is None else signature.inputs[0].shape[1:]
         if len(body) > most:
             raise bounds.too_large(most)
         if takes_long(body, shape):
             # Decoders release the GIL, so the event loop can serve requests with plain numbers meanwhile.
-            x = await asyncio.to_thread(_example, served, body)
+            x = await asyncio.to_thread(_example, served, body, most)
         else:
-            x = _example(served, body)
+            x = _example(served, body, most)
         answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
@@ -74,7 +75,7 @@ class Compute:
         return next(iter(models.values()))
 
 
-def _example(served: ServedModel, body: bytes) -> Inputs:
+def _example(served: ServedModel, body: bytes, max_bytes: int) -> Inputs:
     """What the model takes, of one example. Raises ``Rejection`` (400)."""
     model = served.model
     if model.signature is None:
@@ -84,7 +85,7 @@ def _example(served: ServedModel, body: bytes) -> Inputs:
         names = ", ".join(spec.name for spec in model.signature.inputs)
         path = f"/v2/models/{served.name}/infer"
         raise rejections.bad_request(f"model {served.name} has several inputs ({names}): send them to {path}")
-    return Columns({first.name: parse_tensor(body, model.input_shape or first.shape[1:], first)})
+    return Columns({first.name: parse_tensor(body, first, model.input_shape or first.shape[1:], max_bytes)})
 
 
 def _answer(answer: InferenceResult) -> dict[str, Any]:

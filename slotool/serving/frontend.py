@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from slotool.data.columns import Inputs
+from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.feedback import Feedback
@@ -175,6 +176,8 @@ class FrontEnd:
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""
+        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.name].inputs):
+            return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 
     async def example_body(self, request: Request, max_bytes: int, inflated_anyway_bytes: int) -> bytes:

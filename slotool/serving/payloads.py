@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from slotool import images
-from slotool.models.signature import TensorSpec
+from slotool.models.signature import FREE, TensorSpec
 from slotool.serving.rejections import bad_request
 
 _NPY = b"\x93NUMPY"
@@ -23,7 +23,8 @@ INLINE_IMAGE_BYTES, INLINE_IMAGE_NUMBERS = 16 * 2**10, 64 * 64
 def takes_long(body: bytes, input_shape: Sequence[int]) -> bool:
     """Whether ``parse_example`` is better called in a thread than in the event loop."""
     image = body.startswith((images.PNG, images.JPEG))
-    return image and (len(body) > INLINE_IMAGE_BYTES or math.prod(input_shape) > INLINE_IMAGE_NUMBERS)
+    unknown = FREE in input_shape
+    return image and (unknown or len(body) > INLINE_IMAGE_BYTES or math.prod(input_shape) > INLINE_IMAGE_NUMBERS)
 
 
 def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
@@ -33,62 +34,70 @@ def parse_example(body: bytes, input_shape: Sequence[int]) -> np.ndarray:
     and JPEG: as many pixels as the model takes, made grey or RGB as its channels want. Anything else must be exactly
     one example of little-endian float32. Raises ``Rejection`` (400) naming what is wrong, whatever the bytes are.
     """
-    shape = tuple(input_shape)
+    return _floats(body, tuple(input_shape), tuple(input_shape), None)
+
+
+def _floats(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int | None) -> np.ndarray:
     if body.startswith(_NPY):
-        x = _npy(body, shape)
+        x = _npy(body, shape, usual)
     elif body.startswith((images.PNG, images.JPEG)):
-        x = _image(body, shape)
+        x = _image(body, shape, usual, max_bytes)
     else:
-        x = _raw(body, shape)
+        x = _raw(body, usual)
     if not np.isfinite(x).all():
         raise bad_request("the example holds NaN or infinity")
-    return x.reshape(1, *shape)
+    return x[None]
 
 
-def parse_tensor(body: bytes, input_shape: Sequence[int], spec: TensorSpec) -> np.ndarray:
-    """One example of the only input of a model with a signature: [1, *input_shape] of its datatype.
+def parse_tensor(body: bytes, spec: TensorSpec, usual: Sequence[int], max_bytes: int) -> np.ndarray:
+    """One example of the only input of a model with a signature: an array of its datatype, whose first size is 1.
 
-    Floating-point numbers as ``parse_example`` has them. UINT8: an image's values from 0 to 255, or a ``.npy`` file of
-    uint8. Other numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises ``Rejection``.
+    ``usual``: the shape of raw float32, and of ``.npy`` files but for axes of length 1; a ``.npy`` file or an image may
+    have any shape that ``spec`` takes. ``max_bytes``: most bytes of an image's values, as float32. Floating-point
+    numbers as ``parse_example`` has them. UINT8: an image's values from 0 to 255, or a ``.npy`` file of uint8. Other
+    numbers and BOOL: a ``.npy`` file of that type. BYTES: the body is the one text. Raises ``Rejection``.
     """
     if spec.datatype == "BYTES":
         text = np.empty((1,) * len(spec.shape), dtype=np.object_)
         text[...] = body
         return text
-    shape = tuple(input_shape)
+    shape, usual = spec.shape[1:], tuple(usual)
     if spec.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            return parse_example(body, shape).astype(spec.dtype)
+            return _floats(body, shape, usual, max_bytes).astype(spec.dtype)
     if spec.datatype == "UINT8" and body.startswith((images.PNG, images.JPEG)):
-        return np.rint(_image(body, shape) * 255.0).astype(np.uint8)[None]
+        return np.rint(_image(body, shape, usual, max_bytes) * 255.0).astype(np.uint8)[None]
     if not body.startswith(_NPY):
         raise bad_request(f"input {spec.name} is {spec}: a .npy file of {spec.dtype.name} is expected")
-    array = _npy_array(body, shape)
+    array = _npy_array(body, shape, usual)
     if array.dtype != spec.dtype:
         raise bad_request(f"the .npy file holds {array.dtype.name[:40]}, expected {spec.dtype.name}")
-    return array.astype(spec.dtype).reshape(1, *shape)
+    return array.astype(spec.dtype)[None]
 
 
 def _raw(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    if FREE in shape:
+        raise bad_request(f"the body is neither .npy, PNG nor JPEG, and float32 for {list(shape)} has no one length")
     expected = 4 * math.prod(shape)
     if len(body) != expected:
         raise bad_request(
             f"the body is neither .npy, PNG nor JPEG, nor one example of float32: it has {len(body)} bytes, "
             f"an example of shape {list(shape)} has {expected}"
         )
-    return np.frombuffer(body, dtype="<f4").astype(np.float32)
+    return np.frombuffer(body, dtype="<f4").astype(np.float32).reshape(shape)
 
 
-def _npy(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    array = _npy_array(body, shape)
+def _npy(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> np.ndarray:
+    array = _npy_array(body, shape, usual)
     if array.dtype.kind != "f" and array.dtype != np.uint8:
         raise bad_request(f"the .npy file holds {array.dtype.name[:40]}, expected float32 (or uint8 pixels)")
     with np.errstate(over="ignore"):
         return array.astype(np.float32) / (np.float32(255.0) if array.dtype == np.uint8 else np.float32(1.0))
 
 
-def _npy_array(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """The numbers or truth values of a file, whose axes of length 1 may differ from ``shape``."""
+def _npy_array(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...]) -> np.ndarray:
+    """The numbers or truth values of a file of a shape that ``shape`` takes, else of ``usual`` but for axes of length
+    1."""
     file = io.BytesIO(body)
     try:
         version = np.lib.format.read_magic(file)
@@ -103,7 +112,8 @@ def _npy_array(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     # To Python True is an integer, so that numpy lets it pass; to reshape it is not.
     if any(type(length) is not int or length < 0 for length in found):
         raise bad_request("the .npy file cannot be read: the axes in its header are not numbers from 0")
-    if _long_axes(found) != _long_axes(shape):
+    fitted = _fitted(found, shape, usual)
+    if fitted is None:
         raise bad_request(f"the .npy file holds an array of shape {list(found)[:8]}, expected {list(shape)}")
     if dtype.kind not in "fiub":
         raise bad_request(f"the .npy file holds {dtype.name[:40]}, expected float32 (or uint8 pixels)")
@@ -111,14 +121,31 @@ def _npy_array(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
     if len(data) != math.prod(found) * dtype.itemsize:
         what = "is cut short" if len(data) < math.prod(found) * dtype.itemsize else "goes on behind its array"
         raise bad_request(f"the .npy file {what}: {len(data)} bytes, expected {math.prod(found) * dtype.itemsize}")
-    return np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C")
+    return np.frombuffer(data, dtype).reshape(found, order="F" if by_columns else "C").reshape(fitted)
 
 
-def _image(body: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    if len(shape) != 3 or shape[0] not in (1, 3):
+def _fitted(found: tuple[int, ...], shape: tuple[int, ...], usual: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of an example from a file's; None where it is none."""
+    for sizes in (found, found[1:] if found[:1] == (1,) else found):
+        if len(sizes) == len(shape) and all(size in (FREE, got) for size, got in zip(shape, sizes, strict=True)):
+            return sizes
+    return usual if _long_axes(found) == _long_axes(usual) else None
+
+
+def _image(body: bytes, shape: tuple[int, ...], usual: tuple[int, ...], max_bytes: int | None) -> np.ndarray:
+    channels = next((sizes[0] for sizes in (shape, usual) if sizes and sizes[0] != FREE), 3)
+    if len(shape) != 3 or channels not in (1, 3):
         raise bad_request(f"this model takes inputs of shape {list(shape)}, not images")
     try:
-        return images.decode(body, *shape)
+        height, width = shape[1:]
+        if FREE in (height, width):
+            frame = images.frame_of(body)
+            height, width = (frame.height if height == FREE else height), (frame.width if width == FREE else width)
+            if max_bytes is not None and 4 * channels * height * width > max_bytes:
+                raise bad_request(
+                    f"the image is {width}×{height}, at most {max_bytes // (4 * channels)} pixels are read"
+                )
+        return images.decode(body, channels, height, width)
     except images.ImageError as error:
         raise bad_request(str(error)) from None
 

@@ -36,10 +36,17 @@ def mean(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a + b) / 2
 
 
+def total(x: np.ndarray) -> np.ndarray:
+    """The sum of an example's numbers, and its sizes."""
+    sizes = [np.full(len(x), size) for size in x.shape[1:]]
+    return np.stack([x.sum(axis=(1, 2, 3)), *sizes], axis=1).astype(np.float32)
+
+
 MODELS: list[tuple[Any, str, Task]] = [
     (brightest, "image=UINT8[-1,3,4,5] -> scores=FP32[-1,3]", Classification("scores")),
     (double, "x=INT64[-1,2] -> y=FP64[-1,2]", Regression("y")),
     (shouted, "text=BYTES[-1,1] -> said=BYTES[-1,1]", Text("said")),
+    (total, "x=FP32[-1,3,-1,-1] -> y=FP32[-1,4]", Regression("y")),
     (mean, "a=FP32[-1] b=FP32[-1] -> y=FP32[-1]", Regression("y")),
 ]
 
@@ -79,6 +86,22 @@ def test_numbers_and_texts_whose_answer_is_no_class(live: LiveServer) -> None:
     assert compute(live, "shouted", "wörd".encode())[1]["answer"] == "WöRD"
 
 
+def test_every_shape_that_the_signature_takes(live: LiveServer) -> None:
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, "PNG")
+    for body, sizes in (
+        (npy(np.ones((3, 2, 7), np.float32)), (3, 2, 7)),
+        (npy(np.ones((1, 3, 5, 1), np.float32)), (3, 5, 1)),
+        (file.getvalue(), (3, 4, 5)),
+    ):
+        status, document = compute(live, "total", body)
+        assert (status, tuple(document.get("answer", ())[1:])) == (200, sizes), document
+    wide = io.BytesIO()
+    Image.new("RGB", (2_000, 1_000)).save(wide, "PNG")
+    status, document = compute(live, "total", wide.getvalue())
+    assert (status, "the image is 2000×1000, at most" in document["error"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("model", "body", "sentence"),
     [
@@ -86,6 +109,8 @@ def test_numbers_and_texts_whose_answer_is_no_class(live: LiveServer) -> None:
         ("double", npy(np.array([1.0, 2.0])), "the .npy file holds float64, expected int64"),
         ("double", npy(np.array([1, 2, 3])), "holds an array of shape [3], expected [2]"),
         ("double", npy(np.array(["a", "b"])), "the .npy file holds str"),
+        ("total", npy(np.ones((4, 2, 2), np.float32)), "holds an array of shape [4, 2, 2], expected [3, -1, -1]"),
+        ("total", b"12", "float32 for [3, -1, -1] has no one length"),
         ("mean", b"", "model mean has several inputs (a, b): send them to /v2/models/mean/infer"),
     ],
 )
