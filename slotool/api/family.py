@@ -26,7 +26,7 @@ LEARNING = "validation"
 
 
 def family(
-    versions: Mapping[str, FilePath],
+    versions: Mapping[str, FilePath | Any],
     data: str | DataSource,
     *,
     out: FilePath | None = None,
@@ -54,7 +54,9 @@ def family(
     """Make a family of versions from models of your own, and measure each on labelled examples.
 
     Args:
-        versions: File, URL or ``module:factory`` of each version's model, by name.
+        versions: By name, each version's model: a file, a URL, ``module:factory``, or an object: a ``slotool.models``
+            model, a fitted scikit-learn estimator, a Keras model, or a torch module or callable with its signature,
+            ``(model, "x=FP32[-1,4] -> y=FP32[-1,3]")``. An artifact can hold only models that are in files.
         data: Labelled examples that trained none of them, such as ``"wine.parquet:quality"``.
         out: Write the family here.
         outcomes: Write the outcome table here, for ``gen_rules``.
@@ -94,12 +96,19 @@ def family(
     from slotool.data.registry import open_dataset
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.model_family import ModelFamily, common_signature
-    from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
+    from slotool.elastic.model_family_files import KIND, open_versions, refuse_in_memory, some_inputs
     from slotool.machine import machine_id
     from slotool.models.calibration import METHODS
     from slotool.models.tasks import make_task
     from slotool.profiling.family_batches import measure_batches
 
+    if not isinstance(versions, Mapping) or not versions or not all(isinstance(name, str) for name in versions):
+        raise ArgumentError("versions", "models by name are expected, one at least")
+    located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
+    for version, given in located.items() if out is not None else ():
+        refuse_in_memory(version, given)
+    if not isinstance(repeats, int) or repeats < 1:
+        raise ArgumentError("repeats", f"{repeats!r} is no number of calls, 1 at least")
     if calibration not in METHODS:
         raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
     for version in cost or {}:
@@ -112,7 +121,7 @@ def family(
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
     with torch_threads(cores_given(threads)):
-        opened = open_versions({version: str(location) for version, location in versions.items()}, threads)
+        opened = open_versions(located, threads)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())

@@ -18,6 +18,7 @@ from slotool.data.sequences import RaggedColumns
 from slotool.elastic.model_family import ModelFamily, ModelVersion, common_signature
 from slotool.errors import ArtifactError, InputError
 from slotool.models import Model, Signature
+from slotool.models.adapters.factory import model_of
 from slotool.models.adapters.remote import ask_shared_outputs, open_remote
 from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes, to_bytes
@@ -29,6 +30,8 @@ VERSIONS_FILE = "versions.json"
 EXAMPLES_FILE = "examples.safetensors"
 # Inputs that are kept, for warm-up and profiling.
 EXAMPLES = 8
+# Where a version is that no file holds.
+IN_MEMORY = ""
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,36 @@ class _Stored:
     signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def open_versions(locations: Mapping[str, str], threads: int) -> list[tuple[ModelVersion, Model]]:
-    """Each version's model and what the artifact says of it; ``locations``: file or URL by name."""
-    models = {name: load(location, threads=threads) for name, location in locations.items()}
+def open_versions(locations: Mapping[str, Any], threads: int) -> list[tuple[ModelVersion, Model]]:
+    """Each version's model and what the artifact says of it.
+
+    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it.
+    """
+    models = {
+        name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
+        for name, given in locations.items()
+    }
     ask_shared_outputs(list(models.values()))
-    return [(recorded(name, location), models[name]) for name, location in locations.items()]
+    return [(recorded(name, given), models[name]) for name, given in locations.items()]
 
 
-def recorded(name: str, location: str) -> ModelVersion:
+def recorded(name: str, location: Any) -> ModelVersion:
     """How an artifact refers to the model at ``location``. Raises ``InputError`` when it cannot be read."""
+    if not isinstance(location, str):
+        return ModelVersion(name, IN_MEMORY)
     if "://" in location:
         return ModelVersion(name, location)
     if is_code(location):
         return ModelVersion(name, *factories.located(location))
     where = str(Path(location).absolute())
     return ModelVersion(name, where, checksum(where, InputError))
+
+
+def refuse_in_memory(name: str, location: Any) -> None:
+    """Raises ``InputError`` for a model of which an artifact can keep nothing."""
+    if location == IN_MEMORY or not isinstance(location, str):
+        advice = "save it to a file, or name what makes it as module:factory"
+        raise InputError(f"version {name} is an object in memory, of which an artifact keeps nothing: {advice}")
 
 
 def some_inputs(x: Any) -> Inputs:
@@ -74,6 +92,7 @@ def save_family(
     with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
         versions = []
         for version in family.versions:
+            refuse_in_memory(version.name, version.location)
             if copy and is_code(version.location):
                 raise InputError(f"version {version.name} is code, {version.location}, of which no copy can be kept")
             stored = f"{version.name}{Path(version.location).suffix}" if copy and version.sha256 else ""
