@@ -56,7 +56,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 def entry(served: ServedModel, **other: Any) -> dict[str, Any]:
     assert served.path is not None
     manifest = (served.path / "manifest.json").read_bytes()
-    return {"name": NAME, "path": str(served.path), "manifest": manifest, "points": [], **other}
+    return {"name": NAME, "path": str(served.path), "manifest": manifest, "allows_code": False, "points": [], **other}
 
 
 @pytest.mark.parametrize("other", [{"path": "/nowhere"}, {"manifest": b"of another model"}])

@@ -353,9 +353,9 @@ def test_the_documents_table_of_rejections_is_true() -> None:
     made = [rejections.bad_request(""), rejections.not_found(""), rejections.too_slow(""), rejections.too_large(""),
             rejections.expired(0), rejections.cannot_meet(""), rejections.shed(""), rejections.queue_full(1),
             rejections.overloaded(1, 1.0, 1.0), rejections.too_many_connections(1),
-            rejections.no_worker(1, 1, 1.0), rejections.stopping(), rejections.too_many_bytes(1),
-            rejections.client_gone(), rejections.failed(ValueError()), Rejection(401, "unauthorized", ""),
-            Rejection(403, "forbidden", "")]  # fmt: skip
+            rejections.no_worker(1, 1, 1.0), rejections.no_version(""), rejections.stopping(),
+            rejections.too_many_bytes(1), rejections.client_gone(), rejections.failed(ValueError()),
+            Rejection(401, "unauthorized", ""), Rejection(403, "forbidden", "")]  # fmt: skip
     assert sorted(rows) == sorted((each.cause, str(each.status), CODES[each.status].name) for each in made)
     servers_own = {cause for cause, *_ in rows} - CLIENTS_OWN
-    assert servers_own == {cause for cause, *_ in rows[-10:]}
+    assert servers_own == {cause for cause, *_ in rows[-11:]}
