@@ -54,7 +54,7 @@ def _made(adapter: _Adapter, text: str, threads: int | None) -> Model:
         model: object = adapter(text, threads)
     except SlotoolError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {reason(error)}"
         raise InputError(f"{text}: its adapter, of a plugin, failed: {why}") from error
     if not isinstance(model, Model):

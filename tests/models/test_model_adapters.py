@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -223,6 +224,16 @@ def test_a_function_of_one_input_and_what_it_may_not_return() -> None:
         FunctionModel(lambda x: x, one, name="wide")([[1.0, 2.0]])
     with pytest.raises(RunError, match="broken failed: ZeroDivisionError"):
         FunctionModel(lambda x: 1 / 0, one, name="broken")([[1.0, 2.0]])
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_function_that_ends_the_process_has_failed(status: int) -> None:
+    def leaves(x: np.ndarray) -> None:
+        sys.exit(status)
+
+    one = Signature((TensorSpec("x", "FP32", (-1, 6)),), (TensorSpec("y", "FP32", (-1,)),))
+    with pytest.raises(RunError, match=f"leaves failed: SystemExit: {status}"):
+        FunctionModel(leaves, one)(np.zeros((1, 6), np.float32))
 
 
 def test_several_inputs_are_given_by_name() -> None:

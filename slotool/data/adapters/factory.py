@@ -37,7 +37,7 @@ class FactoryAdapter(DataAdapter):
             made = getattr(made, part)
         try:
             returned = made()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise DataError(f"{location.text} raised {type(error).__name__}: {reason(error)}") from error
         return opened(location.text, returned)
 
@@ -64,7 +64,7 @@ def _imported(module: str, source: str) -> Any:
     sys.path.insert(0, here)
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DataError(f"{source}: importing {module} raised {type(error).__name__}: {reason(error)}") from error
     finally:
         sys.path.remove(here)

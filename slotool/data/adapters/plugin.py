@@ -32,6 +32,6 @@ class PluginAdapter(DataAdapter):
             return made.open(location, options) if self.takes_location else opened(self.name, made)
         except SlotoolError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {reason(error)}"
             raise DataError(f"data set {self.name!r}, of a plugin, failed: {why}") from error

@@ -30,7 +30,7 @@ class FunctionModel(Model):
         self.require(point)
         try:
             made = self._function(**inputs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(f"{self.name} failed: {type(error).__name__}: {reason(error)}") from error
         outputs = self.signature.outputs
         if not isinstance(made, Mapping):

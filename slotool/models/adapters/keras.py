@@ -54,7 +54,7 @@ class KerasModel(Model):
             given = [inputs[spec.name] for spec in self.signature.inputs]
             # Keras warns of a list where it was built of one tensor.
             made = self._model.predict_on_batch(given if len(given) > 1 else given[0])
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(f"{self.name}: Keras failed ({reason(error)})") from error
         if isinstance(made, Mapping):
             made = [made[spec.name] for spec in self.signature.outputs]
