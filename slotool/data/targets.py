@@ -35,6 +35,8 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
         bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         raise table.trouble(column, int(bad.argmax()), "the label is no finite number")
     kind = _fitting(values) if kind == "any" else kind
+    if kind == "class":
+        _require_labels(table, column, values)
     made = {"class": _classes, "numbers": _numbers, "sets": _sets, "text": _texts}[kind](values, field)
     if made is None:
         wanted = {
@@ -46,6 +48,14 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
         others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
         raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
     return _in_order(table, column, made, classes) if classes and made.names else made
+
+
+def _require_labels(table: Table, column: str, values: np.ndarray | Ragged) -> None:
+    """Raises ``DataError`` naming a row whose label is empty: text in CSV has no other missing value."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "O" and values.ndim == 1:
+        missing = values == b""
+        if missing.any():
+            raise table.trouble(column, int(missing.argmax()), "it has no value")
 
 
 def _fitting(values: np.ndarray | Ragged) -> str:

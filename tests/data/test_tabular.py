@@ -32,6 +32,17 @@ def test_columns_become_features_and_classes(tmp_path: Path, suffix: str) -> Non
     assert np.array_equal(again.test.x, dataset.test.x)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_row_without_its_label_is_named(tmp_path: Path, suffix: str) -> None:
+    rows, path = ROWS.assign(kind=["x", "y", "x", None, "y"]), tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        rows.to_parquet(path)
+    else:
+        rows.to_csv(path, index=False)
+    with pytest.raises(DataError, match="row 3, column 'kind': it has no value"):
+        load_dataset(f"{path}:kind")
+
+
 def test_a_split_column_says_where_a_row_belongs(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     ROWS.assign(split=["test", "train", "test", "validation", "train"]).rename(columns={"kind": "label"}).to_parquet(
