@@ -120,11 +120,12 @@ def _is_number(table: Table, name: str) -> bool:
 
 
 def _is_one_array(table: Table, options: DataOptions, name: str, columns: list[str]) -> bool:
-    """Whether the only tensor is one of floating-point numbers, which is handed on as a bare array."""
+    """Whether the only tensor is one of floating-point numbers, which is handed on as a bare array of float32; one of
+    FP64 is not, whose values float32 would round."""
     first = table.fields[columns[0]]
     if options.tensors:
         (tensor,) = options.tensors
-        floating = tensor.datatype.startswith(("FP", "BF"))
+        floating = tensor.datatype.startswith(("FP", "BF")) and tensor.datatype != "FP64"
         return floating and not _ragged(table, columns, fixed=ANY_LENGTH not in tensor.shape[1:])
     if first.unreadable or (first.dtype.kind not in "fiub" and not first.is_image):
         return False

@@ -121,6 +121,10 @@ class ModelFamily(ElasticModel):
     def forward_within(self, x: Any, point: OperatingPoint, timeout_s: float) -> np.ndarray:
         return self._scores(len(x), self.respond_within(x, point, timeout_s), point)
 
+    def expected_accuracies(self, x: Any) -> np.ndarray | None:
+        """None: versions differ only on average. ``x`` may be columns, which the default cannot count."""
+        return None
+
     def _scores(self, count: int, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray:
         if not isinstance(self.task, Classification):
             raise InputError(f"{self.name} answers {self.task.name}, which has no scores of classes")

@@ -80,6 +80,20 @@ def test_whole_numbers_stay_whole_for_one_tensor_too(table: str) -> None:
     assert isinstance(x, np.ndarray)
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv", "npz"])
+def test_float64_is_not_rounded_through_float32(tmp_path: Path, form: str) -> None:
+    path, numbers = tmp_path / f"big.{form}", np.array([2**24, 2**24 + 1] * 5)
+    if form == "npz":
+        np.savez(path, x=numbers[:, None].astype(np.float64), label=numbers)
+    else:
+        rows = pd.DataFrame({"t": numbers, "label": numbers})
+        rows.to_parquet(path) if form == "parquet" else rows.to_csv(path, index=False)
+    train = load_dataset(str(path), tensors=(TensorSpec("features", "FP64", (-1, 1)),)).train
+    taken = train.x.arrays["features"]
+    assert taken.dtype == np.float64
+    assert (taken[:, 0] == 2**24 + train.y).all()
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_sequences_of_different_lengths_are_taken_one_at_a_time(table: str, stored: bool) -> None:
     x = load_dataset(table, tensors=specs("tokens=INT64[-1,-1]"), stored=stored).train.x
