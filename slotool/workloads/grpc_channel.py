@@ -16,7 +16,7 @@ from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.workloads.endpoint import DTYPES, Channel, Example, RequestResult, ServerAnswer, Terms
 from slotool.workloads.served_signature import ServedSignature
-from slotool.workloads.target import ANSWER_WITHIN_S, authorization
+from slotool.workloads.target import ANSWER_WITHIN_S, UNAUTHORIZED, authorization, unauthorized
 
 # Of models whose server states no signature.
 _INPUT = TensorSpec("input", "FP32", (FREE,))
@@ -140,7 +140,8 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
-    """The answer to ``request``, or why there is none. Raises ``RunError`` without a server."""
+    """The answer to ``request``, or why there is none. Raises ``RunError`` without a server, ``InputError`` where it
+    wants a token."""
     with grpc.insecure_channel(authority(address)) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
@@ -150,6 +151,8 @@ def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
             failed = _failure(error)
             if failed.status == 0:
                 raise RunError(f"no server answers at {address} over gRPC ({failed.error})") from error
+            if failed.status in UNAUTHORIZED:
+                raise unauthorized(address) from error
             return None, failed.error
 
 

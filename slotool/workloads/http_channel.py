@@ -11,7 +11,7 @@ from slotool.errors import InputError, RunError
 from slotool.models.signature import Signature
 from slotool.workloads.endpoint import Channel, Endpoint, Example, RequestResult
 from slotool.workloads.http_client import HttpClient
-from slotool.workloads.target import ANSWER_WITHIN_S, reason
+from slotool.workloads.target import ANSWER_WITHIN_S, UNAUTHORIZED, reason, unauthorized
 
 BINARY_EXTENSION = "binary_tensor_data"
 
@@ -43,7 +43,8 @@ class HttpChannel(Channel):
 
 async def ask_signature(address: str, model: str) -> tuple[Signature | None, bool]:
     """The model's tensors, as its server states them, None when it states none that can be read; and whether the server
-    reads tensors in binary form. Raises ``RunError`` when it cannot be reached."""
+    reads tensors in binary form. Raises ``RunError`` when it cannot be reached, ``InputError`` when it wants a token.
+    """
     client = HttpClient(address, ANSWER_WITHIN_S)
     try:
         stated = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}")
@@ -63,7 +64,7 @@ async def ask_signature(address: str, model: str) -> tuple[Signature | None, boo
 async def first_model(address: str) -> str:
     """The first model a server lists, by the repository extension or, as slotool does, in its front page.
 
-    Raises ``InputError`` when it lists none, ``RunError`` when it cannot be reached.
+    Raises ``InputError`` when it lists none or wants a token, ``RunError`` when it cannot be reached.
     """
     client = HttpClient(address, ANSWER_WITHIN_S)
     try:
@@ -87,9 +88,11 @@ def _names(entries: Any) -> list[str]:
 
 
 async def _document(client: HttpClient, method: str, path: str, body: bytes = b"") -> Any:
-    """The JSON document of a 2xx answer, None for anything else."""
+    """The JSON document of a 2xx answer, None for anything else. Raises ``InputError`` where a token is wanted."""
     headers = {"content-type": "application/json"} if body else {}
     response = await client.request(client.head(method, path), headers, body)
+    if response.status in UNAUTHORIZED:
+        raise unauthorized(client.address)
     try:
         return strict_json.decode(response.body) if 200 <= response.status < 300 else None
     except strict_json.JsonError:

@@ -26,6 +26,7 @@ class HttpClient:
 
     def __init__(self, address: str, answer_within_s: float):
         self._within_s = answer_within_s
+        self.address = address
         parts = urlsplit(address)
         self._server = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path

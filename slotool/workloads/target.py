@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from slotool.errors import InputError
 
 ANSWER_WITHIN_S = 10.0
+UNAUTHORIZED = (401, 403)
 _SCHEMES = {
     "http": (("http", "https"), "http://127.0.0.1:8000"),
     "grpc": (("grpc", "http"), "127.0.0.1:8001"),
@@ -43,6 +44,13 @@ def authorization() -> dict[str, str]:
     """The header that shows ``$SLOTOOL_TOKEN``; none where that is not set."""
     token = os.environ.get("SLOTOOL_TOKEN", "").strip()
     return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def unauthorized(address: str) -> InputError:
+    """Of a server that answers 401 or 403: it wants a token, or another one."""
+    if authorization():
+        return InputError(f"{address} refuses the token in $SLOTOOL_TOKEN; set it to the server's own")
+    return InputError(f"{address} wants a token; set SLOTOOL_TOKEN to it")
 
 
 def is_loopback(host: str) -> bool:

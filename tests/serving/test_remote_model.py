@@ -17,6 +17,7 @@ from slotool.errors import InputError, RunError, TimedOut
 from slotool.models import Signature, TensorSpec
 from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
 from slotool.models.loading import load
+from slotool.serving.guard import Token
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
 MODEL = ThreeLinear()
@@ -47,6 +48,13 @@ def test_outputs_are_asked_for_by_name_over_grpc(live: LiveServer, monkeypatch: 
         monkeypatch.setattr(model._client, "infer", infer)
         assert list(model(X)) == ["label"]
         assert [output.name() for output in infer.call_args.args[3]] == ["label"]
+
+
+def test_a_server_that_wants_a_token() -> None:
+    token = Token.of("a-token-for-the-test", "the test")
+    refused = pytest.raises(RunError, match="answered 401: it wants a token, and remote models send none")
+    with live_server([served(MODEL)], token=token) as live, refused:
+        HttpModel(f"{live.url}/v2/models/three")
 
 
 def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:

@@ -363,6 +363,12 @@ def test_a_token_is_shown(network: ServedModel, monkeypatch: pytest.MonkeyPatch)
         for target in targets:
             with pytest.raises(InputError, match="Authorization: Bearer"):
                 LocalRun(plan, target).drive()
+            for asked in (lambda: ask_first_model(target.address, target.form), target.described):  # noqa: B023
+                with pytest.raises(InputError, match="wants a token; set SLOTOOL_TOKEN"):
+                    asked()
+        monkeypatch.setenv("SLOTOOL_TOKEN", "another-token")
+        with pytest.raises(InputError, match="refuses the token"):
+            ask_first_model(live.url, "infer")
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

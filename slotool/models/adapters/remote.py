@@ -152,6 +152,8 @@ class HttpModel(RemoteModel):
             raise RemoteRejection(url, _sentence(content))
         if answer.status_code == 404:
             raise InputError(f"{url} answered {answer.status_code}: {_sentence(content)}")
+        if answer.status_code in (401, 403):
+            raise RunError(f"{url} answered {answer.status_code}: it wants a token, and remote models send none")
         if answer.status_code != 200:
             raise RunError(f"{url} answered {answer.status_code}: {_sentence(content)}")
         return content, answer.headers.get(messages.HEADER_LENGTH)
