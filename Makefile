@@ -86,9 +86,10 @@ docs-outputs: $(VENV)/.installed-test
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Python compiles a module when it is first imported: that of all packages at once takes longer than installing them.
 $(VENV)/.installed-%: $(INPUTS) | $(BIN)/python
-	$(PIP) install -c constraints.txt -e '.[$*]'
-	touch $@
+	$(PIP) install --no-compile -c constraints.txt -e '.[$*]'
+	touch $@ $(if $(filter check,$*),$(VENV)/.installed-test $(VENV)/.installed-docs)
 
 clean:
 	rm -rf $(VENV) .venv-minimum .venv-newest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
