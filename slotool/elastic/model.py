@@ -51,6 +51,8 @@ class ElasticModel(ABC):
     task: Task | None = None
     data_options: DataOptions | None = None
     examples: Columns | None = None
+    # Whether ``check_inputs`` has anything to look at.
+    checks_inputs = False
     name: str
     input_shape: tuple[int, ...]
     classes: int
@@ -70,6 +72,10 @@ class ElasticModel(ABC):
         Raises ``RemoteUnavailable``, ``TimedOut``, or what the call itself raises.
         """
         return self.forward(x, point)
+
+    def check_inputs(self, x: Inputs) -> None:  # noqa: B027
+        """Raises ``InputError`` naming inputs of the right signature that a version still cannot take; any version may
+        be asked."""
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         """The outputs of ``signature`` by name at ``point`` for its inputs, an array where it has only one.

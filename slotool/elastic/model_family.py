@@ -68,6 +68,7 @@ class ModelFamily(ElasticModel):
         if len(self._models) < len(versions):
             raise InputError(f"{name}: two versions have the same name")
         self.points = tuple(self._models)
+        self.checks_inputs = any(model.checks_inputs for _, model in versions)
         self.remote_points = {
             point: model.timeout_s for point, model in self._models.items() if isinstance(model, RemoteModel)
         }
@@ -99,6 +100,12 @@ class ModelFamily(ElasticModel):
             if spec.name not in given:
                 raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")
         return self.tensors.conform({spec.name: _with_axis(spec, given[spec.name]) for spec in specs})
+
+    def check_inputs(self, x: Inputs) -> None:
+        inputs = self.inputs(x)
+        for model in self._models.values():
+            if model.checks_inputs:
+                model.check_inputs(inputs)
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         """The version's own outputs by name, with the datatypes of ``tensors``. Raises ``RunError`` when the model

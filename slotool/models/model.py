@@ -18,12 +18,15 @@ class Model(ABC):
     """A model that somebody made, loaded by an adapter.
 
     ``name``: what tables call it. ``signature``: its tensors. ``points``: its operating points, cheapest first; most
-    models have only ``full``. A model is a context manager that closes itself.
+    models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at.
+
+    A model is a context manager that closes itself.
     """
 
     name: str
     signature: Signature
     points: tuple[OperatingPoint, ...] = (FULL,)
+    checks_inputs = False
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -45,6 +48,10 @@ class Model(ABC):
                 raise InputError(f"{self.name} has several inputs ({names}): give arrays by name")
             inputs = {self.signature.inputs[0].name: inputs}
         return self.run(self.signature.conform(inputs), point)
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:  # noqa: B027
+        """Raises ``InputError`` naming tensors of the right signature that the model still cannot take: dimensions of
+        one name that differ, text in another encoding than its own."""
 
     def require(self, point: OperatingPoint) -> None:
         """Raises ``InputError`` when ``point`` is none of ``points``."""

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from slotool.data.columns import Inputs
+from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
@@ -118,6 +119,11 @@ class FrontEnd:
         """Have the router answer, and count it. Raises ``Rejection``."""
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
+        if served.model.checks_inputs:
+            try:
+                served.model.check_inputs(x)
+            except InputError as error:
+                raise rejections.bad_request(str(error)) from None
         if self.default_tolerance is not None:
             options = _with_default(options, self.default_tolerance, served)
         read_us = self.router.now_us() - arrival_us

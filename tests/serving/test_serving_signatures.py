@@ -208,6 +208,14 @@ def test_a_bad_tensor_is_named_to_the_client(client: tuple[Any, Any]) -> None:
     ):
         with pytest.raises(InferenceServerException, match=sentence):
             asked.infer("classifier", given(module, arrays, INT64))
+    narrow = {"input_ids": IDS, "attention_mask": MASK[:, :2]}
+    with pytest.raises(InferenceServerException, match="dimension 's': input_ids 3, attention_mask 2") as refused:
+        asked.infer("classifier", given(module, narrow, INT64))
+    assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    texts = np.array([[b"caf\xc3\xa9", b"\xff\xfe"]], dtype=np.object_)
+    with pytest.raises(InferenceServerException, match="input word: it holds bytes that are not UTF-8 text") as refused:
+        asked.infer("words", given(module, {"word": texts}, {"word": "BYTES"}))
+    assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
     outputs = [module.InferRequestedOutput("scores")]
     with pytest.raises(
         InferenceServerException, match="no output is called 'scores'; there are logits, label, confidence"

@@ -23,10 +23,15 @@ class Wrapped(ElasticModel):
     def __init__(self, model: Model, task: Task):
         self.name, self.model, self.task = model.name, model, task
         self.signature = model.signature
+        self.checks_inputs = model.checks_inputs
         self.given: list[Columns] = []
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         raise NotImplementedError
+
+    def check_inputs(self, x: Inputs) -> None:
+        assert isinstance(x, Columns)
+        self.model.check_inputs(x.arrays)
 
     def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
         assert isinstance(x, Columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,24 @@ class OnnxModel(Model):
             tuple(_spec(path, tensor) for tensor in self._session.get_inputs()),
             tuple(_spec(path, tensor) for tensor in self._session.get_outputs()),
         )
+        self._texts = [spec.name for spec in self.signature.inputs if spec.datatype == "BYTES"]
+        self._named = _shared_dimensions(self._session.get_inputs())
+        self.checks_inputs = bool(self._texts or self._named)
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self._has_bf16 = any(spec.datatype == "BF16" for spec in (*self.signature.inputs, *self.signature.outputs))
+
+    def check_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        for name in self._texts:
+            for text in inputs[name].ravel():
+                try:
+                    text.decode()
+                except UnicodeDecodeError:
+                    raise InputError(f"input {name}: it holds bytes that are not UTF-8 text") from None
+        for dimension, places in self._named.items():
+            sizes = [inputs[name].shape[axis] for name, axis in places]
+            if len(set(sizes)) > 1:
+                listed = ", ".join(f"{name} {size}" for (name, _), size in zip(places, sizes, strict=True))
+                raise InputError(f"inputs differ in the size of their dimension {dimension!r}: {listed}")
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -101,6 +117,17 @@ class OnnxModel(Model):
             spec.name: of_bfloat16_bits(_bits(value)) if spec.datatype == "BF16" else value.numpy()
             for spec, value in zip(self.signature.outputs, made, strict=True)
         }
+
+
+def _shared_dimensions(tensors: Sequence[Any]) -> dict[str, list[tuple[str, int]]]:
+    """Free dimensions by name, with the tensors and axes that have them, where there are several. The first, which
+    counts examples, is left out: a signature has it everywhere."""
+    places: dict[str, list[tuple[str, int]]] = {}
+    for tensor in tensors:
+        for axis, size in enumerate(tensor.shape):
+            if axis and isinstance(size, str) and size:
+                places.setdefault(size, []).append((tensor.name, axis))
+    return {name: found for name, found in places.items() if len(found) > 1}
 
 
 def _bits(value: Any) -> np.ndarray:
