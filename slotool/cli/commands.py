@@ -60,7 +60,10 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except ArgumentError as error:
-            raise typer.BadParameter(error.problem, ctx=ctx, param_hint=_option_of(ctx.command, error)) from error
+            option = _option_of(ctx.command, error)
+            raise _naming_file(typer.BadParameter(error.problem, ctx=ctx, param_hint=option), ctx) from error
+        except typer.BadParameter as error:
+            raise _naming_file(error, ctx) from error
         finally:
             _running.pop()
 
@@ -144,6 +147,16 @@ def _option_of(command: Any, error: ArgumentError) -> str:
         if param.name == name or param.name == _UNIT.sub("", name):
             return next((str(opt) for opt in param.opts if opt.startswith("--")), name.upper())
     return name
+
+
+def _naming_file(error: typer.BadParameter, ctx: typer.Context) -> typer.BadParameter:
+    """``error``, with file and key where the option that it names was stated in the file of options."""
+    option = next((param for param in ctx.command.params if error.param_hint in param.opts), None)
+    source = None if option is None else ctx.get_parameter_source(option.name or "")
+    if source is None or source.name != "DEFAULT_MAP":
+        return error
+    key = str(error.param_hint).lstrip("-")
+    return typer.BadParameter(f"{ctx.meta[_CONFIG_PATH]}: {key}: {error.message}", ctx=ctx, param_hint="--config")
 
 
 def config_file() -> Path | None:

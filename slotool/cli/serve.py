@@ -116,8 +116,10 @@ def serve(
     given = Sources(*files, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     sources = _described(models, given) if models else given
     if not (artifacts or models):
+        file = config_file()
+        given_file = f"; {file} lists none" if file else ""
         raise typer.BadParameter(
-            "give one at least, or --config FILE.toml that lists [[models]]", param_hint="ARTIFACTS"
+            f"give one at least, or --config FILE.toml that lists [[models]]{given_file}", param_hint="ARTIFACTS"
         )
     token_file, log = (
         _beside_config(path, key) if models else path for path, key in ((token_file, "token_file"), (log, "log"))
@@ -200,7 +202,12 @@ def _log(path: Path | None) -> Iterator[Events]:
     if path is None:
         yield events
         return
-    file = path.open("a")
+    try:
+        file = path.open("a")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise typer.BadParameter(
+            f"{path} is no file that can be written ({error.strerror})", param_hint="--log"
+        ) from error
     try:
         events.listen(log_to(file))
         yield events

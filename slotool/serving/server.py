@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import uvicorn
 from starlette.applications import Starlette
 
-from slotool.errors import InputError
+from slotool.errors import ArgumentError
 from slotool.process import allow_connections
 from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
@@ -35,13 +35,13 @@ _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 def bind(host: str, port: int) -> socket.socket:
     """A socket with an address, which rejects connections until a server listens on it. Port 0 takes any free one.
 
-    Raises ``InputError`` for a host that is not an address of this machine, ``OSError`` for a port in use or one that
+    Raises ``ArgumentError`` for a host that is no address of this machine, ``OSError`` for a port in use or one that
     needs more rights.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise InputError(f"--host {host}: this is no address of this machine") from error
+        raise ArgumentError("host", f"{host} is no address of this machine") from error
     # asyncio switches Nagle's algorithm off only where the protocol is named. With it every answer to a kept-alive
     # client waits 40 ms for an acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -51,7 +51,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
-            raise InputError(f"--host {host}: this is no address of this machine") from error
+            raise ArgumentError("host", f"{host} is no address of this machine") from error
         raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
     return listener
 

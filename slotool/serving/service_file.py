@@ -63,6 +63,8 @@ def read_models(
         if not artifact.is_dir():
             raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
         name = model.name or artifact.resolve().name
+        if "/" in name or not name.isprintable():
+            raise InputError(f"{where}.name: {name!r} cannot name a model; printable text without / is expected")
         if any(name in part.names for part in parts):
             raise InputError(f"{where}.name: {name!r} is the name of another model; give each one of its own")
         paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
@@ -80,6 +82,7 @@ def read_models(
                 paths.get("plan"),
                 common.replicas,
                 common.mapped,
+                where,
             )
         )
     return CombinedSources(tuple(parts))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ class Sources:
     rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
-    workers elsewhere answer, so that the weights here are only looked into when labels come.
+    workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the table of a
+    service file that states them, for sentences.
     """
 
     artifacts: tuple[Path, ...]
@@ -61,6 +63,7 @@ class Sources:
     plan: Path | None = None
     replicas: int = 1
     mapped: bool = False
+    where: str = ""
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -85,7 +88,9 @@ class Sources:
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, tuple[ElasticModel, Path]] = {}
         for name, model, path in zip(self.names or [m.name for m in models], models, self.artifacts, strict=True):
-            if name in named or not name or "/" in name:
+            if not name or "/" in name or not name.isprintable():
+                raise InputError(f"{name!r} cannot name a model: printable text without / is expected by --name")
+            if name in named:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
             named[name] = model, path
         return self._match(named, warn)
@@ -185,15 +190,28 @@ class CombinedSources:
         """As ``Sources.load``."""
         served: dict[str, ServedModel] = {}
         for part in self.parts:
-            served |= part.load(warn)
+            with _naming(part):
+                served |= part.load(warn)
         return served
 
     def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.reload``."""
         reloaded: dict[str, ServedModel] = {}
         for part in self.parts:
-            reloaded |= part.reload({name: served[name] for name in part.names}, warn)
+            with _naming(part):
+                reloaded |= part.reload({name: served[name] for name in part.names}, warn)
         return reloaded
+
+
+@contextmanager
+def _naming(part: Sources) -> Iterator[None]:
+    """Sentences of wrong input begin with the table of the service file that they are about."""
+    try:
+        yield
+    except InputError as error:
+        if not part.where:
+            raise
+        raise InputError(f"{part.where}: {error}") from error
 
 
 def _has_versions(model: ElasticModel, rules: RuleSet) -> bool:

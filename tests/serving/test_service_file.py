@@ -86,7 +86,7 @@ def test_a_mistake_in_a_table_names_file_and_key(file: Path, entry: Any, sentenc
 @pytest.mark.parametrize(
     ("text", "arguments", "sentence"),
     [
-        ("models = []", [], "give one at least, or --config FILE.toml that lists [[models]]"),
+        ("models = []", [], "give one at least, or --config FILE.toml that lists [[models]]; "),
         ("port = 'x'", [], "port: Input should be a valid integer"),
         ("port = true", [], "service.toml: port: a whole number is expected, this is true or false"),
         ('port = "18999"', [], "service.toml: port: a whole number is expected, this is text"),
@@ -94,6 +94,14 @@ def test_a_mistake_in_a_table_names_file_and_key(file: Path, entry: Any, sentenc
         ("default-deadline-ms = true", [], "default-deadline-ms: a number is expected, this is true or false"),
         ("host = 3", [], "service.toml: host: text is expected, this is a whole number"),
         ("json = 1", [], "service.toml: json: true or false is expected, this is a whole number"),
+        ("[[models]]\nartifact = 'family'\nname = 'a/b'", [], "models[0].name: 'a/b' cannot name a model"),
+        ("[[models]]\nartifact = 'family'\nname = \"a b\\n\"", [], r"models[0].name: 'a b\n' cannot name a model"),
+        ("[[models]]\nartifact = 'family'\npolicy = 'nope'", [], "service.toml: models[0]: no policy 'nope'"),
+        ("engine = 'gpu'\n[[models]]\nartifact = 'family'", [], "service.toml: engine: "),
+        ("hang = 'soon'\nengine = 'local'\n[[models]]\nartifact = 'family'", [], "service.toml: hang: "),
+        ("replicas = 2\n[[models]]\nartifact = 'family'", [], "service.toml: replicas: it has no effect"),
+        ("host = '192.0.2.1'\n[[models]]\nartifact = 'family'", [], "service.toml: host: 192.0.2.1 is no address"),
+        ("log = 'no/x'\n[[models]]\nartifact = 'family'", [], "service.toml: log: "),
         ("prot = 1", [], "'prot' is no option of serve"),
         ("latency = 3", [], "latency: Input is not a valid path"),
         ("[models]\na = 1", [], "'models' is a table"),
