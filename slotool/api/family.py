@@ -95,7 +95,7 @@ def family(
     from slotool.data.options import DataOptions, DataSource, ImageOptions
     from slotool.data.registry import open_dataset
     from slotool.elastic.family_making import Measuring
-    from slotool.elastic.model_family import ModelFamily, common_signature
+    from slotool.elastic.model_family import ModelFamily, common_signature, with_names
     from slotool.elastic.model_family_files import KIND, open_versions, refuse_in_memory, some_inputs
     from slotool.machine import machine_id
     from slotool.models.calibration import METHODS
@@ -125,6 +125,7 @@ def family(
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+        asked = with_names(asked, opened)
         options, source = asked.of_source(DataSource.of(data)), DataSource.of(data).document()
         dataset = open_dataset(data, options, stored=True)
         examples, learning = _splits(dataset, split, calibration)

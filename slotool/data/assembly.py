@@ -70,6 +70,8 @@ def _plans(table: Table, options: DataOptions, label: str) -> tuple[dict[str, Te
         if table.fields[column].unreadable:
             field = table.fields[column]
             raise DataError(f"{table.source}: column {column!r} holds {field}; features are numbers, text or images")
+    if options.features:
+        groups = {name: _in_order(table, options.features, group) for name, group in groups.items()}
     as_array = len(groups) == 1 and _is_one_array(table, options, *next(iter(groups.items())))
     plans = {name: _plan(table, options, name, tensors.get(name), group, as_array) for name, group in groups.items()}
     return plans, as_array
@@ -97,6 +99,19 @@ def _groups(table: Table, options: DataOptions, label: str) -> dict[str, list[st
             f"--input COLUMN={missing[0]}; there are {', '.join(left[:20])}"
         )
     return groups
+
+
+def _in_order(table: Table, features: Sequence[str], columns: list[str]) -> list[str]:
+    """``columns`` in the order of the model's ``features``. Raises ``DataError`` naming one that differs; an array of
+    all features has no names to compare."""
+    if not all(_is_number(table, column) for column in columns):
+        return columns
+    missing = [name for name in features if name not in columns]
+    unknown = [name for name in columns if name not in features]
+    if missing or unknown:
+        what = f"column {missing[0]!r} is missing" if missing else f"column {unknown[0]!r} is none of its features"
+        raise DataError(f"{table.source}: {what}; the model was fitted on {', '.join(features[:20])}")
+    return list(features)
 
 
 def _is_one_group(table: Table, names: Sequence[str]) -> bool:

@@ -103,6 +103,7 @@ class DataOptions:
     ``TARGETS``. ``inputs``: tensor by column, where names differ; several columns of one tensor are put side by side.
     ``tensors``: the inputs of the model that the examples are for: columns are turned into their dtypes and shapes.
     ``classes``: names of the classes that the model knows, in its order; () where the data set's own are meant.
+    ``features``: names of the columns that its only tensor is made of, in its order; () where any will do.
     """
 
     label: str | None = None
@@ -111,6 +112,7 @@ class DataOptions:
     tensors: tuple[Tensor, ...] = ()
     images: ImageOptions = ImageOptions()
     classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -138,7 +140,7 @@ class DataOptions:
         return frozenset([*(text - set(self.inputs.values())), *(c for c, t in self.inputs.items() if t in text)])
 
     def document(self) -> dict[str, Any]:
-        """As JSON, without tensors and classes, which the model has: what ``of_document`` reads back."""
+        """As JSON, without tensors, classes and features, which the model has: what ``of_document`` reads back."""
         found = {"label": self.label, "inputs": dict(self.inputs), "images": self.images.document()}
         return {"target": self.target, **{name: value for name, value in found.items() if value}}
 

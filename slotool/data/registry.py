@@ -101,7 +101,7 @@ def open_dataset(
     if opened is None or isinstance(opened, MultiLabelDataset):
         raise _many_labels(source.name)
     if isinstance(opened, Dataset):
-        if replace(options, tensors=(), classes=()) != DataOptions():
+        if replace(options, tensors=(), classes=(), features=()) != DataOptions():
             what = "options for labels, inputs and images have no effect"
             raise DataError(f"{source.name} is a finished data set: {what}")
         return opened

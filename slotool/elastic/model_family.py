@@ -78,6 +78,7 @@ class ModelFamily(ElasticModel):
         self._calibration = {point: self.calibrations.get(str(point.get("version"))) for point in self.points}
         asked = reading or DataOptions()
         self.data_options = replace(asked, tensors=self.tensors.inputs, target=task.target, classes=self.labels)
+        self.data_options = with_names(self.data_options, versions)
         self._require_shapes(examples)
         self.examples = Columns(self.inputs(examples))
         self._require_classes()
@@ -242,6 +243,24 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
             raise InputError(f"version {name} is none of the same service as {first_name}: its {difference}")
         common = common.common(model.signature)
     return common
+
+
+def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Model]]) -> DataOptions:
+    """``options`` with the names of features that the versions know. Raises ``InputError`` naming a version whose names
+    differ."""
+    return replace(options, features=_common([(version.name, model.feature_names) for version, model in versions]))
+
+
+def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
+    """The names of the versions that know any, which are the same."""
+    known = [(version, own) for version, own in names if own]
+    for version, own in known[1:]:
+        if own != known[0][1]:
+            raise InputError(
+                f"version {version} is none of the same service as {known[0][0]}: it names {', '.join(own[:20])}, "
+                f"expected {', '.join(known[0][1][:20])}"
+            )
+    return known[0][1] if known else ()
 
 
 def _exact(spec: TensorSpec, x: np.ndarray) -> np.ndarray:

@@ -18,7 +18,8 @@ class Model(ABC):
     """A model that somebody made, loaded by an adapter.
 
     ``name``: what tables call it. ``signature``: its tensors. ``points``: its operating points, cheapest first; most
-    models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at.
+    models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at. ``feature_names``:
+    of the columns of its only input, in order; () where it does not know them.
 
     A model is a context manager that closes itself.
     """
@@ -27,6 +28,7 @@ class Model(ABC):
     signature: Signature
     points: tuple[OperatingPoint, ...] = (FULL,)
     checks_inputs = False
+    feature_names: tuple[str, ...] = ()
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:

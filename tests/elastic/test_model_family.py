@@ -111,6 +111,23 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
         assert not (files / "f").exists()
 
 
+def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool: Slotool) -> None:
+    named = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN], Y[TRAIN])
+    io.dump(named, "named.skops")
+    rows = X[~TRAIN].assign(cultivar=Y[~TRAIN])
+    rows[rows.columns[::-1]].to_csv("shuffled.csv", index=False)
+    rows.rename(columns={"ash": "cinder"}).to_csv("renamed.csv", index=False)
+    command = "family a=named.skops --repeats 1 -o f --json --data"
+    found = slotool(*command.split(), "shuffled.csv:cultivar")
+    assert found.exit_code == 0, found.stderr
+    assert found.document["versions"][0]["accuracy"] == named.score(X[~TRAIN], Y[~TRAIN])
+    evaluated = slotool("evaluate", "f", "-o", "e.parquet", "--repeats", "1", "--json")
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert evaluated.document["points"][0]["accuracy"] > 0.9
+    renamed = slotool(*command.split(), "renamed.csv:cultivar", "--force")
+    assert "renamed.csv: column 'ash' is missing; the model was fitted on alcohol, malic_acid" in renamed.stderr
+
+
 def test_an_artifact_that_was_altered(files: Path, slotool: Slotool) -> None:
     made(slotool)
     manifest = json.loads((files / "wine" / "manifest.json").read_text())

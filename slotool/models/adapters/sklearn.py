@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -46,6 +47,10 @@ class SklearnModel(Model):
         if features is None or not hasattr(estimator, "predict"):
             raise InputError(f"{self.name}: not a fitted estimator with predict")
         self.classes = getattr(estimator, "classes_", None)
+        self.feature_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
+        if self.feature_names:
+            # Its input is an array here, whose columns were put in the order of the names before.
+            warnings.filterwarnings("ignore", "X does not have valid feature names", UserWarning)
         self.signature = Signature((TensorSpec(INPUT, "FP64", (FREE, int(features))),), self._output_specs())
 
     @classmethod
