@@ -251,6 +251,7 @@ def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:
     """Reserve the port for gRPC, which only takes a number."""
+    import errno
     from contextlib import nullcontext
 
     from slotool.extras import import_failed
@@ -262,7 +263,13 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
         import slotool.serving.grpc_frontend  # noqa: F401
     except ImportError as error:
         raise import_failed(error, "tritonclient", "--grpc-port") from error
-    return bind(host, port)
+    try:
+        return bind(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        problem = f"{error.filename}: the address is in use; choose another, or 0 for any free one"
+        raise typer.BadParameter(problem, param_hint="--grpc-port") from error
 
 
 def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[SecondaryFrontEnd | None, str | None]:

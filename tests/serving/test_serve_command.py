@@ -189,8 +189,10 @@ def test_a_port_in_use_is_a_sentence(slotool: Slotool, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         finished = slotool("serve", folder / "mlp", "--port", port)
-    assert finished.exit_code == 2
+        over_grpc = slotool("serve", folder / "mlp", "--port", 0, "--grpc-port", port)
+    assert finished.exit_code == over_grpc.exit_code == 2
     assert f"127.0.0.1:{port}: the address is in use; choose another --port" in finished.stderr
+    assert f"--grpc-port: 127.0.0.1:{port}: the address is in use; choose another" in " ".join(over_grpc.stderr.split())
     assert finished.stdout == ""
 
 
