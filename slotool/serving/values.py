@@ -65,12 +65,21 @@ def of_json(spec: TensorSpec, data: list[Any], shape: tuple[int, ...]) -> np.nda
     values = data if list not in set(map(type, data)) else _flattened(spec, data, shape)
     kind = spec.dtype.kind
     if not set(map(type, values)) <= _JSON_TYPES[kind]:
+        huge = next((value for value in values if kind in "iu" and _is_huge(spec, value)), None)
+        if huge is not None:
+            raise bad_request(f"input {spec.name}: {shown(huge)} is beyond {spec.datatype}")
         raise bad_request(f"input {spec.name}: data holds something that is not {_CALLED[kind]}")
     if len(values) != math.prod(shape):
         raise bad_request(f"input {spec.name}: data has {len(values)} values, but its shape has {math.prod(shape)}")
     if kind == "f":
         return _floats(spec, np.array(values, dtype=np.float64)).reshape(shape)
     return of_list(spec, [text.encode() for text in values] if kind == "O" else values).reshape(shape)
+
+
+def _is_huge(spec: TensorSpec, value: Any) -> bool:
+    """Whether it is a whole number beyond the datatype that was read as a float, for want of bits."""
+    info = np.iinfo(spec.dtype)
+    return type(value) is float and abs(value) >= 2.0**63 and not info.min < value < info.max
 
 
 def of_list(spec: TensorSpec, values: Sequence[Any]) -> np.ndarray:
