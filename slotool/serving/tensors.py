@@ -148,8 +148,7 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
         or shape[0] < 1
         or any(size not in (FREE, got) or got < 0 for size, got in zip(expected[1:], shape[1:], strict=True))
     ):
-        sizes = ", ".join(["batch", *map(str, expected[1:])])
-        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected [{sizes}]")
+        raise bad_request(f"input {spec.name}: shape {shown(shape)}, expected {_expected(expected, shape)}")
     if shape[0] > max_batch:
         raise bad_request(
             f"input {spec.name}: a batch of {shown(shape[0])}, but at most {max_batch} are served at once"
@@ -158,6 +157,18 @@ def shape_of(spec: TensorSpec, shape: Any, max_batch: int) -> tuple[int, ...]:
     if math.prod(size or 1 for size in shape) > bounds.MAX_TENSOR_VALUES:
         raise bad_request(f"input {spec.name}: shape {shown(shape)} has too many values")
     return tuple(shape)
+
+
+def _expected(expected: tuple[int, ...], shape: Any) -> str:
+    """The shapes that are taken in place of ``shape``, with what sizes may be where that is what is wrong."""
+    sizes = ", ".join(["batch", *("any" if size == FREE else str(size) for size in expected[1:])])
+    if not isinstance(shape, list) or len(shape) != len(expected):
+        return f"[{sizes}]"
+    if not all(type(size) is int for size in shape):
+        return f"[{sizes}] of whole numbers up to {bounds.MAX_TENSOR_VALUES}"
+    if shape[0] < 1:
+        return f"[{sizes}], a batch of 1 or more"
+    return f"[{sizes}]" + (", sizes of 0 or more" if min(shape) < 0 else "")
 
 
 def wanted(document: Mapping[str, Any], parameters: Mapping[str, Any], interface: Interface) -> dict[str, bool]:
