@@ -50,13 +50,20 @@ class _Stored:
 def open_versions(locations: Mapping[str, Any], threads: int) -> list[tuple[ModelVersion, Model]]:
     """Each version's model and what the artifact says of it.
 
-    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it.
+    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. Raises ``InputError``
+    naming version and tensor when the first dimension of one is not free.
     """
     models = {
         name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
         for name, given in locations.items()
     }
     ask_shared_outputs(list(models.values()))
+    for name, model in models.items():
+        if fixed := model.signature.fixed:
+            where = f"version {name} ({locations[name]})" if isinstance(locations[name], str) else f"version {name}"
+            raise InputError(
+                f"{where}: {fixed.name} is {fixed}; its first dimension must be free, as it counts examples"
+            )
     return [(recorded(name, given), models[name]) for name, given in locations.items()]
 
 

@@ -141,7 +141,12 @@ class Signature:
 
     @property
     def batched(self) -> bool:
-        return all(tensor.shape[:1] == (FREE,) for tensor in (*self.inputs, *self.outputs))
+        return self.fixed is None
+
+    @property
+    def fixed(self) -> TensorSpec | None:
+        """The first tensor whose first dimension is not free."""
+        return next((tensor for tensor in (*self.inputs, *self.outputs) if tensor.shape[:1] != (FREE,)), None)
 
     def input(self, name: str) -> TensorSpec:
         """The input called ``name``. Raises ``InputError`` naming those there are."""

@@ -61,8 +61,9 @@ class Task(ABC):
         signature.output(self.output)
         if self.confidence_output is not None:
             signature.output(self.confidence_output)
-        if not signature.batched:
-            raise InputError("the first dimension of every tensor must be free: it counts examples")
+        fixed = signature.fixed
+        if fixed is not None:
+            raise InputError(f"{fixed.name} is {fixed}: its first dimension must be free, as it counts examples")
 
     def document(self) -> dict[str, Any]:
         """As JSON: what ``task_of_document`` makes it from."""

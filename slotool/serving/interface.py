@@ -49,8 +49,8 @@ class Interface:
             outputs = (TensorSpec(LOGITS, "FP32", (FREE, model.classes)), _LABEL, _CONFIDENCE)
             return cls(inputs, outputs, (), False, max_batch)
         signature = model.signature
-        if not signature.batched:
-            fixed = next(t for t in (*signature.inputs, *signature.outputs) if t.shape[:1] != (FREE,))
+        fixed = signature.fixed
+        if fixed is not None:
             raise InputError(
                 f"{model.name}: {fixed.name} is {fixed}; to be served, the first dimension of every tensor must be free"
             )

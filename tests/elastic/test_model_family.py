@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pandas as pd
 import pytest
+from onnx import TensorProto, helper
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -88,6 +90,9 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
     io.dump(narrow, "narrow.skops")
     io.dump(two, "two.skops")
     pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_csv("other.csv", index=False)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 13]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "fixed", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "fixed.onnx")
     cases = {
         "family small=small.skops narrow=narrow.skops --data wine.parquet:cultivar -o f": (
             "version narrow is none of the same service as small: its input 'features' is FP64[-1, 4], "
@@ -99,6 +104,9 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
         "family small --data wine.parquet:cultivar -o f": "'small' is not NAME=MODEL, such as small=small.onnx",
         "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
         "family a=none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
+        "family a=fixed.onnx --data wine.parquet:cultivar -o f": (
+            "version a (fixed.onnx): x is FP32[1, 13]; its first dimension must be free, as it counts examples"
+        ),
         "family a=http://127.0.0.1:9/v2/models/m --data wine.parquet:cultivar -o f": "no connection",
         "family a=small.skops --output scores --data wine.parquet:cultivar -o f": "no output is called 'scores'",
         "family a=small.skops --split some --data wine.parquet:cultivar -o f": "'some' is none of all, train",
