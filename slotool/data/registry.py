@@ -240,8 +240,11 @@ def _unknown(name: str, searched: Path | None) -> DataError:
     path = _path(name, searched)
     if path.is_dir():
         return _UnknownName(f"{path}: no adapter reads this folder; it may hold {_readable(folders=True)}")
-    names = ", ".join([*DATASETS, *registry.plugins])
     files = ", ".join(suffix for adapter in ADAPTERS.values() for suffix in adapter.suffixes)
+    for text in (name, name.rpartition(":")[0]):
+        if text and (found := _path(text, searched)).is_file():
+            return _UnknownName(f"{found}: this is no data file; files that end in {files} are read")
+    names = ", ".join([*DATASETS, *registry.plugins])
     return _UnknownName(
         f"no data set called {name!r}; there are {names}, or give a file ({files}), a folder or module:factory"
     )

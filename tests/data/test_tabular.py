@@ -91,6 +91,14 @@ def test_torn_files_and_missing_ones(tmp_path: Path, name: str) -> None:
         load_dataset(str(path))
 
 
+def test_a_file_that_holds_no_data_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mk.py").write_text("open('ran', 'w').close()")
+    with pytest.raises(DataError, match=r"^mk\.py: this is no data file; files that end in .*\.csv"):
+        load_dataset("mk.py:kind")
+    assert not Path("ran").exists()
+
+
 def test_pickled_arrays_are_never_read(tmp_path: Path) -> None:
     path = tmp_path / "objects.npz"
     np.savez(path, x=np.array([[{}]], dtype=object), y=np.array([0]))

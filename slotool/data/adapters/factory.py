@@ -25,7 +25,12 @@ class FactoryAdapter(DataAdapter):
 
     def recognises(self, location: Location) -> bool:
         module, colon, factory = location.text.rpartition(":")
-        return bool(colon) and all(part.isidentifier() for part in (*module.split("."), *factory.split(".")))
+        # mk.py:kind is a file and a label column, not attribute py of a package mk.
+        return (
+            bool(colon)
+            and not Path(module).is_file()
+            and all(part.isidentifier() for part in (*module.split("."), *factory.split(".")))
+        )
 
     def open(self, location: Location, options: DataOptions) -> Any:
         """What the factory returns when it is called without arguments."""
