@@ -11,7 +11,7 @@ from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, InputError
 
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
@@ -128,6 +128,7 @@ def family(
         asked = with_names(asked, opened)
         options, source = asked.of_source(DataSource.of(data)), DataSource.of(data).document()
         dataset = open_dataset(data, options, stored=True)
+        _require_classes(dataset, options.classes)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
         made = ModelFamily(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=options)
@@ -148,6 +149,13 @@ def family(
     found = FamilyMade(made, table, latencies, rows, learnt, paths)
     found.write({"data": source, "split": about["split"], "threads": threads}, copy=copy, seed=seed, force=force)
     return found
+
+
+def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
+    """Raises ``InputError`` where a data set that is no table has other classes than the models know."""
+    if classes and tuple(dataset.labels) != tuple(classes):
+        held, known = ", ".join(dataset.labels[:20]), ", ".join(classes[:20])
+        raise InputError(f"{dataset.name} has the classes {held}; the models know {known}")
 
 
 def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:

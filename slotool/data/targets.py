@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,7 @@ def _fitting(values: np.ndarray | Ragged) -> str:
 
 def _in_order(table: Table, column: str, made: Targets, classes: tuple[str, ...]) -> Targets:
     """The same with the numbers that ``classes`` have by their names."""
-    number = {name: i for i, name in enumerate(classes)}
-    known = np.array([number.get(name, -1) for name in made.names], dtype=np.int64)
+    known = np.array(_numbers_of(made.names, classes), dtype=np.int64)
     if isinstance(made.y, LabelSets):
         rows, old = np.repeat(np.arange(len(made.y)), made.y.counts), made.y.indices
     else:
@@ -84,6 +84,22 @@ def _in_order(table: Table, column: str, made: Targets, classes: tuple[str, ...]
         return Targets(y, classes, made.labelled)
     order = np.lexsort((known[old], rows))
     return Targets(LabelSets(made.y.indptr, known[old][order].astype(np.int32)), classes, made.labelled)
+
+
+def _numbers_of(names: Sequence[str], classes: Sequence[str]) -> list[int]:
+    """The number of each name's class, -1 where there is none; a number is the same however it is written: 1, 1.0."""
+    keys: Callable[[str], Any] = str
+    if not set(names) <= set(classes):
+        keys = _number_if_one
+    number = {keys(name): i for i, name in enumerate(classes)}
+    return [number.get(keys(name), -1) for name in names]
+
+
+def _number_if_one(name: str) -> Any:
+    try:
+        return float({"True": "1", "False": "0"}.get(name, name))
+    except ValueError:
+        return name
 
 
 def _classes(values: Any, field: Field) -> Targets | None:

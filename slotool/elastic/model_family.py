@@ -246,9 +246,13 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
 
 
 def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Model]]) -> DataOptions:
-    """``options`` with the names of features that the versions know. Raises ``InputError`` naming a version whose names
-    differ."""
-    return replace(options, features=_common([(version.name, model.feature_names) for version, model in versions]))
+    """``options`` with the names of features, and for classification of classes, that the versions know.
+
+    Raises ``InputError`` naming a version whose names differ."""
+    features = _common([(version.name, model.feature_names) for version, model in versions])
+    classes = _common([(version.name, model.class_names) for version, model in versions])
+    known = classes if options.target == "class" and not options.classes else options.classes
+    return replace(options, features=features, classes=known)
 
 
 def _common(names: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:

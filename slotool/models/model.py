@@ -19,7 +19,8 @@ class Model(ABC):
 
     ``name``: what tables call it. ``signature``: its tensors. ``points``: its operating points, cheapest first; most
     models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at. ``feature_names``:
-    of the columns of its only input, in order; () where it does not know them.
+    of the columns of its only input, in order; () where it does not know them. ``class_names``: of the
+    classes that it tells apart, likewise.
 
     A model is a context manager that closes itself.
     """
@@ -29,6 +30,7 @@ class Model(ABC):
     points: tuple[OperatingPoint, ...] = (FULL,)
     checks_inputs = False
     feature_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:

@@ -100,7 +100,9 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
         ),
         "family small=small.skops two=two.skops --data wine.parquet:cultivar -o f": "FP64[-1, 2], expected FP64[-1, 3]",
         "family small=small.skops --data other.csv -o f": "input 'features' takes [13]",
-        "family two=two.skops --data wine.parquet:cultivar -o f": "probabilities has 2 classes, the data set has 3",
+        "family two=two.skops --data wine.parquet:cultivar -o f": (
+            "class '2', which the model does not know; it knows False, True"
+        ),
         "family small --data wine.parquet:cultivar -o f": "'small' is not NAME=MODEL, such as small=small.onnx",
         "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
         "family a=none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
@@ -134,6 +136,24 @@ def test_columns_go_by_the_names_that_a_model_was_fitted_on(files: Path, slotool
     assert evaluated.document["points"][0]["accuracy"] > 0.9
     renamed = slotool(*command.split(), "renamed.csv:cultivar", "--force")
     assert "renamed.csv: column 'ash' is missing; the model was fitted on alcohol, malic_acid" in renamed.stderr
+
+
+def test_labels_are_the_classes_that_a_model_knows(files: Path, slotool: Slotool) -> None:
+    names = np.array(["ham", "spam", "egg"])[Y]
+    named = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[TRAIN].to_numpy(), names[TRAIN])
+    io.dump(named, "named.skops")
+    rows = X[~TRAIN].assign(kind=names[~TRAIN])
+    without = rows[rows.kind != "egg"]
+    without.to_parquet("without.parquet")
+    rows.replace({"kind": {"ham": "zebra"}}).to_parquet("others.parquet")
+    command = "family a=named.skops --repeats 1 -o f --json --data"
+    found = slotool(*command.split(), "without.parquet:kind")
+    assert found.exit_code == 0, found.stderr
+    assert found.document["classes"] == ["egg", "ham", "spam"]
+    right = named.predict(without.drop(columns="kind").to_numpy()) == without.kind
+    assert found.document["versions"][0]["accuracy"] == pytest.approx(right.mean())
+    others = slotool(*command.split(), "others.parquet:kind", "--force")
+    assert "class 'zebra', which the model does not know; it knows egg, ham, spam" in others.stderr
 
 
 def test_an_artifact_that_was_altered(files: Path, slotool: Slotool) -> None:

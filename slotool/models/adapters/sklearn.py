@@ -47,6 +47,8 @@ class SklearnModel(Model):
         if features is None or not hasattr(estimator, "predict"):
             raise InputError(f"{self.name}: not a fitted estimator with predict")
         self.classes = getattr(estimator, "classes_", None)
+        if self.classes is not None and not isinstance(self.classes, list):
+            self.class_names = tuple(map(str, np.asarray(self.classes).tolist()))
         self.feature_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
         if self.feature_names:
             # Its input is an array here, whose columns were put in the order of the names before.
