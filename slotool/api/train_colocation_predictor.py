@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,9 @@ from slotool.api.measured import MeasuredNetworks, Paths
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import covers
 from slotool.api.progress import Reporting, reporter_of
-from slotool.api.result import Result
+from slotool.api.train_predictor import PredictorTraining
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from slotool.predictors.colocations import Colocation
     from slotool.predictors.training import TrainingRun
 
@@ -31,35 +28,16 @@ PROTOCOLS = {
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class ColocationTraining(Result):
-    """How well each predictor does on rows held out under every protocol, and which was kept. ``solo``: the predictor
-    of solo latencies that the artifact holds too. ``out``: the artifact written, if any."""
+class ColocationTraining(PredictorTraining):
+    """How well each predictor does on rows held out, overall and under every protocol, and which was kept.
+
+    ``solo``: the predictor of solo latencies that the artifact holds too.
+    """
 
     run: TrainingRun[Colocation]
-    model: str
     solo: Path | None = None
-    out: Path | None = None
 
     schema = "train-colocation-predictor"
-
-    @cached_property
-    def scores(self) -> dict[str, Any]:
-        """Scores by predictor, and by protocol and predictor."""
-        return self.run.scores()
-
-    @property
-    def kept(self) -> str:
-        """Name of the predictor that was kept."""
-        return str(self.scores["chosen"])
-
-    def frame(self) -> pd.DataFrame:
-        """Scores on the rows held out, one row a predictor."""
-        import pandas as pd
-
-        return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
-
-    def findings(self) -> Mapping[str, Any]:
-        return {"artifact": None if self.out is None else str(self.out), "model": self.model, **self.scores}
 
     def shown(self) -> list[Part]:
         from slotool.predictors.labels import Setting
@@ -157,7 +135,7 @@ def train_colocation_predictor(
     if written is not None:
         config = {**source.config(), "solo": solo and str(solo), "model": model, "depths": list(depths or DEPTHS)}
         run.save(written, opened, config={**config, **source.rows}, seed=seed, force=force)
-    return ColocationTraining(run, model, None if opened is None else opened.path, written)
+    return ColocationTraining(run, model, written, None if opened is None else opened.path)
 
 
 def _cells(scores: Mapping[str, Any]) -> list[list[str]]:

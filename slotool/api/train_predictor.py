@@ -27,16 +27,15 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.graphs import OperatorGraph
     from slotool.predictors.training import TrainingRun
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PredictorTraining(Result):
-    """How well each predictor does on networks held out, and which was kept. ``model``: those that could be kept.
-    ``out``: the artifact written, if any."""
+    """How well each predictor does on rows held out, and which was kept. ``model``: those that could be kept. ``out``:
+    the artifact written, if any."""
 
-    run: TrainingRun[OperatorGraph]
+    run: TrainingRun[Any]
     model: str
     out: Path | None = None
 
@@ -44,7 +43,7 @@ class PredictorTraining(Result):
 
     @cached_property
     def scores(self) -> dict[str, Any]:
-        """Scores by predictor, with how many networks trained, chose and scored them."""
+        """Scores by predictor, with how many rows trained, chose and scored them."""
         return self.run.scores()
 
     @property
@@ -53,7 +52,7 @@ class PredictorTraining(Result):
         return str(self.scores["chosen"])
 
     def frame(self) -> pd.DataFrame:
-        """Scores on the networks held out, one row a predictor."""
+        """Scores on the rows held out, one row a predictor."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self.document["predictors"], orient="index")
