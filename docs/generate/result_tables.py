@@ -62,7 +62,10 @@ def generate(figures: Figures) -> list[Table]:
 def profiling(figures: Figures) -> list[Table]:
     """How well labels repeat, and how fast they come."""
     repeats = [name for name in figures if name.startswith(("slotool,", "naive loop,"))]
-    differences = [[name, percent(figures[name]["median"], 1), percent(figures[name]["p90"], 1)] for name in repeats]
+    differences = [
+        [name, *(percent(figures[name][of], 1) if figures[name] else "none" for of in ("median", "p90"))]
+        for name in repeats
+    ]
     rates = [
         [name, f"{figures[name]['labels_per_hour']:,.0f}", percent(figures[name]["median"], 1)]
         for name in ("slotool", "plain Keras loop")
