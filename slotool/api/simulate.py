@@ -149,13 +149,13 @@ def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str) -
     """Effective accuracy that nothing can surpass, and how it was found."""
     from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
 
-    least_us = times.least_us.reshape(grid.latency_us.shape)
+    min_us = times.min_us.reshape(grid.latency_us.shape)
     if by == "bound":
-        return fluid_bound(grid, scenario, least_us) / len(scenario), "fluid bound"
+        return fluid_bound(grid, scenario, min_us) / len(scenario), "fluid bound"
     if by == "dp":
         found = optimum_of_one_worker(grid, scenario)
     else:
-        found = optimum_by_integer_program(grid, scenario, latency_us=least_us)
+        found = optimum_by_integer_program(grid, scenario, latency_us=min_us)
     gap = (found.bound - found.reached) / len(scenario)
     return found.bound / len(scenario), f"{found.method}, within {gap:.4f}"
 

@@ -120,9 +120,9 @@ class RemoteCall:
         """The most accurate local version that leaves time for another to be asked first, else the fastest; None
         without any."""
         local = [point for point in self._served.model.points if point not in self._remote]
-        most_us = FALLBACK_SHARE * self._left_us
+        max_us = FALLBACK_SHARE * self._left_us
         planned_us, examples = self._served.policy.planned_us, len(self._x)
-        return next((p for p in reversed(local) if planned_us(p, examples) <= most_us), local[0] if local else None)
+        return next((p for p in reversed(local) if planned_us(p, examples) <= max_us), local[0] if local else None)
 
     @property
     def _left_us(self) -> float:

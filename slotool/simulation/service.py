@@ -54,7 +54,7 @@ class ServiceTimes:
         return cls(np.concatenate(cells), np.cumsum([0, *map(len, cells)]), seed)
 
     @property
-    def least_us(self) -> np.ndarray:
+    def min_us(self) -> np.ndarray:
         """float64 [cells]: the least that a call of each cell can take."""
         return np.minimum.reduceat(self.values, self.starts[:-1])
 

@@ -188,13 +188,13 @@ class _Run:
         back_to_back.run(strategies, asked, settings.seconds, seed=settings.seed, after_turn=copies.check)
         return [strategy.row(asked, co_runners) for strategy in strategies]
 
-    def _deadlines(self, least_us: float) -> Sequence[float]:
-        """Those asked for; else from ``least_us``, where the cheapest point is in time every second time, to where the
+    def _deadlines(self, min_us: float) -> Sequence[float]:
+        """Those asked for; else from ``min_us``, where the cheapest point is in time every second time, to where the
         full network always is."""
         settings, full_us = self.settings, self.full_us()
         if settings.deadlines_us or not settings.sweep:
             return settings.deadlines_us or [full_us]
-        within = np.geomspace(min(least_us, 0.9 * full_us), full_us, DEADLINES_WITHIN)
+        within = np.geomspace(min(min_us, 0.9 * full_us), full_us, DEADLINES_WITHIN)
         return [*within.tolist(), *(beyond * full_us for beyond in DEADLINES_BEYOND)]
 
 

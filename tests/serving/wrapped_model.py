@@ -27,7 +27,7 @@ class Wrapped(ElasticModel):
         self.given: list[Columns] = []
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
-        raise NotImplementedError
+        raise AssertionError("a model with a signature is asked by respond")
 
     def check_inputs(self, x: Inputs) -> None:
         assert isinstance(x, Columns)

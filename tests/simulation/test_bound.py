@@ -35,7 +35,7 @@ def test_no_policy_is_above_it_with_dying_workers_and_mixed_demands(seed: int) -
                for i, p in enumerate(GRID.points) for j, n in enumerate(GRID.sizes)}  # fmt: skip
     times = ServiceTimes.sampled(GRID, varying, seed)
     bound = fluid_bound(GRID, scenario)
-    noisy = fluid_bound(GRID, scenario, times.least_us.reshape(GRID.latency_us.shape))
+    noisy = fluid_bound(GRID, scenario, times.min_us.reshape(GRID.latency_us.shape))
     assert bound <= noisy + 1e-6
     for make in POLICIES:
         assert simulate(make(GRID), scenario).utility <= bound + 1e-6

@@ -86,7 +86,7 @@ def test_it_lies_between_every_policy_and_the_fluid_bound(seed: int) -> None:
     quick = {(p, int(n)): GRID.latency_us[i, j] * np.array([0.5, 1.0])
              for i, p in enumerate(GRID.points) for j, n in enumerate(GRID.sizes)}  # fmt: skip
     times = ServiceTimes.sampled(GRID, quick, seed)
-    noisy = optimum_by_integer_program(GRID, scenario, steps, times.least_us.reshape(GRID.latency_us.shape))
+    noisy = optimum_by_integer_program(GRID, scenario, steps, times.min_us.reshape(GRID.latency_us.shape))
     assert found.reached <= noisy.bound + 1e-6
     assert simulate(ValueIteration(GRID), scenario, times).utility <= noisy.bound + 1e-6
 

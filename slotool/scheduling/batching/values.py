@@ -63,9 +63,9 @@ def _tables(latency: Any, accuracy: Any, sizes: Any, deadline_us: float, aversio
         np.frombuffer(raw, dtype=kind).reshape(shape) for raw, kind, shape in (latency, accuracy, sizes)
     )
     rising_us = np.maximum.accumulate(latency_us, axis=0)
-    least_us = float(latency_us.min())
-    longest_us = max(min(float(latency_us.max()), deadline_us), least_us)
-    levels_us = np.unique(np.r_[least_us, np.geomspace(least_us, longest_us, _LEVELS)[1:]])
+    min_us = float(latency_us.min())
+    longest_us = max(min(float(latency_us.max()), deadline_us), min_us)
+    levels_us = np.unique(np.r_[min_us, np.geomspace(min_us, longest_us, _LEVELS)[1:]])
     rows = np.stack(
         [np.searchsorted(column, levels_us * (1 + 1e-9), side="right") - 1 for column in rising_us.T], axis=1
     )
