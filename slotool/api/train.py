@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath, cores_given
+from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -196,8 +196,6 @@ def _train(
     force: bool,
     progress: Reporting,
 ) -> Training:
-    import torch
-
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic.family import Family
     from slotool.elastic.training import default_epochs, train_version
@@ -205,10 +203,10 @@ def _train(
     written = None if out is None else Path(out)
     if written is not None:
         refuse_existing(written, force)
-    torch.set_num_threads(cores_given(threads))
     epochs = epochs or default_epochs(dataset)
     versions: list[Version] = []
-    with reporter_of(progress).progress(f"training on {dataset.name}", total=epochs * len(graphs)) as steps:
+    reporter, text = reporter_of(progress), f"training on {dataset.name}"
+    with torch_threads(cores_given(threads)), reporter.progress(text, total=epochs * len(graphs)) as steps:
         for name, graph in graphs.items():
             steps.say(f"training {name} on {dataset.name}")
             versions.append(train_version(name, graph, dataset, epochs=epochs, seed=seed, progress=steps.advance))

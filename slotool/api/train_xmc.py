@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath, cores_given
+from slotool.api.inputs import FilePath, cores_given, torch_threads
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -121,14 +121,14 @@ def train_xmc(
     written, reporter = None if out is None else Path(out), reporter_of(progress)
     if written is not None:
         refuse_existing(written, force)
-    torch.set_num_threads(cores_given(threads))
+    cores = cores_given(threads)
     torch.set_flush_denormal(True)
     dataset = load_multilabel(data)
     if dataset.unlabelled:
         reporter.note(f"{dataset.name}: {dataset.unlabelled:,} examples without labels are left out")
     name = "xmc" if written is None else written.name
     text = f"training on {dataset.name} for {epochs} epochs, batches"
-    with reporter.progress(text, total=steps(dataset, epochs)) as done:
+    with torch_threads(cores), reporter.progress(text, total=steps(dataset, epochs)) as done:
         version = train_multilabel(name, dataset, hidden_units=hidden, epochs=epochs, seed=seed, progress=done.advance)
     if written is not None:
         config = {"data": dataset.source, "hidden": hidden, "epochs": epochs}

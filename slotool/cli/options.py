@@ -88,16 +88,6 @@ def plots_folder(plots: Path | None) -> Path | None:
     return drawable(plots)
 
 
-def cores_given(threads: int | None) -> int:
-    """``threads``, or as many as this process has cores. More than that is a usage error."""
-    import os
-
-    available = len(os.sched_getaffinity(0))
-    if threads is not None and threads > available:
-        raise typer.BadParameter(f"{threads} threads, but only {available} cores are given to this process")
-    return threads or available
-
-
 def parse_numbers(text: str, option: str) -> list[float]:
     """``0:0.1:0.001`` (start:stop:step, stop included; a step left out is 1) and comma lists, also mixed."""
     numbers: list[float] = []

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotool.api.inputs import cores_given
 from slotool.cli import interrupts
 from slotool.cli.commands import config_file, refuse_without_effect, stated_in
-from slotool.cli.options import Json, cores_given, panel, parse_duration
+from slotool.cli.options import Json, panel, parse_duration
 
 if TYPE_CHECKING:
     import socket
