@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,18 @@ def subnormals() -> None:
     """Commands and backends that flush subnormal numbers have a process of their own; here other tests want them."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test wrote and imported ends with it: another test may write one of the same name."""
+    known = len(sys.modules)
+    yield
+    if len(sys.modules) > known:
+        written = str(tmp_path_factory.getbasetemp())
+        for name, module in list(sys.modules.items()):
+            if str(vars(module).get("__file__")).startswith(written):
+                del sys.modules[name]
 
 
 @pytest.fixture
