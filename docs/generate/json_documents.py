@@ -448,6 +448,7 @@ outputs[].shape list            its shape; −1 is any size
 classes         list            names of the classes; empty for other tasks
 task            object          what answers mean, as in the artifact
 calibration     object?         method, and numbers of examples: learnt_on, measured_on
+renamed         object          by version, inputs and outputs: what the family calls a tensor, by its own name
 versions[].version text         version, fastest first; the most accurate last
 versions[].accuracy number      1 minus the error: of a classification the share of right answers
 versions[].error number         mean error by the task

@@ -42,6 +42,7 @@ def family(
     split: str | None = None,
     inputs: Mapping[str, str] | None = None,
     images: ImageOptions | None = None,
+    rename: Mapping[str, Mapping[str, str]] | None = None,
     cost: Mapping[str, float] | None = None,
     repeats: int = 3,
     batch_sizes: Sequence[int] = (1, 8),
@@ -73,6 +74,8 @@ def family(
         split: What is measured; None: all, or with a calibration test.
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
+        rename: By version, the service's names of its tensors by its own: ``{"b": {"dense_3": "dense_1"}}``. The
+            service has the names of the first version; the only input or output that differs is matched by itself.
         cost: Price of one answer by version; None: its seconds.
         repeats: Timed calls per example and version.
         batch_sizes: Of the latency table.
@@ -121,7 +124,7 @@ def family(
     paths = {key: None if path is None else Path(path) for key, path in files.items()}
     reporter = reporter_of(progress)
     with torch_threads(cores_given(threads)):
-        opened = open_versions(located, threads)
+        opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
@@ -203,8 +206,23 @@ class FamilyMade(Result):
             "classes": list(self.family.labels),
             "task": self.family.task.document(),
             "calibration": self.learnt,
+            "renamed": self._renamed,
             "versions": self.rows,
         }
+
+    @property
+    def _renamed(self) -> dict[str, dict[str, dict[str, str]]]:
+        """What the family calls tensors, by version, side and own name."""
+        renamed = {version.name: version.renames for version in self.family.versions}
+        return {name: {"inputs": dict(of.inputs), "outputs": dict(of.outputs)} for name, of in renamed.items() if of}
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"version {version.name}: its {', its '.join(version.renames.sentences())} here"
+            for version in self.family.versions
+            if version.renames
+        ]
 
     def shown(self) -> list[Part]:
         shares = bool(self.family.labels)

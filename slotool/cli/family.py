@@ -42,6 +42,10 @@ def family(
     label: DataLabel = None,
     inputs: DataInputs = None,
     images: DataImages = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="VERSION:TENSOR=NAME", help="What it is called here; repeatable."),
+    ] = None,
     task: Annotated[
         str, _answers("--task", help="classification, multi-label, regression, text or module:Class.")
     ] = "classification",
@@ -103,6 +107,7 @@ def family(
         confidence=confidence,
         calibration=calibration,
         split=split,
+        rename=_renamed(rename or []),
         cost={name: _price(price) for name, price in _pairs(cost or [], "PRICE", "small=0.002").items()},
         repeats=repeats,
         batch_sizes=[int(size) for size in parse_numbers(batch_size, "--batch-size")],
@@ -125,6 +130,20 @@ def _pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
         if name in found:
             raise typer.BadParameter(f"two versions are called {name!r}")
         found[name] = value
+    return found
+
+
+def _renamed(texts: list[str]) -> dict[str, dict[str, str]]:
+    """By version, names by the tensor's own of VERSION:TENSOR=NAME texts."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        version, colon, names = text.partition(":")
+        own, equals, name = names.rpartition("=")
+        if not (colon and equals and version and own and name):
+            raise typer.BadParameter(
+                f"{text!r} is not VERSION:TENSOR=NAME, such as large:dense_3=probabilities", param_hint="--rename"
+            )
+        found.setdefault(version, {})[own] = name
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from slotool.data.options import DataOptions
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
-from slotool.models.adapters.remote import RemoteModel
 from slotool.models.calibration import Calibration, Temperature
 from slotool.models.signature import FREE, TensorSpec
+from slotool.models.wrapped import Renames, unwrapped
 from slotool.tables import OperatingPoint
 
 # Whole numbers up to here are exact in float32.
@@ -25,12 +25,19 @@ MAX_EXACT = 2**24
 @dataclass(frozen=True)
 class ModelVersion:
     """One version: ``location`` is a file or a URL, ``sha256`` the file's checksum ("" of a URL). ``stored``: the name
-    of the copy in the artifact, "" where the artifact only refers to it."""
+    of the copy in the artifact, "" where the artifact only refers to it. ``inputs``, ``outputs``: what the family calls
+    a tensor, by the model's own name, where these differ."""
 
     name: str
     location: str
     sha256: str = ""
     stored: str = ""
+    inputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def renames(self) -> Renames:
+        return Renames(self.inputs, self.outputs)
 
 
 class ModelFamily(ElasticModel):
@@ -70,7 +77,7 @@ class ModelFamily(ElasticModel):
         self.points = tuple(self._models)
         self.checks_inputs = any(model.checks_inputs for _, model in versions)
         self.remote_points = {
-            point: model.timeout_s for point, model in self._models.items() if isinstance(model, RemoteModel)
+            point: model.timeout_s for point, model in self._models.items() if model.timeout_s is not None
         }
         self.signature = self.tensors = common_signature([(version.name, model) for version, model in versions])
         task.require(self.tensors)
@@ -117,7 +124,7 @@ class ModelFamily(ElasticModel):
     def respond_within(self, x: Inputs, point: OperatingPoint, timeout_s: float) -> dict[str, np.ndarray]:
         self.require(point)
         model = self._models[point]
-        if not isinstance(model, RemoteModel):
+        if model.timeout_s is None:
             return self.respond(x, point)
         return model.run_within(self.inputs(x), min(timeout_s, model.timeout_s))
 
@@ -196,7 +203,7 @@ class ModelFamily(ElasticModel):
     def signatures(self) -> dict[str, Signature]:
         """Each version's own, by name."""
         pairs = zip(self.versions, self._models.values(), strict=True)
-        return {version.name: model.signature for version, model in pairs}
+        return {version.name: unwrapped(model).signature for version, model in pairs}
 
     def close(self) -> None:
         """Close every model."""
@@ -240,9 +247,20 @@ def common_signature(models: Sequence[tuple[str, Model]]) -> Signature:
     for name, model in models[1:]:
         difference = common.difference(model.signature)
         if difference is not None:
-            raise InputError(f"version {name} is none of the same service as {first_name}: its {difference}")
+            advice = _advice(name, common, model.signature)
+            raise InputError(f"version {name} is none of the same service as {first_name}: its {difference}{advice}")
         common = common.common(model.signature)
     return common
+
+
+def _advice(name: str, service: Signature, own: Signature) -> str:
+    """What to do where tensors differ in name."""
+    for ours, theirs in ((service.inputs, own.inputs), (service.outputs, own.outputs)):
+        missing = [spec.name for spec in ours if spec.name not in {each.name for each in theirs}]
+        other = [spec.name for spec in theirs if spec.name not in {each.name for each in ours}]
+        if missing and other:
+            return f"; where two are the same tensor, rename one, such as {name}:{other[0]}={missing[0]}"
+    return ""
 
 
 def with_names(options: DataOptions, versions: Sequence[tuple[ModelVersion, Model]]) -> DataOptions:

@@ -24,6 +24,7 @@ from slotool.models.calibration import calibration_of_document
 from slotool.models.inference_messages import of_bytes, to_bytes
 from slotool.models.loading import is_code, load
 from slotool.models.tasks import task_of_document
+from slotool.models.wrapped import RenamedModel, Renames, batched, matching
 
 KIND = "model-family"
 VERSIONS_FILE = "versions.json"
@@ -47,24 +48,39 @@ class _Stored:
     signatures: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def open_versions(locations: Mapping[str, Any], threads: int) -> list[tuple[ModelVersion, Model]]:
+def open_versions(
+    locations: Mapping[str, Any], threads: int, rename: Mapping[str, Mapping[str, str]] | None = None
+) -> list[tuple[ModelVersion, Model]]:
     """Each version's model and what the artifact says of it.
 
-    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. Raises ``InputError``
-    naming version and tensor when the first dimension of one is not free.
+    ``locations``, by name: file, URL or ``module:factory``, or a model as ``model_of`` takes it. ``rename``: by
+    version, what tensors are called by their own names; a tensor that alone has another name than in the first version
+    is called as there (``matching``). Raises ``InputError`` naming version and tensor when the first dimension of one
+    does not count examples, and for a version or tensor to rename that there is not.
     """
+    asked = dict(rename or {})
+    for name in asked:
+        if name not in locations:
+            raise InputError(f"rename: no version is called {name!r}; there are {', '.join(locations)}")
     models = {
         name: load(given, threads=threads) if isinstance(given, str) else model_of(given, name=name)
         for name, given in locations.items()
     }
-    ask_shared_outputs(list(models.values()))
+    ask_shared_outputs(list(models.values()), [asked.get(name, {}) for name in models])
+    opened: list[tuple[ModelVersion, Model]] = []
     for name, model in models.items():
-        if fixed := model.signature.fixed:
-            where = f"version {name} ({locations[name]})" if isinstance(locations[name], str) else f"version {name}"
-            raise InputError(
-                f"{where}: {fixed.name} is {fixed}; its first dimension must be free, as it counts examples"
-            )
-    return [(recorded(name, given), models[name]) for name, given in locations.items()]
+        where = f"version {name} ({locations[name]})" if isinstance(locations[name], str) else f"version {name}"
+        try:
+            made = batched(model)
+            renames = Renames.of(made.signature, asked.get(name, {}))
+            if opened:
+                found = matching(opened[0][1].signature, RenamedModel(made, renames).signature)
+                renames = renames.then(found)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        version = replace(recorded(name, locations[name]), inputs=dict(renames.inputs), outputs=dict(renames.outputs))
+        opened.append((version, RenamedModel(made, renames) if renames else made))
+    return opened
 
 
 def recorded(name: str, location: Any) -> ModelVersion:
@@ -144,7 +160,8 @@ def load_family(artifact: Artifact) -> ModelFamily:
             model: Model = open_remote(location, signature=Signature.of_document(known))
         else:
             model = load(location, threads=torch.get_num_threads())
-        versions.append((version, model))
+        model = batched(model)
+        versions.append((version, RenamedModel(model, version.renames) if version.renames else model))
     made = {name: calibration_of_document(document) for name, document in stored.calibrations.items()}
     return ModelFamily(
         artifact.name,

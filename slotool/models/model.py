@@ -20,7 +20,7 @@ class Model(ABC):
     ``name``: what tables call it. ``signature``: its tensors. ``points``: its operating points, cheapest first; most
     models have only ``full``. ``checks_inputs``: whether ``check_inputs`` has anything to look at. ``feature_names``:
     of the columns of its only input, in order; () where it does not know them. ``class_names``: of the
-    classes that it tells apart, likewise.
+    classes that it tells apart, likewise. ``timeout_s``: of a model behind another server, the most a call may take.
 
     A model is a context manager that closes itself.
     """
@@ -31,6 +31,7 @@ class Model(ABC):
     checks_inputs = False
     feature_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    timeout_s: float | None = None
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
@@ -38,6 +39,11 @@ class Model(ABC):
 
         Raises ``InputError`` for a point the model does not have, ``RunError`` when the model itself fails.
         """
+
+    def run_within(self, inputs: Mapping[str, np.ndarray], timeout_s: float) -> dict[str, np.ndarray]:
+        """``run``, which of a model behind another server ends within ``timeout_s``; several threads may call it at the
+        same time there."""
+        return self.run(inputs)
 
     def __call__(
         self, inputs: Mapping[str, object] | np.ndarray, point: OperatingPoint = FULL

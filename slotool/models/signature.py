@@ -67,6 +67,11 @@ class TensorSpec:
         """NumPy's type of its values."""
         return DTYPES[self.datatype]
 
+    def takes(self, other: TensorSpec) -> bool:
+        """Whether ``other`` may be the same tensor of another version: of one datatype, shapes that differ only where
+        one is free."""
+        return self.datatype == other.datatype and _compatible(self.shape, other.shape)
+
     def __str__(self) -> str:
         return f"{self.datatype}{list(self.shape)}"
 
@@ -185,7 +190,7 @@ class Signature:
                 if tensor.name not in known:
                     return f"{side} {tensor.name!r} ({tensor}) is missing; there are {', '.join(known)}"
                 found = known.pop(tensor.name)
-                if found.datatype != tensor.datatype or not _compatible(tensor.shape, found.shape):
+                if not tensor.takes(found):
                     return f"{side} {tensor.name!r} is {found}, expected {tensor}"
             if known:
                 name, tensor = next(iter(known.items()))

@@ -90,8 +90,11 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
     io.dump(narrow, "narrow.skops")
     io.dump(two, "two.skops")
     pd.DataFrame({"a": [1.0, 2.0], "label": [0, 1]}).to_csv("other.csv", index=False)
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 13]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "fixed", [x], [y])
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 13]), ("y", [2, 13]))
+    )
+    graph = helper.make_graph([helper.make_node("Concat", ["x", "x"], ["y"], axis=0)], "fixed", [x], [y])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "fixed.onnx")
     cases = {
         "family small=small.skops narrow=narrow.skops --data wine.parquet:cultivar -o f": (
@@ -107,7 +110,7 @@ def test_what_cannot_be_a_family_is_said(files: Path, slotool: Slotool) -> None:
         "family a=small.skops a=large.skops --data wine.parquet:cultivar -o f": "two versions are called 'a'",
         "family a=none.onnx --data wine.parquet:cultivar -o f": "none.onnx: no such file",
         "family a=fixed.onnx --data wine.parquet:cultivar -o f": (
-            "version a (fixed.onnx): x is FP32[1, 13]; its first dimension must be free, as it counts examples"
+            "version a (fixed.onnx): x is FP32[1, 13]; its first dimension must be free, or fixed alike in all tensors"
         ),
         "family a=http://127.0.0.1:9/v2/models/m --data wine.parquet:cultivar -o f": "no connection",
         "family a=small.skops --output scores --data wine.parquet:cultivar -o f": "no output is called 'scores'",

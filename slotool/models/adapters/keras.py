@@ -24,7 +24,7 @@ _DATATYPES = {str(dtype): name for name, dtype in DTYPES.items() if name not in 
 
 
 class KerasModel(Model):
-    """A Keras model of any number of inputs and outputs; outputs are called as Keras calls them.
+    """A Keras model of any number of inputs and outputs; an output is called as its key, or as the layer that makes it.
 
     Raises ``InputError`` when it has not been built, so that its inputs are not known.
     """
@@ -35,7 +35,7 @@ class KerasModel(Model):
         inputs, outputs = getattr(model, "inputs", None), getattr(model, "outputs", None)
         if not inputs or not outputs:
             raise InputError(f"{self.name}: its inputs are not known; call it on an example before saving it")
-        names = list(getattr(model, "output_names", ())) or [tensor.name for tensor in outputs]
+        names = _output_names(model, outputs, getattr(model, "_outputs_struct", None))
         self.signature = Signature(
             tuple(_spec(tensor.name, tensor) for tensor in inputs),
             tuple(_spec(name, tensor) for name, tensor in zip(names, outputs, strict=True)),
@@ -60,6 +60,16 @@ class KerasModel(Model):
             made = [made[spec.name] for spec in self.signature.outputs]
         values = made if isinstance(made, list | tuple) else [made]
         return {spec.name: np.asarray(value) for spec, value in zip(self.signature.outputs, values, strict=True)}
+
+
+def _output_names(model: Any, outputs: list[Any], structure: Any) -> list[str]:
+    """Names that are the same whenever the model is loaded, which those of Keras' tensors are not: they are numbered
+    as a process makes them."""
+    if isinstance(structure, Mapping):
+        return [str(key) for key in structure]
+    makers = [tensor._keras_history.operation.name for tensor in outputs]
+    names = list(getattr(model, "output_names", None) or makers)
+    return names if len(set(names)) == len(names) else [f"{name}_{at}" for at, name in enumerate(names)]
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:

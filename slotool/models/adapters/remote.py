@@ -52,6 +52,8 @@ class RemoteModel(Model):
     reached, ``TimedOut`` when the time ran out.
     """
 
+    timeout_s: float
+
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S):
         if not timeout_s > 0:
             raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
@@ -244,11 +246,17 @@ def open_remote(url: str, *, timeout_s: float = TIMEOUT_S, signature: Signature 
     return kind(url, timeout_s=timeout_s, signature=signature)
 
 
-def ask_shared_outputs(models: Sequence[Model]) -> None:
-    """Of remote ``models`` ask only for the outputs that all of them have: another server may give more."""
-    shared = set.intersection(*({tensor.name for tensor in model.signature.outputs} for model in models))
-    for model in models:
-        kept = tuple(tensor for tensor in model.signature.outputs if tensor.name in shared)
+def ask_shared_outputs(models: Sequence[Model], renames: Sequence[Mapping[str, str]]) -> None:
+    """Of remote ``models`` ask only for the outputs that all of them have: another server may give more.
+
+    ``renames``: of each model, its outputs' other names by their own."""
+    called = [
+        {tensor.name: new.get(tensor.name, tensor.name) for tensor in model.signature.outputs}
+        for model, new in zip(models, renames, strict=True)
+    ]
+    shared = set.intersection(*(set(names.values()) for names in called))
+    for model, names in zip(models, called, strict=True):
+        kept = tuple(tensor for tensor in model.signature.outputs if names[tensor.name] in shared)
         if isinstance(model, RemoteModel) and kept:
             model.signature = Signature(model.signature.inputs, kept)
 

@@ -1,0 +1,137 @@
+"""Versions of one service whose files call tensors otherwise, or compute a fixed number of examples in a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import slotool as api
+from slotool.elastic import load_model
+from slotool.elastic.model_family import ModelFamily
+from slotool.errors import InputError
+from slotool.models.adapters.function import FunctionModel
+from slotool.models.signature import Signature
+from slotool.models.wrapped import BatchedModel, RenamedModel, Renames, batched
+from tests.conftest import Slotool
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(4, 3)).astype(np.float32)
+X = RNG.normal(size=(40, 4)).astype(np.float32)
+Y = (X @ WEIGHTS).argmax(axis=1)
+
+
+def write(path: Path, given: str, made: str, batch: int | str = "n") -> None:
+    """The same network under other names of its tensors."""
+    sides = ((given, [batch, 4]), (made, [batch, 3]))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in sides)
+    weights = [numpy_helper.from_array(WEIGHTS, "w")]
+    graph = helper.make_graph([helper.make_node("MatMul", [given, "w"], [made])], "net", [x], [y], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=X, y=Y)
+    write(tmp_path / "a.onnx", "x", "scores")
+    write(tmp_path / "b.onnx", "input", "out", batch=1)
+    write(tmp_path / "c.onnx", "input", "probabilities", batch=3)
+    return tmp_path
+
+
+def test_the_only_tensor_of_another_name_is_matched_and_said(here: Path, slotool: Slotool) -> None:
+    command = "family a=a.onnx b=b.onnx --data data.npz -o f --repeats 1 --latency l.parquet --json"
+    made = slotool(*command.split())
+    assert made.exit_code == 0, made.stderr
+    assert made.document["renamed"] == {"b": {"inputs": {"input": "x"}, "outputs": {"out": "scores"}}}
+    assert [row["accuracy"] for row in made.document["versions"]] == [1.0, 1.0]
+    assert "version b: its input 'input' is 'x', its output 'out' is 'scores' here" in " ".join(made.stderr.split())
+    family = load_model("f")
+    assert isinstance(family, ModelFamily)
+    assert family.signatures["b"].inputs[0].shape == (1, 4)
+    for point in family.points:
+        outputs = family.respond(X[:5], point)
+        np.testing.assert_allclose(outputs["scores"], X[:5] @ WEIGHTS, rtol=1e-5)
+
+
+def test_what_may_be_another_tensor_is_renamed_where_that_is_asked(here: Path, slotool: Slotool) -> None:
+    command = "family a=a.onnx c=c.onnx --data data.npz -o f --repeats 1 --json --scores logits"
+    wrong = slotool(*command.split())
+    assert wrong.exit_code == 2
+    assert (
+        "its output 'scores' (FP32[-1, 3]) is missing; there are probabilities; where two are the same tensor, rename "
+        "one, such as c:probabilities=scores"
+    ) in wrong.stderr
+    renamed = slotool(*command.split(), "--rename", "c:probabilities=scores")
+    assert renamed.exit_code == 0, renamed.stderr
+    assert renamed.document["renamed"]["c"]["outputs"] == {"probabilities": "scores"}
+    assert renamed.document["versions"][0]["accuracy"] == 1.0
+    np.testing.assert_allclose(load_model("f").respond(X, load_model("f").points[0])["scores"], X @ WEIGHTS, rtol=1e-5)
+    for text, sentence in (
+        ("c:probabilities", "is not VERSION:TENSOR=NAME, such as"),
+        ("z:probabilities=x", "rename: no version is called 'z'; there are a, c"),
+        ("c:odds=x", "version c (c.onnx): no tensor is called 'odds'; there are input, probabilities"),
+    ):
+        said = slotool(*command.split(), "--force", "--rename", text)
+        assert sentence in " ".join(said.stderr.replace("│", " ").split())
+        assert said.exit_code == 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_calls_of_a_fixed_size_are_filled_up(count: int) -> None:
+    sizes: list[int] = []
+
+    def doubled(x: np.ndarray) -> np.ndarray:
+        sizes.append(len(x))
+        return 2 * x
+
+    model = batched(FunctionModel(doubled, Signature.parse("x=FP32[3,2] -> y=FP32[3,2]")))
+    assert isinstance(model, BatchedModel)
+    x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+    np.testing.assert_array_equal(model({"x": x})["y"], 2 * x)
+    np.testing.assert_array_equal(model.run_within({"x": x}, 1.0)["y"], 2 * x)
+    assert set(sizes) <= {3}
+
+
+@pytest.mark.parametrize("signature", ["x=FP32[1,2] -> y=FP32[]", "x=FP32[2,2] -> y=FP32[1]", "x=FP32[0] -> y=FP32[0]"])
+def test_tensors_that_count_no_examples_are_refused(signature: str) -> None:
+    with pytest.raises(InputError, match="its first dimension must be free, or fixed alike in all tensors"):
+        batched(FunctionModel(lambda x: x, Signature.parse(signature)))
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    model = FunctionModel(lambda **given: given, Signature.parse("a=FP32[-1] b=FP32[-1] -> a=FP32[-1] b=FP32[-1]"))
+    swapped = RenamedModel(model, Renames({"a": "b", "b": "a"}, {}))
+    assert {name: values.tolist() for name, values in swapped({"a": [1.0], "b": [2.0]}).items()} == {"a": [2], "b": [1]}
+    with pytest.raises(InputError, match="two input tensors are called 'b'"):
+        RenamedModel(model, Renames({"a": "b"}, {}))
+
+
+def test_ordinary_keras_models_are_versions_of_one_service(here: Path) -> None:
+    keras = pytest.importorskip("keras")
+
+    def network(units: int, outputs: Any = None) -> Any:
+        inputs = keras.Input((4,))
+        last = keras.layers.Dense(3, activation="softmax")(keras.layers.Dense(units)(inputs))
+        return keras.Model(inputs, last if outputs is None else outputs(last))
+
+    layers = keras.layers
+    keras.Sequential([keras.Input((4,)), layers.Dense(4), layers.Dense(3, name="probabilities")]).save("small.keras")
+    keras.Sequential([keras.Input((4,)), layers.Dense(8), layers.Dense(3, name="probabilities")]).save("large.keras")
+    made = api.family({"small": "small.keras", "large": "large.keras"}, "data.npz", repeats=1, out="f")
+    assert [tensor["name"] for tensor in made.document["outputs"]] == ["probabilities"]
+    again = load_model("f")
+    assert isinstance(again, ModelFamily)
+    assert set(again.respond(X[:2], again.points[0])) == {"probabilities"}
+    network(4).save("one.keras")
+    network(8).save("two.keras")
+    pair = api.family({"one": "one.keras", "two": "two.keras"}, "data.npz", repeats=1)
+    assert set(pair.document["renamed"]["two"]["outputs"].values()) == {pair.document["outputs"][0]["name"]}
+    network(4, lambda last: {"odds": last, "half": last / 2}).save("named.keras")
+    named = api.family({"named": "named.keras"}, "data.npz", repeats=1, output="odds")
+    assert {tensor["name"] for tensor in named.document["outputs"]} == {"odds", "half"}
