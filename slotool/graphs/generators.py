@@ -7,20 +7,18 @@ blocks, pooling and strides are there to be asked for.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 from slotool.errors import InputError
 from slotool.graphs.blocks import BLOCKS
+from slotool.graphs.drawing import Limits, RandomNetworks
 from slotool.graphs.graph import GraphBuilder, OperatorGraph
 
 CLASSES = 10
 GREATEST_EXPONENT = 30
-# So many in a row over the memory limit, and the search for one below it ends.
-MAX_SKIPPED_IN_A_ROW = 20_000
 
 
 # How a CNN's layer may halve the image.
@@ -125,15 +123,14 @@ FAMILIES: dict[str, tuple[SearchSpace, Build]] = {"mlp": (MLP_SPACE, mlp), "cnn"
 Genes = bytes
 
 
-class RandomGraphs(Iterator[OperatorGraph]):
+class RandomGraphs(RandomNetworks):
     """``count`` different networks of a family, drawn one by one: same seed, same networks in the same order.
 
     The depth is drawn uniformly (among those with a network left to draw), then each layer's size uniformly in base-2
     scale, and all else uniformly. A network that would take more than ``max_memory_bytes`` at ``batch_size`` is passed
-    over, counted in ``skipped``, and another drawn in its place. Memory grows by some hundred bytes per network.
+    over.
 
-    Raises ``InputError`` for an unknown family, and when fewer such networks exist than ``count``: at once where the
-    search space is too small, else when the search has found no more.
+    Raises ``InputError`` for an unknown family, and when fewer such networks exist than ``count``.
     """
 
     def __init__(
@@ -149,38 +146,14 @@ class RandomGraphs(Iterator[OperatorGraph]):
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
         default, self._build = FAMILIES[family]
         self.space = space or default
-        if count > self.space.size:
-            raise InputError(f"{count:,} networks wanted, but the search space has only {self.space.size:,}")
-        self.count, self.drawn, self.skipped = count, 0, 0
-        self._limit, self._batch_size = max_memory_bytes, batch_size
-        self._random = random.Random(seed)
+        super().__init__(count, self.space.size, seed, Limits(max_memory_bytes, batch_size))
         self._seen: set[Genes] = set()
         self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
-        smallest = self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]]))
-        if not self._fits(smallest):
-            raise InputError(
-                f"the smallest network in this search space takes {smallest.memory_bytes(batch_size):,} bytes, "
-                f"the memory limit is {max_memory_bytes:,}"
-            )
+        self._require_one(self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]])))
 
-    def __next__(self) -> OperatorGraph:
-        if self.drawn == self.count:
-            raise StopIteration
-        for _ in range(MAX_SKIPPED_IN_A_ROW):
-            if not self._left:
-                break
-            graph = self._graph(self._unseen())
-            if self._fits(graph):
-                self.drawn += 1
-                return graph
-            self.skipped += 1
-        raise InputError(
-            f"found only {self.drawn:,} of {self.count:,} networks within a memory limit of {self._limit:,} bytes; "
-            f"{self.skipped:,} drawn ones take more"
-        )
-
-    def _unseen(self) -> Genes:
-        """A network not drawn before."""
+    def _unseen(self) -> OperatorGraph | None:
+        if not self._left:
+            return None
         depth = self._random.choice(tuple(self._left))
         while True:
             genes = self._drawn(depth)
@@ -190,7 +163,7 @@ class RandomGraphs(Iterator[OperatorGraph]):
         self._left[depth] -= 1
         if not self._left[depth]:
             del self._left[depth]
-        return genes
+        return self._graph(genes)
 
     def _drawn(self, depth: int) -> Genes:
         space = self.space
@@ -210,6 +183,3 @@ class RandomGraphs(Iterator[OperatorGraph]):
             space.input_shapes[genes[0]],
             [Layer(exponent, space.blocks[block], space.downsampling[down]) for exponent, block, down in layers],
         )
-
-    def _fits(self, graph: OperatorGraph) -> bool:
-        return self._limit is None or graph.memory_bytes(self._batch_size) <= self._limit
