@@ -90,7 +90,7 @@ class EdfQueue:
         """Put ``query`` in its place. ``returning``: it was here before (its worker died), so it is no arrival."""
         entry = (query.urgency, self._pushed, query)
         self._pushed += 1
-        if len(self) and entry < self._entries[-1]:
+        if self._first < len(self._entries) and entry < self._entries[-1]:
             insort(self._entries, entry, lo=self._first)
         else:
             self._entries.append(entry)
@@ -101,11 +101,11 @@ class EdfQueue:
 
     def peek(self) -> Query | None:
         """The most urgent query, left where it is; None when the queue is empty."""
-        return self._entries[self._first][2] if len(self) else None
+        return self._entries[self._first][2] if self._first < len(self._entries) else None
 
     def pop(self) -> Query:
         """Take the most urgent query. Raises ``IndexError`` when the queue is empty."""
-        if not len(self):
+        if self._first == len(self._entries):
             raise IndexError("pop from an empty queue")
         query = self._entries[self._first][2]
         self._first += 1

@@ -25,15 +25,21 @@ class FirstApplicable(Policy):
         self.points = tuple(dict.fromkeys(point for policy in self._policies for point in policy.points))
 
     def decide(self, now_us: float, queue: EdfQueue) -> Decision | CannotMeet | None:
-        answers = (policy.decide(now_us, queue) for policy in self._policies)
-        return next((answer for answer in answers if answer is not None), None)
+        for policy in self._policies:
+            answer = policy.decide(now_us, queue)
+            if answer is not None:
+                return answer
+        return None
 
     def shed_candidate(self, now_us: float, queue: EdfQueue) -> Query | None:
-        given = (policy.shed_candidate(now_us, queue) for policy in self._policies)
-        return next((query for query in given if query is not None), None)
+        for policy in self._policies:
+            query = policy.shed_candidate(now_us, queue)
+            if query is not None:
+                return query
+        return None
 
     def planned_us(self, point: OperatingPoint, examples: int) -> float:
-        return max(policy.planned_us(point, examples) for policy in self._policies)
+        return max([policy.planned_us(point, examples) for policy in self._policies])
 
     def serves(self, point: OperatingPoint, query: Query) -> bool:
         return any(policy.serves(point, query) for policy in self._policies if point in policy.points)
