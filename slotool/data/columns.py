@@ -31,11 +31,18 @@ class Columns:
                 raise InputError(f"tensor {name} has {length} examples, {first} has {lengths[first]}")
         self.arrays: dict[str, np.ndarray] = dict(arrays)
 
+    @classmethod
+    def unchecked(cls, arrays: dict[str, np.ndarray]) -> Columns:
+        """Of arrays that are known to be of one length; ``arrays`` itself is kept. A served request waits for this."""
+        columns = cls.__new__(cls)
+        columns.arrays = arrays
+        return columns
+
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
 
     def __getitem__(self, rows: slice | np.ndarray) -> Columns:
-        return Columns({name: array[rows] for name, array in self.arrays.items()})
+        return Columns.unchecked({name: array[rows] for name, array in self.arrays.items()})
 
     def __iter__(self) -> Iterator[str]:
         raise TypeError("Columns are iterated by .arrays (by name) or indexed by rows")
@@ -51,14 +58,15 @@ class Columns:
     @property
     def nbytes(self) -> int:
         """Bytes of all values; of ``bytes`` objects, of their content."""
-        return sum(
-            sum(map(len, array.ravel())) if array.dtype == object else array.nbytes for array in self.arrays.values()
-        )
+        total = 0
+        for array in self.arrays.values():
+            total += sum(map(len, array.ravel())) if array.dtype.kind == "O" else array.nbytes
+        return total
 
     @property
     def batch_key(self) -> tuple[Any, ...]:
         """Equal where examples can be joined in one batch: names, dtypes and shapes of one example."""
-        return tuple((name, array.dtype.str, array.shape[1:]) for name, array in self.arrays.items())
+        return tuple([(name, array.dtype, array.shape[1:]) for name, array in self.arrays.items()])
 
     @classmethod
     def concatenate(cls, parts: Sequence[Columns]) -> Columns:

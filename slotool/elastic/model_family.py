@@ -104,6 +104,8 @@ class ModelFamily(ElasticModel):
                 raise InputError(f"{self.name} has several inputs ({names}): give columns of these names")
             return self.tensors.conform({specs[0].name: _exact(specs[0], x)})
         given = x.arrays
+        if self.tensors.holds(given):
+            return dict(given)
         for spec in specs:
             if spec.name not in given:
                 raise InputError(f"{self.name}: input {spec.name!r} ({spec}) is missing; there are {', '.join(given)}")

@@ -88,12 +88,23 @@ class TensorSpec:
             raise InputError(f"tensor {name}: [{sizes} is not a shape of whole numbers, -1 where free") from None
         return cls(name.strip(), datatype.strip().upper(), shape)
 
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether ``array`` is of this datatype and shape as it is. Never of BYTES, whose values are looked at."""
+        if array.dtype != DTYPES[self.datatype] or self.datatype == "BYTES" or len(array.shape) != len(self.shape):
+            return False
+        for size, got in zip(self.shape, array.shape, strict=True):  # noqa: SIM110 (a served request waits for it)
+            if size not in (FREE, got):
+                return False
+        return True
+
     def conform(self, value: Any) -> np.ndarray:
         """``value`` as an array of this tensor: cast where no value can be lost, its shape checked.
 
         Raises ``InputError`` naming the tensor, what came and what was expected.
         """
         array = np.asarray(value)
+        if self.holds(array):
+            return array
         if self.datatype == "BYTES":
             array = _as_bytes(self.name, array)
         elif array.dtype != self.dtype:
@@ -177,6 +188,15 @@ class Signature:
             sizes = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
             raise InputError(f"inputs have different numbers of examples: {sizes}")
         return arrays
+
+    def holds(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether ``conform`` would give back these very arrays, of equally many examples, in this order."""
+        if len(inputs) != len(self.inputs):
+            return False
+        for spec, (name, array) in zip(self.inputs, inputs.items(), strict=True):
+            if name != spec.name or not spec.holds(array):
+                return False
+        return True
 
     def difference(self, other: Signature) -> str | None:
         """What keeps ``other`` from being another version of a service of this signature, or None.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
@@ -305,5 +306,5 @@ def explanation(answer: InferenceResult) -> dict[str, str | float]:
     if answer.slack_us != float("inf"):
         parameters["slack_us"] = round(answer.slack_us, 1)
     if answer.scored.confidence is not None:
-        parameters["confidence"] = float(answer.scored.confidence.min())
+        parameters["confidence"] = float(np.minimum.reduce(answer.scored.confidence))
     return parameters

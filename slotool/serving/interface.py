@@ -75,14 +75,14 @@ class Interface:
         return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
 
     def x(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray | Columns:
-        """What the model takes: ``arrays``, one for each input, by name.
+        """What the model takes: ``arrays``, one for each input, by name, of equally many examples.
 
         Raises ``Rejection`` (400) when a network of slotool's own is given NaN or infinity.
         """
         if self.named:
-            return Columns({tensor.name: arrays[tensor.name] for tensor in self.inputs})
+            return Columns.unchecked({tensor.name: arrays[tensor.name] for tensor in self.inputs})
         x = arrays[INPUT]
-        if not np.isfinite(x).all():
+        if not np.logical_and.reduce(np.isfinite(x), axis=None):
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
         return x
 

@@ -422,7 +422,7 @@ class Router:
             query, last = request.query, first + len(request.x)
             part = scored if len(wanted) == 1 else scored.take(slice(first, last))
             first = last
-            if part.confidence is not None and np.isnan(part.confidence).any():
+            if part.confidence is not None and np.logical_or.reduce(np.isnan(part.confidence)):
                 request.reject(rejections.no_confidence(finite=isinstance(part, Scores)))
             elif not request.future.done():
                 request.overrun_us = took_us - planned_us if planned_us else 0.0

@@ -131,8 +131,9 @@ def to_json(spec: TensorSpec, array: np.ndarray) -> Any:
         except UnicodeDecodeError:
             raise bad_request(f"output {spec.name}: it is not UTF-8 text; ask for it in binary form") from None
     if flat.dtype.kind == "f":
-        most = _LARGEST[spec.datatype]
+        if np.logical_or.reduce(np.isinf(flat)):
+            most = _LARGEST[spec.datatype]
+            flat = np.nan_to_num(flat, nan=np.nan, posinf=most, neginf=-most)
         # float32 holds every float16, and orjson writes no float16.
-        flat = np.nan_to_num(flat, nan=np.nan, posinf=most, neginf=-most)
         return flat.astype(np.float32) if flat.dtype == np.float16 else flat
     return flat

@@ -75,6 +75,33 @@ def test_the_tensor_that_differs_is_named(other: Signature, says: str) -> None:
     assert says in (TEXT.difference(other) or "")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "held"),
+    [
+        ({"x": np.ones((2, 3), np.float32), "ids": np.ones((2, 1), np.int64)}, True),
+        ({"x": np.ones((2, 3), np.float64), "ids": np.ones((2, 1), np.int64)}, False),
+        ({"x": np.ones((2, 4), np.float32), "ids": np.ones((2, 1), np.int64)}, False),
+        ({"x": np.ones((2, 3, 1), np.float32), "ids": np.ones((2, 1), np.int64)}, False),
+        ({"ids": np.ones((2, 1), np.int64), "x": np.ones((2, 3), np.float32)}, False),
+        ({"x": np.ones((2, 3), np.float32)}, False),
+        ({"x": np.ones((2, 3), ">f4"), "ids": np.ones((2, 1), np.int64)}, False),
+    ],
+)
+def test_arrays_are_held_that_need_no_cast(inputs: dict[str, np.ndarray], held: bool) -> None:
+    signature = Signature((TensorSpec("x", "FP32", (-1, 3)), TensorSpec("ids", "INT64", (-1, -1))), TEXT.outputs)
+    assert signature.holds(inputs) == held
+    if held:
+        conformed = signature.conform(inputs)
+        assert all(conformed[name] is array for name, array in inputs.items())
+
+
+def test_text_is_always_looked_at() -> None:
+    spec = TensorSpec("word", "BYTES", (-1,))
+    assert not spec.holds(np.array([1], dtype=np.object_))
+    with pytest.raises(InputError, match="expected BYTES"):
+        spec.conform(np.array([1], dtype=np.object_))
+
+
 def test_versions_may_differ_where_a_size_is_free() -> None:
     assert TEXT.difference(changed(0, shape=(-1, 128))) is None
     assert TEXT.difference(TEXT) is None

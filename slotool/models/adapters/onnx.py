@@ -91,15 +91,15 @@ class OnnxModel(Model):
         try:
             if self._has_bf16:
                 return self._run_bf16(inputs)
-            # Text goes in as Python strings, and comes out as such.
-            given = {
-                name: np.vectorize(bytes.decode, otypes=[np.object_])(array) if array.dtype.kind == "O" else array
-                for name, array in inputs.items()
-            }
-            made = self._session.run(self._outputs, given)
+            made = self._session.run(self._outputs, self._with_texts(inputs) if self._texts else inputs)
         except Exception as error:
             raise RunError(f"{self.name}: ONNX Runtime failed ({reason(error)})") from error
         return {spec.name: spec.conform(array) for spec, array in zip(self.signature.outputs, made, strict=True)}
+
+    def _with_texts(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Text goes in as Python strings, and comes out as such."""
+        decoded = np.vectorize(bytes.decode, otypes=[np.object_])
+        return {**inputs, **{name: decoded(inputs[name]) for name in self._texts}}
 
     def _run_bf16(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """NumPy has no bfloat16: such values cross as their 16 bits."""
