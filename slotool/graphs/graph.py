@@ -27,11 +27,14 @@ _GRAPH_KEYS = (
     "counted_flops",
     "examples_interact",
     "uncosted",
+    "shared_weights",
     "id",
     "operators",
 )
 _OPERATOR_KEYS = ("name", "op", "inputs", "attributes", "shape", "weights", "flops")
-MATRIX_OPERATORS = ("Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D")
+MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product)
+# Their outputs are no memory of their own. Those of Reshape and Flatten are counted, as they always were.
+WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
@@ -44,8 +47,8 @@ _MADE: dict[tuple[Any, ...], Operator] = {}
 @dataclass(frozen=True)
 class Operator:
     """One node, made by ``make_operator``. ``inputs`` are names of earlier operators; ``shape``, ``weights``, ``flops``
-    are per example. ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody
-    changes them."""
+    are per example, as is ``moved``, the number of values that it reads and writes, weights apart: 0 for a view.
+    ``attributes`` of a known operator are in canonical form; graphs may share operators, so nobody changes them."""
 
     name: str
     op: str
@@ -54,6 +57,7 @@ class Operator:
     shape: Shape
     weights: int
     flops: int
+    moved: int = field(default=0, compare=False)
 
     @property
     def known(self) -> bool:
@@ -67,6 +71,11 @@ class Operator:
     @property
     def weight_bytes(self) -> int:
         return BYTES_PER_VALUE * self.weights
+
+    @property
+    def moved_bytes(self) -> int:
+        """What it reads and writes for one example, weights apart, in bytes of float32."""
+        return BYTES_PER_VALUE * self.moved
 
     @cached_property
     def structure(self) -> str:
@@ -113,7 +122,16 @@ def make_operator(
         return _MADE[key]
     if stated is None:
         raise GraphError(f"operator {name!r}: {op!r} is unknown, so its shape must be stated")
-    return _countable(Operator(name, op, inputs, dict(attributes), stated.shape, stated.weights, stated.flops))
+    return _countable(_operator(name, op, inputs, shapes, dict(attributes), stated))
+
+
+def _operator(
+    name: str, op: str, inputs: tuple[str, ...], shapes: Sequence[Shape], attributes: Mapping[str, Any], effect: Effect
+) -> Operator:
+    moved = effect.moved
+    if moved is None:
+        moved = sum(map(math.prod, shapes)) + math.prod(effect.shape)
+    return Operator(name, op, inputs, attributes, effect.shape, effect.weights, effect.flops, moved)
 
 
 def _countable(operator: Operator) -> Operator:
@@ -133,7 +151,7 @@ def _known_operator(
         kept, effect = resolve(op, attributes, shapes)
     except GraphError as error:
         raise GraphError(f"operator {name!r}: {error}") from error
-    return Operator(name, op, inputs, kept, effect.shape, effect.weights, effect.flops)
+    return _operator(name, op, inputs, shapes, kept, effect)
 
 
 @dataclass(frozen=True)
@@ -151,6 +169,7 @@ class OperatorGraph:
     has them, None where there is none; a referee, no part of the id. ``examples_interact``: whether the examples of a
     batch meet in a product, or its FLOPs grow faster than the batch, so that FLOPs for one example mean little.
     ``uncosted``: calls whose cost nothing here tells, such as a matrix decomposition, work on weights alone included.
+    ``shared_weights``: how many weights several operators have in common, each time but the first; no part of the id.
     """
 
     operators: tuple[Operator, ...]
@@ -161,6 +180,7 @@ class OperatorGraph:
     counted_flops: int | None = field(default=None, compare=False)
     examples_interact: bool = field(default=False, compare=False)
     uncosted: tuple[str, ...] = field(default=(), compare=False)
+    shared_weights: int = field(default=0, compare=False)
 
     @cached_property
     def id(self) -> str:
@@ -180,7 +200,7 @@ class OperatorGraph:
     @property
     def unknown_share(self) -> float:
         """The share of its operators, the input left out, that slotool does not know: 0 to 1."""
-        return len(self.unknown) / max(1, len(self.operators) - 1)
+        return len(self.unknown) / max(1, len(self.operators) - len(self.inputs))
 
     @property
     def unknown_flops_share(self) -> float:
@@ -216,7 +236,13 @@ class OperatorGraph:
         return f"{'compiled ' if self.compiled else ''}{self.element_type}"
 
     @property
+    def inputs(self) -> tuple[Operator, ...]:
+        """Its ``InputLayer``s, in the order in which it takes its inputs."""
+        return tuple(operator for operator in self.operators if operator.op == "InputLayer")
+
+    @property
     def input_shape(self) -> Shape:
+        """Of its first input."""
         return self.operators[0].shape
 
     @property
@@ -225,7 +251,17 @@ class OperatorGraph:
 
     @property
     def weights(self) -> int:
-        return sum(operator.weights for operator in self.operators)
+        return sum(operator.weights for operator in self.operators) - self.shared_weights
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of its weights in its own element type, of several the widest."""
+        return self._bytes_per_value * self.weights
+
+    @property
+    def moved_bytes(self) -> int:
+        """What its operators read and write for one example, weights apart, in its own element type."""
+        return self._bytes_per_value * sum(operator.moved for operator in self.operators)
 
     @property
     def flops(self) -> int:
@@ -234,9 +270,12 @@ class OperatorGraph:
 
     def memory_bytes(self, batch_size: int = 1) -> int:
         """Bytes of all weights and of all outputs of one batch: an upper estimate of what running it takes."""
-        values = sum(o.weights + batch_size * math.prod(o.shape) for o in self.operators)
-        widest = max(_BYTES_OF.get(part, BYTES_PER_VALUE) for part in self.element_type.split("+"))
-        return widest * values
+        outputs = sum(math.prod(o.shape) for o in self.operators if o.op not in WITHOUT_MEMORY)
+        return self._bytes_per_value * (self.weights + batch_size * outputs)
+
+    @property
+    def _bytes_per_value(self) -> int:
+        return max(_BYTES_OF.get(part, BYTES_PER_VALUE) for part in self.element_type.split("+"))
 
     @cached_property
     def network(self) -> nx.DiGraph:
@@ -266,6 +305,8 @@ class OperatorGraph:
             facts["examples_interact"] = True
         if self.uncosted:
             facts["uncosted"] = list(self.uncosted)
+        if self.shared_weights:
+            facts["shared_weights"] = self.shared_weights
         return facts
 
     @property
@@ -381,12 +422,16 @@ def _stated_form(document: Mapping[str, Any]) -> dict[str, Any]:
     uncosted = document.get("uncosted", [])
     if not isinstance(uncosted, list) or not all(isinstance(name, str) for name in uncosted):
         raise GraphError("the graph's uncosted is no list of names")
+    shared = document.get("shared_weights", 0)
+    if type(shared) is not int or shared < 0:
+        raise GraphError("the graph's shared_weights is no whole number of at least 0")
     return {
         "element_type": element_type,
         "compiled": compiled,
         "counted_flops": counted,
         "examples_interact": interact,
         "uncosted": tuple(uncosted),
+        "shared_weights": shared,
     }
 
 

@@ -2,7 +2,11 @@
 
 Shapes leave the batch out and put channels first: ``(features,)``, ``(steps, features)`` or ``(channels, height,
 width)``. FLOPs are per example, a multiply-add counting two. An activation that is an attribute of the layer before
-it, as in Keras, is free here. One file per group of operators: ``layers`` and ``windows``.
+it, as in Keras, is free here. One file per group of operators: ``layers``, ``windows``, ``arithmetic`` and ``moving``.
+
+A ``Constant`` and what is computed from constants alone has no batch; it stretches over that of what it meets. Of a
+framework's operators with several outputs each output that is used is an operator here: the parts of a split are
+``Slice``s of one input.
 """
 
 from __future__ import annotations
@@ -11,14 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import channel_axis, per_channel, stretches_as
-from slotool.graphs.operators.forms import canonical
+from slotool.graphs.operators.arithmetic import ARITHMETIC, FUNCTIONS
+from slotool.graphs.operators.axes import broadcast, channel_axis, per_channel, stretches_as
+from slotool.graphs.operators.forms import DTYPES, canonical
 from slotool.graphs.operators.kinds import BYTES_PER_VALUE, REQUIRED, Attributes, Effect, Infer, OperatorType, Shape
 from slotool.graphs.operators.layers import LAYERS
-from slotool.graphs.operators.windows import WINDOWS, pair, settle_window, window_padding, zero_padding
+from slotool.graphs.operators.moving import MOVING
+from slotool.graphs.operators.windows import WINDOWS, output_size, pair, sides, window_padding, zero_padding
 
 __all__ = [
     "BYTES_PER_VALUE",
+    "DTYPES",
+    "FUNCTIONS",
     "OPERATORS",
     "REQUIRED",
     "Attributes",
@@ -26,17 +34,20 @@ __all__ = [
     "Infer",
     "OperatorType",
     "Shape",
+    "broadcast",
     "channel_axis",
     "infer",
+    "output_size",
     "pair",
     "per_channel",
     "resolve",
+    "sides",
     "stretches_as",
     "window_padding",
     "zero_padding",
 ]
 
-OPERATORS: dict[str, OperatorType] = {**LAYERS, **WINDOWS}
+OPERATORS: dict[str, OperatorType] = {**LAYERS, **WINDOWS, **ARITHMETIC, **MOVING}
 
 
 def infer(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -60,7 +71,8 @@ def resolve(op: str, attributes: Attributes, inputs: Sequence[Shape]) -> tuple[d
         wanted = "one or more" if kind.inputs is None else kind.inputs
         raise GraphError(f"{op} takes {wanted} inputs, not {len(inputs)}")
     try:
-        settle_window(kind, kept, inputs)
+        if kind.settle is not None:
+            kind.settle(kept, inputs)
         effect = kind.infer(kept, inputs)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise GraphError(f"{op} cannot take inputs {list(map(list, inputs))} with {kept}") from error

@@ -9,6 +9,12 @@ from typing import Any
 from slotool.errors import GraphError
 from slotool.graphs.operators.kinds import REQUIRED, Attributes, OperatorType, Shape
 
+MAX_WINDOW_AXES = 3
+DTYPES = (
+    *("float32", "float16", "bfloat16", "float64", "complex64", "complex128"),
+    *("int64", "int32", "int16", "int8", "uint8", "bool"),
+)
+
 
 def canonical(op: str, kind: OperatorType, attributes: Attributes) -> dict[str, Any]:
     foreign = [name for name in attributes if name not in kind.attributes]
@@ -36,11 +42,14 @@ def _whole(value: Any, least: int = 1) -> int:
     return operator.index(value)
 
 
-def _squarish(value: Any, least: int = 1) -> int | tuple[int, int]:
+def _squarish(value: Any, least: int = 1) -> int | tuple[int, ...]:
+    """One number for each axis of a window, of one, two or three axes."""
     if not isinstance(value, list | tuple):
         return _whole(value, least)
-    height, width = (_whole(size, least) for size in value)
-    return height if height == width else (height, width)
+    sizes = tuple(_whole(size, least) for size in value)
+    if not 1 <= len(sizes) <= MAX_WINDOW_AXES:
+        raise ValueError(f"a window has one to {MAX_WINDOW_AXES} axes, not {len(sizes)}")
+    return sizes[0] if len(set(sizes)) == 1 else sizes
 
 
 def _padding(value: Any) -> Any:
@@ -72,6 +81,54 @@ def _activation(value: Any) -> str | None:
     return None if value == "linear" else value
 
 
+def _signed(value: Any) -> int:
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is not a whole number")
+    return operator.index(value)
+
+
+def _listed(value: Any, form: Callable[[Any], int]) -> tuple[int, ...]:
+    if isinstance(value, str) or not value:
+        raise ValueError("expected a list of whole numbers")
+    return tuple(form(each) for each in value)
+
+
+def _axis(value: Any) -> int | None:
+    return None if value is None else _signed(value)
+
+
+def _axes(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else _listed([value] if isinstance(value, int) else value, _signed)
+
+
+def _signed_list(value: Any) -> tuple[int, ...]:
+    return _listed([value] if isinstance(value, int) else value, _signed)
+
+
+def _size(value: Any) -> int | tuple[int, ...]:
+    return _listed(value, _whole) if isinstance(value, list | tuple) else _whole(value)
+
+
+def _count(value: Any) -> int:
+    return _whole(value, 0)
+
+
+def _from_zero(value: Any) -> int | tuple[int, ...]:
+    return _squarish(value, 0)
+
+
+def _dtype(value: Any) -> str:
+    if value not in DTYPES:
+        raise ValueError(f"{value!r} is none of {', '.join(DTYPES)}")
+    return str(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a name")
+    return value
+
+
 FORMS: dict[str, Callable[[Any], Any]] = {
     "shape": _shape,
     "units": _whole,
@@ -89,4 +146,27 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "center": _flag,
     "keepdims": _flag,
     "fixed": _flag,
+    "axis": _axis,
+    "axes": _axes,
+    "bidirectional": _flag,
+    "causal": _flag,
+    "ceil": _flag,
+    "count_padding": _flag,
+    "dtype": _dtype,
+    "factor": _whole,
+    "function": _word,
+    "indices": _flag,
+    "k": _whole,
+    "layers": _whole,
+    "mode": _word,
+    "output_padding": _from_zero,
+    "pads": _signed_list,
+    "repeats": _shape,
+    "shared": _flag,
+    "shifts": _signed_list,
+    "size": _size,
+    "start": _count,
+    "step": _whole,
+    "vocabulary": _whole,
+    "weights": _count,
 }

@@ -1,4 +1,4 @@
-"""Operators with or without weights that keep to no window: dense layers, norms, arithmetic, reshaping."""
+"""Inputs and constants, products, attention, recurrent layers and norms."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ import math
 from collections.abc import Sequence
 
 from slotool.errors import GraphError
-from slotool.graphs.operators.axes import channel_axis, per_channel
-from slotool.graphs.operators.kinds import REQUIRED, Attributes, Effect, OperatorType, Shape
+from slotool.graphs.operators.axes import (
+    broadcast,
+    channel_axis,
+    chosen_axes,
+    chosen_axis,
+    per_channel,
+    settle_channel_axes,
+    settle_channel_axis,
+)
+from slotool.graphs.operators.kinds import REQUIRED, Attributes, Effect, Infer, OperatorType, Shape
 
 
 def _input(attributes: Attributes, _: Sequence[Shape]) -> Effect:
-    return Effect(attributes["shape"])
+    return Effect(attributes["shape"], moved=0)
+
+
+def _constant(attributes: Attributes, _: Sequence[Shape]) -> Effect:
+    """Values that are the same for every example: trained, as position embeddings, or fixed, as masks. ``shape`` has
+    no batch; ``weights`` says how many trained numbers they are made of."""
+    return Effect(attributes["shape"], attributes.get("weights", 0), moved=0)
 
 
 def _dense(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -21,26 +35,98 @@ def _dense(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect((*outer, units), features * units + bias, 2 * features * units * positions)
 
 
-def _flatten(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect((math.prod(inputs[0]),))
+def _embedding(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Of whole numbers below ``vocabulary`` each one's row of ``units`` numbers."""
+    shape = (*inputs[0], attributes["units"])
+    return Effect(
+        shape, attributes["vocabulary"] * attributes["units"], moved=math.prod(inputs[0]) + 2 * math.prod(shape)
+    )
 
 
-def _reshape(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-    if math.prod(attributes["shape"]) != math.prod(inputs[0]):
-        raise GraphError(f"Reshape cannot make {list(attributes['shape'])} of {list(inputs[0])}")
-    return Effect(attributes["shape"])
+def _mat_mul(_: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Products of matrices [..., rows, inner] and [..., inner, columns]; leading axes stretch."""
+    (*left, rows, inner), (*right, height, columns) = inputs
+    if inner != height:
+        raise GraphError(f"matrices of {list(inputs[0])} and {list(inputs[1])} cannot be multiplied")
+    leading = broadcast([tuple(left), tuple(right)])
+    return Effect((*leading, rows, columns), 0, 2 * math.prod(leading) * rows * inner * columns)
+
+
+def _attention(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Of query [..., heads, length, dim], key [..., heads, steps, dim], value [..., heads, steps, width] and perhaps a
+    mask that is added to or chooses among the scores [..., length, steps].
+
+    Heads of key and value may be fewer, each for as many of the query's. FLOPs are those of both products over all
+    scores, also where ``causal`` hides half of them; the softmax between is left out, as torch's own counter does.
+    """
+    query, key, value, *mask = inputs
+    (*outer, length, dim), (*groups, steps, depth), width = query, key, value[-1]
+    if len(mask) > 1 or depth != dim or value[:-1] != key[:-1] or not _is_grouped(outer, groups):
+        raise GraphError(f"attention cannot take inputs {list(map(list, inputs))}")
+    if mask:
+        broadcast([mask[0], (*outer, length, steps)])
+    scores = math.prod(outer) * length * steps
+    return Effect((*outer, length, width), 0, 2 * scores * (dim + width))
+
+
+def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
+    """Whether heads of key and value fit those of the query."""
+    if list(outer) == list(groups):
+        return True
+    return len(outer) == len(groups) > 0 and outer[:-1] == groups[:-1] and outer[-1] % groups[-1] == 0
+
+
+def _recurrent(gates: int, products: int, biases: int) -> Infer:
+    """A layer over (steps, features) that keeps a state of ``units`` numbers, with so many gates."""
+
+    def infer(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+        steps, features = inputs[0]
+        units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
+        bias = biases * gates * units if attributes.get("bias", True) else 0
+        weights = flops = 0
+        for _ in range(attributes.get("layers", 1)):
+            matrix = gates * units * (features + units)
+            weights += directions * (matrix + bias)
+            flops += directions * products * matrix * steps
+            features = directions * units
+        return Effect((steps, features), weights, flops)
+
+    return infer
 
 
 def _batch_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     """Moving mean and variance are counted as weights, as Keras counts them."""
     parts = 2 + attributes.get("scale", True) + attributes.get("center", True)
-    return Effect(inputs[0], parts * inputs[0][channel_axis(inputs[0])], 2 * math.prod(inputs[0]))
+    return Effect(inputs[0], parts * inputs[0][chosen_axis(attributes, inputs[0])], 2 * math.prod(inputs[0]))
 
 
 def _layer_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
     """Per value: one for the mean, three for the variance, one to normalise, two to scale and shift."""
     parts = attributes.get("scale", True) + attributes.get("center", True)
-    return Effect(inputs[0], parts * inputs[0][channel_axis(inputs[0])], 7 * math.prod(inputs[0]))
+    return Effect(inputs[0], parts * _sizes(attributes, inputs[0]), 7 * math.prod(inputs[0]))
+
+
+def _rms_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Per value: two for the mean of squares, one to divide, one to scale (Zhang and Sennrich 2019)."""
+    return Effect(inputs[0], attributes.get("scale", True) * _sizes(attributes, inputs[0]), 4 * math.prod(inputs[0]))
+
+
+def _sizes(attributes: Attributes, shape: Shape) -> int:
+    return math.prod(shape[axis] for axis in chosen_axes(attributes, shape))
+
+
+def _group_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Channels (axis 0) are normalised in ``groups``: as many as channels, and it is an instance norm."""
+    channels = inputs[0][0]
+    if channels % attributes["groups"]:
+        raise GraphError(f"{channels} channels cannot form {attributes['groups']} groups")
+    parts = attributes.get("scale", True) + attributes.get("center", True)
+    return Effect(inputs[0], parts * channels, 7 * math.prod(inputs[0]))
+
+
+def _response_norm(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
+    """Divides by a mean of squares over ``size`` neighbouring channels."""
+    return Effect(inputs[0], 0, (2 * attributes["size"] + 3) * math.prod(inputs[0]))
 
 
 def _normalization(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -54,41 +140,24 @@ def _layer_scale(_: Attributes, inputs: Sequence[Shape]) -> Effect:
     return Effect(inputs[0], math.prod(per_channel(inputs[0])), math.prod(inputs[0]))
 
 
-def _elementwise(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    return Effect(inputs[0], 0, math.prod(inputs[0]))
-
-
-def _combine(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    """Inputs broadcast: of each axis, a size of one stretches to the others'."""
-    sizes = [sorted(set(axis)) for axis in zip(*inputs, strict=True)]
-    if any(len(axis) > 2 or (len(axis) == 2 and axis[0] != 1) for axis in sizes):
-        raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
-    shape = tuple(axis[-1] for axis in sizes)
-    return Effect(shape, 0, math.prod(shape) * (len(inputs) - 1))
-
-
-def _concatenate(_: Attributes, inputs: Sequence[Shape]) -> Effect:
-    axis = channel_axis(inputs[0])
-    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in inputs}
-    if len(rest) != 1:
-        raise GraphError(f"inputs of shapes {list(map(list, inputs))} do not fit each other")
-    return Effect((*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :]))
-
+_NORM = {"scale": True, "center": True}
+_RECURRENT = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": True}
 
 LAYERS: dict[str, OperatorType] = {
-    "InputLayer": OperatorType(_input, {"shape": REQUIRED}, inputs=0),
-    "Dense": OperatorType(_dense, {"units": REQUIRED, "bias": True, "activation": None}),
-    "Flatten": OperatorType(_flatten),
-    "Reshape": OperatorType(_reshape, {"shape": REQUIRED}),
-    "BatchNormalization": OperatorType(_batch_norm, {"scale": True, "center": True}),
-    "LayerNormalization": OperatorType(_layer_norm, {"scale": True, "center": True}),
+    "InputLayer": OperatorType(_input, {"shape": REQUIRED, "dtype": "float32"}, inputs=0),
+    "Constant": OperatorType(_constant, {"shape": REQUIRED, "dtype": "float32", "weights": 0}, inputs=0),
+    "Dense": OperatorType(_dense, {"units": REQUIRED, "bias": True, "activation": None}, is_product=True),
+    "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
+    "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),
+    "ScaledDotProductAttention": OperatorType(_attention, {"causal": False}, inputs=None, is_product=True),
+    "LSTM": OperatorType(_recurrent(4, 2, 2), _RECURRENT, is_product=True),
+    "GRU": OperatorType(_recurrent(3, 2, 2), _RECURRENT, is_product=True),
+    "SimpleRNN": OperatorType(_recurrent(1, 2, 2), _RECURRENT, is_product=True),
+    "BatchNormalization": OperatorType(_batch_norm, {**_NORM, "axis": None}, settle=settle_channel_axis),
+    "LayerNormalization": OperatorType(_layer_norm, {**_NORM, "axes": None}, settle=settle_channel_axes),
+    "RMSNormalization": OperatorType(_rms_norm, {"scale": True, "axes": None}, settle=settle_channel_axes),
+    "GroupNormalization": OperatorType(_group_norm, {"groups": REQUIRED, **_NORM}, channels_first=True),
+    "LocalResponseNormalization": OperatorType(_response_norm, {"size": REQUIRED}, channels_first=True),
     "Normalization": OperatorType(_normalization, {"fixed": False}),
     "LayerScale": OperatorType(_layer_scale),
-    "Rescaling": OperatorType(_elementwise),
-    "ReLU": OperatorType(_elementwise),
-    "Softmax": OperatorType(_elementwise),
-    "Activation": OperatorType(_elementwise, {"activation": REQUIRED}),
-    "Add": OperatorType(_combine, inputs=None),
-    "Multiply": OperatorType(_combine, inputs=None),
-    "Concatenate": OperatorType(_concatenate, inputs=None),
 }
