@@ -37,6 +37,14 @@ MATRIX_OPERATORS = tuple(op for op, kind in OPERATORS.items() if kind.is_product
 WITHOUT_MEMORY = ("Constant", "Transpose", "Slice", "Expand")
 _BYTES_OF = {"float64": 8, "float16": 2, "bfloat16": 2, "int8": 1}
 
+# The types that graph files of the first versions knew; every other of their types stated its shape and costs.
+FIRST_OPERATORS = (
+    *("InputLayer", "Dense", "Conv2D", "DepthwiseConv2D", "SeparableConv2D", "MaxPooling2D", "AveragePooling2D"),
+    *("GlobalAveragePooling2D", "GlobalMaxPooling2D", "ZeroPadding2D", "Cropping2D", "Flatten", "Reshape"),
+    *("BatchNormalization", "LayerNormalization", "Normalization", "LayerScale", "Rescaling", "ReLU", "Softmax"),
+    *("Activation", "Add", "Multiply", "Concatenate"),
+)
+
 # Random networks repeat the same layers thousands of times; made once, their text and structure are kept too.
 MAX_CACHED = 16_384
 # Values, weights and FLOPs of one operator: thousands of the largest still add up within 64 bits.
@@ -58,11 +66,13 @@ class Operator:
     weights: int
     flops: int
     moved: int = field(default=0, compare=False)
+    # Of a type that was nobody's when its file was written, and that means something else here today.
+    foreign: bool = False
 
     @property
     def known(self) -> bool:
         """Whether slotool knows how this operator behaves; an unknown one is kept by name."""
-        return self.op in OPERATORS
+        return self.op in OPERATORS and not self.foreign
 
     @property
     def output_bytes(self) -> int:
@@ -222,7 +232,7 @@ class OperatorGraph:
     def matrix_flops(self) -> int:
         """FLOPs of its matrix products and convolutions for one example, those of unknown operators included."""
         return sum(
-            operator.flops for operator in self.operators if operator.op in MATRIX_OPERATORS or not operator.known
+            operator.flops for operator in self.operators if not operator.known or operator.op in MATRIX_OPERATORS
         )
 
     @property
@@ -368,6 +378,23 @@ class GraphBuilder:
         self._operators[name] = make_operator(name, op, inputs, shapes, attributes, stated)
         return name
 
+    def append_foreign(
+        self, name: str, op: str, inputs: tuple[str, ...], attributes: Mapping[str, Any], stated: Effect
+    ) -> str:
+        """``append`` for a type that others have named as one of ours: ours if that is what they state of it."""
+        before = dict(self._operators)
+        try:
+            made = self._operators[self.append(name, op, inputs, attributes)]
+            if (made.shape, made.weights, made.flops) == (stated.shape, stated.weights, stated.flops):
+                return name
+        except GraphError:
+            # As a foreign one it is judged below.
+            pass
+        self._operators = before
+        self.append(name, f"foreign.{op}", inputs, attributes, stated)
+        self._operators[name] = replace(self._operators[name], op=op, foreign=True)
+        return name
+
     def shape(self, name: str) -> Shape:
         """The output shape of an operator added before."""
         return self._operators[name].shape
@@ -396,7 +423,10 @@ def _add_entry(builder: GraphBuilder, position: int, entry: Any) -> None:
     if not isinstance(attributes, Mapping):
         raise GraphError(f"operator {name!r}: attributes is not an object")
     stated = _stated(name, entry) if "shape" in entry else None
-    builder.append(name, entry["op"], tuple(inputs), attributes, stated)
+    if stated is not None and entry["op"] in OPERATORS and entry["op"] not in FIRST_OPERATORS:
+        builder.append_foreign(name, entry["op"], tuple(inputs), attributes, stated)
+    else:
+        builder.append(name, entry["op"], tuple(inputs), attributes, stated)
 
 
 def _refuse_unknown_keys(what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -21,7 +21,15 @@ from slotool.graphs.operators.forms import DTYPES, canonical
 from slotool.graphs.operators.kinds import BYTES_PER_VALUE, REQUIRED, Attributes, Effect, Infer, OperatorType, Shape
 from slotool.graphs.operators.layers import LAYERS
 from slotool.graphs.operators.moving import MOVING
-from slotool.graphs.operators.windows import WINDOWS, output_size, pair, sides, window_padding, zero_padding
+from slotool.graphs.operators.windows import (
+    WINDOWS,
+    output_size,
+    padding_around,
+    pair,
+    sides,
+    window_padding,
+    zero_padding,
+)
 
 __all__ = [
     "BYTES_PER_VALUE",
@@ -38,6 +46,7 @@ __all__ = [
     "channel_axis",
     "infer",
     "output_size",
+    "padding_around",
     "pair",
     "per_channel",
     "resolve",

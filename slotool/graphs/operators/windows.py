@@ -25,9 +25,14 @@ def pair(value: Any) -> tuple[int, int]:
     return height, width
 
 
-def window_padding(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
-    """What a convolution or pooling adds before and after each axis: (top, bottom, left, right) of an image; 'same'
-    puts the odd one at the end, as Keras."""
+def window_padding(attributes: Attributes, inputs: Shape) -> tuple[int, int, int, int]:
+    """(top, bottom, left, right) that a convolution or pooling of an image adds."""
+    top, bottom, left, right = padding_around(attributes, inputs)
+    return top, bottom, left, right
+
+
+def padding_around(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
+    """What a convolution or pooling adds before and after each axis; 'same' puts the odd one at the end, as Keras."""
     rank, padding = len(inputs) - 1, attributes.get("padding", "valid")
     if padding == "valid":
         return (0,) * (2 * rank)
@@ -55,7 +60,7 @@ def output_size(attributes: Attributes, inputs: Shape) -> tuple[int, ...]:
     """How many places the window takes along each axis. ``ceil``: one that hangs over the end counts, unless it lies
     wholly in what was added there (torch)."""
     rank = len(inputs) - 1
-    (kernel, stride), around = _window(attributes, rank), window_padding(attributes, inputs)
+    (kernel, stride), around = _window(attributes, rank), padding_around(attributes, inputs)
     sizes = []
     for axis, size in enumerate(inputs[1:]):
         before, after, step = around[2 * axis], around[2 * axis + 1], stride[axis]
@@ -204,10 +209,10 @@ def _over(axes: int) -> Settle:
             )
             raise GraphError(f"a window needs {wanted}, not {list(inputs[0])}")
         if "padding" in attributes:
-            around = window_padding(attributes, inputs[0])
+            around = padding_around(attributes, inputs[0])
             if not any(around):
                 del attributes["padding"]
-            elif around == window_padding({**attributes, "padding": "same"}, inputs[0]):
+            elif around == padding_around({**attributes, "padding": "same"}, inputs[0]):
                 attributes["padding"] = "same"
 
     return settle
