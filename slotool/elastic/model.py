@@ -41,6 +41,7 @@ class ElasticModel(ABC):
     call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
     single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
+    ``labels``: names of the classes, where it knows them.
     ``examples``: a few named inputs to warm it with, where it keeps some.
     """
 
@@ -50,6 +51,7 @@ class ElasticModel(ABC):
     signature: Signature | None = None
     task: Task | None = None
     data_options: DataOptions | None = None
+    labels: tuple[str, ...] = ()
     examples: Columns | None = None
     # Whether ``check_inputs`` has anything to look at.
     checks_inputs = False

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from slotool.printable import printable
 from slotool.serving import bounds, rejections
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
@@ -14,10 +17,13 @@ from slotool.serving.tensors import json_object
 
 
 class FeedbackEndpoint:
-    """Takes ``{"request": id, "labels": [class, …]}``, the id being the one that came with the answer."""
+    """Takes ``{"request": id, "labels": [class, …]}``, the id being the one that came with the answer.
+
+    Classes are given by number, or by name where the model knows their names."""
 
     def __init__(self, front: FrontEnd):
         self._front = front
+        self._names = {name: _Names(served.model.labels) for name, served in front.models.items()}
         self.routes = [Route("/v2/models/{model}/feedback", self.feedback, methods=["GET", "POST"])]
 
     async def feedback(self, request: Request) -> Response:
@@ -28,21 +34,45 @@ class FeedbackEndpoint:
             # Programs may call the server by any name.
             if is_from_browser(request):
                 require_same_origin(request, has_token=self._front.token is not None)
-            # A label has at most nine digits, a comma and a blank.
-            batch = self._front.limits.batch
-            body = await self._front.body(request, bounds.OVERHEAD_BYTES + bounds.BYTES_PER_NUMBER * batch)
+            batch, names = self._front.limits.batch, self._names[served.name]
+            body = await self._front.body(request, bounds.OVERHEAD_BYTES + names.bytes_per_label * batch)
             bounds.require_countable(body, batch)
-            known.label(served, *_asked(body))
+            known.label(served, *_asked(body, names))
             await known.look(served)
         return json_response(known.summary())
 
 
-def _asked(body: bytes) -> tuple[str, np.ndarray]:
+class _Names:
+    """Names of a model's classes."""
+
+    def __init__(self, names: Sequence[str]):
+        self._number = {name: number for number, name in enumerate(names)}
+        # Quotation marks, a comma and a blank; a character of JSON has six bytes at most, twice for one beyond UTF-16's
+        # first plane.
+        longest = max((12 * len(name) for name in names), default=0) + 4
+        self.bytes_per_label = max(bounds.BYTES_PER_NUMBER, longest)
+
+    def numbers(self, labels: Sequence[str]) -> list[int]:
+        """Raises ``Rejection`` (400) naming one that is no class."""
+        if not self._number:
+            raise rejections.bad_request("labels: the model knows no names of classes; send their numbers")
+        for label in labels:
+            if label not in self._number:
+                known = ", ".join(list(self._number)[:20])
+                raise rejections.bad_request(f"labels: {printable(label[:40])} is no class; there are {known}")
+        return [self._number[label] for label in labels]
+
+
+def _asked(body: bytes, names: _Names) -> tuple[str, np.ndarray]:
     document = json_object(body)
     request, labels = document.get("request"), document.get("labels")
     if not isinstance(request, str):
         raise rejections.bad_request("request: the text that came with the answer is expected")
-    whole = isinstance(labels, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in labels)
-    if not isinstance(labels, list) or not labels or not whole or not all(abs(n) < 2**31 for n in labels):
+    if not isinstance(labels, list) or not labels:
         raise rejections.bad_request("labels: a list of classes is expected, one per example")
+    if all(isinstance(label, str) for label in labels):
+        labels = names.numbers(labels)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in labels)
+    if not whole or not all(abs(n) < 2**31 for n in labels):
+        raise rejections.bad_request("labels: a list of classes is expected, one per example, all numbers or all names")
     return request, np.array(labels, dtype=np.int64)

@@ -206,7 +206,8 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     known = _object(["number", "answered", "waiting"])
     metadata: Document = {"name": {"type": "string", "enum": list(models)}, "versions": _list(_TEXT), "platform": _TEXT}
     classes = max(1, *(served.model.classes for served in models.values()))
-    labels = _list(_up_to(classes - 1, "integer")) | {"minItems": 1}
+    numbers, names = _list(_up_to(classes - 1, "integer")), _list(_TEXT)
+    labels = {"anyOf": [numbers | {"minItems": 1}, names | {"minItems": 1}]}
     counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share, "alarms": some}
     return {
         "Error": _object(["error"], error=_TEXT),

@@ -27,7 +27,7 @@ def compute(live: LiveServer, row: int, **headers: str) -> dict[str, Any]:
     return HTTP.post(f"{live.url}/compute", content=X[row].tobytes(), headers=headers).json()
 
 
-def label(live: LiveServer, request: str, *labels: int) -> httpx.Response:
+def label(live: LiveServer, request: str, *labels: int | str) -> httpx.Response:
     content = {"request": request, "labels": list(labels)}
     return HTTP.post(f"{live.url}/v2/models/three/feedback", json=content)
 
@@ -83,9 +83,24 @@ def test_labels_that_cannot_be_are_rejected_with_a_sentence(live: LiveServer) ->
         (400, (request, 1, 2)),
         (400, (request, CLASSES)),
         (400, (request,)),
+        (400, (request, "two")),
         (200, (request, 1)),
         (404, (request, 1)),
     ):
         response = label(live, *asked)
         assert response.status_code == status
         assert status == 200 or len(response.json()["error"]) > 10
+
+
+def test_labels_by_name_where_the_model_knows_the_names_of_its_classes() -> None:
+    model = ThreeLinear()
+    model.labels = ("ant", "bee", "cat", "dög \U0001f415")
+    with live_server([served(model)]) as live:
+        answers = [compute(live, row) for row in range(3)]
+        for answer in answers[:2]:
+            assert label(live, answer["request"], model.labels[answer["label"]]).json()["accuracy"] == 1.0
+        wrong = label(live, answers[2]["request"], "cow\x1b")
+        assert wrong.status_code == 400
+        assert wrong.json()["error"] == "labels: cow\\x1b is no class; there are ant, bee, cat, dög \U0001f415"
+        assert label(live, answers[2]["request"], 1.5).status_code == 400
+        assert label(live, answers[2]["request"], "bee", 1).status_code == 400
