@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,14 @@ def family(
         _require_classes(dataset, options.classes)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
-        made = ModelFamily(title, opened, chosen, dataset.labels, some_inputs(examples.x), reading=options)
+        made = ModelFamily(
+            title,
+            opened,
+            chosen,
+            dataset.labels,
+            some_inputs(examples.x),
+            reading=replace(options, usual_label=dataset.label or None),
+        )
         about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
         measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance)

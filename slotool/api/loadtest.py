@@ -207,7 +207,7 @@ def loadtest(
     form, shares = _form(protocol, endpoint), _shares(priority)
     _check_terms(deadline_ms, tolerance, objective, min_accuracy, target)
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data import DataOptions, load_dataset
+    from slotool.data import DataOptions, DataSource, open_dataset
     from slotool.data.registry import locate
     from slotool.workloads import ArrivalTable, Poisson, RecordedInstants
     from slotool.workloads.channels import TargetServer, ask_first_model
@@ -233,8 +233,8 @@ def loadtest(
     locate(data if isinstance(data, str) else data.name, DataOptions())
     terms = Terms(None if deadline_ms is None else deadline_ms / 1e3, tolerance, objective, min_accuracy)
     server = TargetServer(address, form, model or ask_first_model(address, form), terms, timeout_s).described()
-    tensors = server.signature.inputs if server.signature else ()
-    dataset = load_dataset(data, tensors=tensors, target="any", stored=True)
+    source = DataSource.of(data)
+    dataset = open_dataset(source, server.data_options(source), stored=True)
     plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
     server.examples(plan.split.x)
     provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)

@@ -14,7 +14,7 @@ from slotool.data.options import DataOptions, ImageOptions, Tensor
 from slotool.data.sequences import Ragged
 from slotool.data.stored import StoredExamples, TensorPlan
 from slotool.data.table import ANY_LENGTH, SPLIT_OF, SPLITS, TEST, TRAIN, VALIDATION, Table
-from slotool.data.targets import targets_of
+from slotool.data.targets import Targets, targets_of
 from slotool.errors import DataError, InputError
 
 # Of the column with the labels, where none is named.
@@ -37,7 +37,7 @@ def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dat
     if not len(table):
         raise DataError(f"{table.source}: it has no rows")
     label = _label_column(table, options)
-    targets = targets_of(table, label, options.target, options.classes)
+    targets = targets_of(table, label, options.target, options.classes) if label else _no_targets(table, options)
     plans, as_array = _plans(table, options, label)
     rows = _split_rows(table, targets.labelled, taken={*options.inputs, label})
     splits = {}
@@ -51,13 +51,23 @@ def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dat
 
 
 def _label_column(table: Table, options: DataOptions) -> str:
+    """The column with the labels; "" where there is none and none is needed."""
     named = [name for name, field in table.fields.items() if field.class_names]
-    found = [options.label] if options.label else named or [name for name in LABEL_NAMES if name in table.fields]
+    usual = [name for name in table.fields if name == options.usual_label] or named
+    free = [name for name in LABEL_NAMES if name in table.fields and name not in options.not_labels]
+    found = [options.label] if options.label else usual or free
     if len(found) == 1 and found[0] in table.fields:
         return found[0]
+    if not (found or options.needs_labels):
+        return ""
     listed = ", ".join(list(table.fields)[:20])
     what = f"no column is called {options.label!r}" if options.label else "which column holds the labels is unclear"
     raise DataError(f"{table.source}: {what}; write {Path(table.name).name}:COLUMN, there are {listed}")
+
+
+def _no_targets(table: Table, options: DataOptions) -> Targets:
+    """Of examples without labels."""
+    return Targets(np.full(len(table), -1, dtype=np.int64), options.classes, np.ones(len(table), dtype=bool))
 
 
 def _plans(table: Table, options: DataOptions, label: str) -> tuple[dict[str, TensorPlan], bool]:

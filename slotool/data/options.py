@@ -104,6 +104,8 @@ class DataOptions:
     ``tensors``: the inputs of the model that the examples are for: columns are turned into their dtypes and shapes.
     ``classes``: names of the classes that the model knows, in its order; () where the data set's own are meant.
     ``features``: names of the columns that its only tensor is made of, in its order; () where any will do.
+    ``needs_labels``: whether a set without a column of labels is refused; else its labels are −1, which is no class.
+    ``usual_label``: the column with the labels where ``label`` is None and there is one of this name.
     """
 
     label: str | None = None
@@ -113,6 +115,8 @@ class DataOptions:
     images: ImageOptions = ImageOptions()
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    needs_labels: bool = True
+    usual_label: str | None = None
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -134,6 +138,11 @@ class DataOptions:
         return replace(self, **said, images=images)
 
     @property
+    def not_labels(self) -> frozenset[str]:
+        """Columns that are features, whatever they are called."""
+        return frozenset([*self.inputs, *self.features, *(tensor.name for tensor in self.tensors)])
+
+    @property
     def text_columns(self) -> frozenset[str]:
         """Columns that a model takes as text, whatever they look like."""
         text = {tensor.name for tensor in self.tensors if tensor.datatype == "BYTES"}
@@ -141,8 +150,27 @@ class DataOptions:
 
     def document(self) -> dict[str, Any]:
         """As JSON, without tensors, classes and features, which the model has: what ``of_document`` reads back."""
-        found = {"label": self.label, "inputs": dict(self.inputs), "images": self.images.document()}
+        labels = {"label": self.label, "usual_label": self.usual_label}
+        found = {**labels, "inputs": dict(self.inputs), "images": self.images.document()}
         return {"target": self.target, **{name: value for name, value in found.items() if value}}
+
+    def statement(self) -> dict[str, Any]:
+        """As JSON for clients of the model: ``document()``, classes and features."""
+        return {**self.document(), "classes": list(self.classes), "features": list(self.features)}
+
+    @classmethod
+    def of_statement(cls, statement: Any) -> DataOptions:
+        """Read ``statement()`` back, for data of a client's own, which may have no labels; those of a column named as
+        the model's are taken for such. Raises ``InputError`` when it is none."""
+        if not isinstance(statement, Mapping):
+            raise InputError(f"these are no options of a data set: {str(statement)[:100]}")
+        known = ("target", "label", "usual_label", "inputs", "images")
+        found = cls.of_document({key: value for key, value in statement.items() if key in known})
+        classes, features = statement.get("classes", []), statement.get("features", [])
+        if not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (classes, features)):
+            raise InputError("classes and features: lists of names are expected")
+        found = replace(found, classes=tuple(classes), features=tuple(features))
+        return replace(found, label=None, usual_label=found.label or found.usual_label, needs_labels=False)
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DataOptions:

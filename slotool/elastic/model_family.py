@@ -14,6 +14,7 @@ from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
 from slotool.models import Classification, Model, Signature, Task
 from slotool.models.calibration import Calibration, Temperature
+from slotool.models.class_names import class_numbers
 from slotool.models.signature import FREE, TensorSpec
 from slotool.models.wrapped import Renames, unwrapped
 from slotool.tables import OperatingPoint
@@ -164,7 +165,7 @@ class ModelFamily(ElasticModel):
         answers = self.task.answers(outputs)
         if not isinstance(self.task, Classification):
             return answers
-        return self._class_numbers(answers) if self.task.scores == "labels" else answers.astype(np.int64)
+        return class_numbers(answers, self.labels) if self.task.scores == "labels" else answers.astype(np.int64)
 
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
         """The error of each answer, as ``Task.errors``: float64 [n]. ``truth``: class numbers int [n], or what the
@@ -211,14 +212,6 @@ class ModelFamily(ElasticModel):
         """Close every model."""
         for model in self._models.values():
             model.close()
-
-    def _class_numbers(self, answers: np.ndarray) -> np.ndarray:
-        """The class that each answer names, or its number where no answer is the name of one."""
-        texts = [value.decode(errors="replace") if isinstance(value, bytes) else str(value) for value in answers.flat]
-        at = {label: number for number, label in enumerate(self.labels)}
-        if not any(text in at for text in texts):
-            at = {str(number): number for number in range(self.classes)}
-        return np.array([at.get(text, -1) for text in texts], dtype=np.int64)
 
     def _require_shapes(self, examples: Inputs) -> None:
         """Raises ``InputError`` naming an input of another shape than the data set's examples have."""

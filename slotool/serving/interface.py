@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import orjson
 
 from slotool.data.columns import Columns
 from slotool.elastic import ElasticModel
@@ -19,6 +20,8 @@ from slotool.serving.rejections import bad_request
 
 INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
+# Parameter of a model's configuration, left out where names are so many that it would be longer.
+READING, MAX_READING_CHARACTERS = "reading", 1 << 20
 # Triton's names of datatypes where they are not TYPE_ and the protocol's.
 _TRITON_TYPES = {"BYTES": "TYPE_STRING"}
 
@@ -28,6 +31,7 @@ class Interface:
     """``inputs`` and ``outputs`` are in the model's metadata; a request that names no outputs gets all of these.
     ``on_request``: outputs that are answered to requests that name them. ``named``: the model takes ``Columns`` of any
     values; else it takes one array of finite FP32. ``max_batch``: most examples in a request.
+    ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
 
     The first dimension of every tensor counts examples.
     """
@@ -37,6 +41,7 @@ class Interface:
     on_request: tuple[TensorSpec, ...]
     named: bool
     max_batch: int
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
@@ -56,7 +61,8 @@ class Interface:
             )
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
-        return cls(signature.inputs, signature.outputs, further, True, max_batch)
+        reading = {} if model.data_options is None else model.data_options.statement()
+        return cls(signature.inputs, signature.outputs, further, True, max_batch, reading)
 
     @cached_property
     def input_by_name(self) -> Mapping[str, TensorSpec]:
@@ -92,7 +98,11 @@ class Interface:
         return {"name": name, "versions": [version], "platform": "slotool", **tensors}
 
     def config(self, name: str) -> dict[str, Any]:
-        """Triton's model configuration document; its shapes leave the batch out."""
+        """Triton's model configuration document; its shapes leave the batch out.
+
+        Parameter ``reading`` is JSON: how data sets are read for the model, with the names of classes and features."""
+        reading = orjson.dumps(self.reading).decode() if self.reading else ""
+        stated = 0 < len(reading) <= MAX_READING_CHARACTERS
         return {
             "name": name,
             "platform": "slotool",
@@ -100,6 +110,7 @@ class Interface:
             "max_batch_size": self.max_batch,
             "input": [_triton_tensor(tensor) for tensor in self.inputs],
             "output": [_triton_tensor(tensor) for tensor in self.outputs],
+            **({"parameters": {READING: {"string_value": reading}}} if stated else {}),
         }
 
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from slotool import strict_json
 from slotool.data.columns import Columns, Inputs
+from slotool.data.options import DataOptions, DataSource
 from slotool.data.sequences import RaggedColumns
 from slotool.errors import InputError, RunError
 from slotool.extras import import_failed
@@ -15,20 +17,23 @@ from slotool.models.signature import Signature
 from slotool.workloads import event_loop
 from slotool.workloads.compute import ComputeEndpoint
 from slotool.workloads.endpoint import Channel, Endpoint, Example, Terms
-from slotool.workloads.http_channel import HttpChannel, ask_signature, first_model
+from slotool.workloads.http_channel import HttpChannel, ask_parameter, ask_signature, first_model
 from slotool.workloads.infer import InferEndpoint
 from slotool.workloads.named_infer import NamedInferEndpoint
 from slotool.workloads.served_signature import ServedSignature, is_plain
 from slotool.workloads.target import ANSWER_WITHIN_S
 
 GRPC, COMPUTE = "grpc", "compute"
+# Parameter of a model's configuration in which slotool says how data sets are read for it.
+READING = "reading"
 
 
 @dataclass(frozen=True)
 class TargetServer:
     """``form``: infer or compute (HTTP), or grpc. ``answer_within_s``: timeout of a request. ``signature``: of a model
     whose inputs are sent by name (``described``); without it examples are one FP32 tensor ``input``. ``binary``:
-    whether such tensors go in binary form over HTTP.
+    whether such tensors go in binary form over HTTP. ``reading``: how a data set is read for the model, as its server
+    says in the model's configuration; None where it says nothing of it.
 
     ``$SLOTOOL_TOKEN``, where it is set, is shown to the server.
     """
@@ -40,17 +45,39 @@ class TargetServer:
     answer_within_s: float = ANSWER_WITHIN_S
     signature: Signature | None = None
     binary: bool = True
+    reading: DataOptions | None = None
 
     def described(self) -> TargetServer:
-        """With the signature that the server states of the model; unchanged where it states none, or the one that
-        examples are sent by anyhow, and where no server answers: what is sent then fails."""
-        if self.form == COMPUTE:
-            return self
+        """With ``reading``, and the signature that the server states of the model.
+
+        Without a signature where it states none, or the one that examples are sent by anyhow; unchanged where no
+        server answers: what is sent then fails."""
         try:
-            signature, binary = self._ask_signature()
+            signature, binary = (None, True) if self.form == COMPUTE else self._ask_signature()
+            reading = None if signature is not None and is_plain(signature) else self._ask_reading()
         except RunError:
             return self
-        return self if signature is None or is_plain(signature) else replace(self, signature=signature, binary=binary)
+        plain = signature is None or is_plain(signature)
+        described = self if plain else replace(self, signature=signature, binary=binary)
+        return replace(described, reading=reading)
+
+    def data_options(self, source: DataSource) -> DataOptions:
+        """How ``source`` is read for the model: as its server says, else with any kind of labels or none."""
+        tensors = self.signature.inputs if self.signature else ()
+        asked = self.reading or DataOptions(target="any", needs_labels=False)
+        return replace(asked, tensors=tensors).of_source(source)
+
+    def _ask_reading(self) -> DataOptions | None:
+        if self.form == GRPC:
+            from slotool.workloads import grpc_channel
+
+            text = grpc_channel.ask_parameter(self.address, self.model, READING)
+        else:
+            text = event_loop.run(ask_parameter(self.address, self.model, READING))
+        try:
+            return None if text is None else DataOptions.of_statement(strict_json.decode(text))
+        except (strict_json.JsonError, InputError):
+            return None
 
     def _ask_signature(self) -> tuple[Signature | None, bool]:
         if self.form == GRPC:
@@ -60,9 +87,14 @@ class TargetServer:
             return grpc_channel.ask_signature(self.address, self.model), True
         return event_loop.run(ask_signature(self.address, self.model))
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that the model knows; () where its server does not say."""
+        return self.reading.classes if self.reading else ()
+
     def connect(self) -> Channel:
         """Connections to it, for the running event loop."""
-        served = None if self.signature is None else ServedSignature(self.signature, self.model)
+        served = None if self.signature is None else ServedSignature(self.signature, self.model, self.classes)
         if self.form == GRPC:
             _require_stubs()
             from slotool.workloads.grpc_channel import GrpcChannel
@@ -81,7 +113,7 @@ class TargetServer:
             each = [self.examples(x[i : i + 1])(0) for i in range(len(x))]
             return each.__getitem__
         if self.signature is not None:
-            arrays = ServedSignature(self.signature, self.model).inputs_of(x).arrays
+            arrays = ServedSignature(self.signature, self.model, self.classes).inputs_of(x).arrays
             return lambda i: {name: array[i : i + 1] for name, array in arrays.items()}
         if isinstance(x, Columns) and len(x.names) > 1:
             takes = "POST /compute takes" if self.form == COMPUTE else f"{self.model} states no signature: it takes"

@@ -135,6 +135,13 @@ def ask_signature(address: str, model: str) -> Signature | None:
         return None
 
 
+def ask_parameter(address: str, model: str, name: str) -> str | None:
+    """A parameter of the model's configuration, by Triton's extension; None where the server states none of this name.
+    Raises ``RunError`` without a server."""
+    stated, error = _asked_once(address, "ModelConfig", service_pb2.ModelConfigRequest(name=model))
+    return None if error else stated.config.parameters[name].string_value or None
+
+
 def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape))
 

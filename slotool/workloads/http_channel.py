@@ -61,6 +61,21 @@ async def ask_signature(address: str, model: str) -> tuple[Signature | None, boo
     return signature, isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
 
+async def ask_parameter(address: str, model: str, name: str) -> str | None:
+    """A parameter of the model's configuration, by Triton's extension; None where the server states none of this name.
+    Raises ``RunError`` when it cannot be reached, ``InputError`` when it wants a token."""
+    client = HttpClient(address, ANSWER_WITHIN_S)
+    try:
+        found = await _document(client, "GET", f"/v2/models/{quote(model, safe='')}/config")
+    except (OSError, TimeoutError) as error:
+        raise RunError(f"no server answers at {address} ({reason(error)})") from error
+    finally:
+        await client.close()
+    for key in ("parameters", name, "string_value"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) else None
+
+
 async def first_model(address: str) -> str:
     """The first model a server lists, by the repository extension or, as slotool does, in its front page.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from slotool.data.columns import Columns, Inputs
 from slotool.errors import InputError
+from slotool.models.class_names import class_numbers
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, make_task
 from slotool.workloads.endpoint import ServerAnswer
@@ -17,15 +18,17 @@ LABEL, CONFIDENCE = "label", "confidence"
 
 
 class ServedSignature:
-    """``model``'s ``signature``, as its server states it.
+    """``model``'s ``signature``, as its server states it. ``classes``: names of the classes that it knows, () where the
+    server does not say.
 
-    A class is read from an output ``label``; without one, from scores of classes where one output can only hold them.
+    A class is read from an output ``label``; without one, from scores of classes where one output can only hold them,
+    or from an output that can only hold names of ``classes``.
     """
 
-    def __init__(self, signature: Signature, model: str):
-        self.signature, self._model = signature, model
+    def __init__(self, signature: Signature, model: str, classes: Sequence[str] = ()):
+        self.signature, self._model, self._classes = signature, model, tuple(classes)
         named = {spec.name: spec for spec in signature.outputs}
-        self._task = None if LABEL in named else _task(signature)
+        self._task = None if LABEL in named else _task(signature, named_classes=bool(classes))
         if LABEL in named:
             wanted = [named[name] for name in (LABEL, CONFIDENCE) if name in named]
         else:
@@ -57,20 +60,27 @@ class ServedSignature:
             return ServerAnswer.of({LABEL: -1}, said)
         if self._task is None:
             firsts = {name: array.ravel()[0].item() for name, array in outputs.items() if array.dtype.kind != "O"}
+            if self._classes:
+                firsts[LABEL] = int(class_numbers(outputs[LABEL].ravel()[:1], self._classes)[0])
             return ServerAnswer.of(firsts, said)
+        if self._task.scores == "labels":
+            return ServerAnswer.of({LABEL: int(class_numbers(outputs[self._task.output], self._classes)[0])}, said)
         scores = outputs[self._task.output].reshape(1, -1)
         return ServerAnswer.of({LABEL: int(self._task.answers({self._task.output: scores})[0])}, said)
 
 
-def _task(signature: Signature) -> Classification | None:
-    """The classification of a model with scores of two classes or more."""
+def _task(signature: Signature, *, named_classes: bool) -> Classification | None:
+    """The classification of a model with scores of two classes or more, or with ``named_classes`` of one that names its
+    answer."""
     try:
         task = make_task(signature)
     except InputError:
         return None
-    if not isinstance(task, Classification) or task.scores == "labels" or signature.output(task.output).shape[-1] == 1:
+    if not isinstance(task, Classification):
         return None
-    return task
+    if task.scores == "labels":
+        return task if named_classes else None
+    return None if signature.output(task.output).shape[-1] == 1 else task
 
 
 def is_plain(signature: Signature) -> bool:

@@ -1,4 +1,5 @@
-"""A folder of images by class: ``folder/CLASS/*.png``, or ``folder/SPLIT/CLASS/*.png``; decoded when taken."""
+"""A folder of images by class: ``folder/CLASS/*.png``, or ``folder/SPLIT/CLASS/*.png``; without labels
+``folder/*.png``. They are decoded when taken."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ class ImageFolderAdapter(DataAdapter):
     reads = "a folder of images by class, CLASS/*.png or *.jpg, perhaps below train, validation and test"
 
     def recognises(self, location: Location) -> bool:
-        """A folder below which images lie, one or two folders deep."""
+        """A folder in which images lie, or one or two folders below it."""
+        if not location.path.is_dir():
+            return False
         below = _folders(location.path)
-        return any(_has_image(folder) for folder in (*below, *(deeper for name in below for deeper in _folders(name))))
+        deeper = (folder for name in below for folder in _folders(name))
+        return any(_has_image(folder) for folder in (location.path, *below, *deeper))
 
     def open(self, location: Location, options: DataOptions) -> Table:
         folders = _folders(location.path)
@@ -36,11 +40,16 @@ class ImageFolderAdapter(DataAdapter):
 
 
 class ImageFolder(Table):
-    """Columns ``image`` and ``label``. ``parts``: split by the folder with its classes, "" where there are none."""
+    """Columns ``image`` and, of images in folders of classes, ``label``. ``parts``: split by folder, "" where there are
+    none. Raises ``DataError`` naming an image that lies beside folders of classes.
+    """
 
     def __init__(self, location: Location, parts: dict[Path, str]):
         self.source, self.name, self.splits = str(location.path), location.text, {}
         classes = sorted({folder.name for part in parts for folder in _folders(part)})
+        loose = [path for part in parts for path in _images(part)]
+        if loose and classes:
+            raise DataError(f"{loose[0]}: this image lies beside the folders of classes ({', '.join(classes[:5])})")
         number = {name: i for i, name in enumerate(classes)}
         self._files: list[str] = []
         labels: list[int] = []
@@ -55,11 +64,11 @@ class ImageFolder(Table):
             if split:
                 before = self.splits.get(split, np.empty(0, np.int64))
                 self.splits[split] = np.concatenate([before, np.arange(first, len(self._files))])
+        self._files += loose
         self._labels = np.array(labels, dtype=np.int64)
-        self.fields = {
-            IMAGE: Field(np.dtype(np.object_), is_image=True),
-            LABEL: Field(np.dtype(np.int64), class_names=tuple(classes)),
-        }
+        self.fields = {IMAGE: Field(np.dtype(np.object_), is_image=True)}
+        if classes:
+            self.fields[LABEL] = Field(np.dtype(np.int64), class_names=tuple(classes))
 
     def __len__(self) -> int:
         return len(self._files)
