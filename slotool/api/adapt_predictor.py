@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.outputs import writes
 from slotool.api.result import Result
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Adaptation(Result):
         return graph.name or graph.id
 
 
+@writes(folders=("out",))
 def adapt_predictor(
     base: str | Path,
     latency: Paths,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from slotool.api.inputs import FilePath
 from slotool.api.last_layer_tables import LastLayerBuilt, LastLayerShare, build_last_layer, last_layer_share
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.tables_built import TablesBuilt, TablesPlan
 from slotool.errors import ArgumentError
@@ -23,6 +24,7 @@ PRUNE_LOSS = 0.003
 WEIGHT_DTYPES = ("auto", "float32", "int8")
 
 
+@writes(folders=("out",))
 def build_tables(
     network: FilePath,
     out: FilePath | None = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, Table, table
 from slotool.api.inputs import FilePath
 from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 UNCOUNTED_WARNED = 0.01
 
 
+@writes("out")
 def capture(
     networks: Network | Sequence[Network],
     out: FilePath | None = None,
@@ -68,6 +70,7 @@ def capture(
     return Capture(graphs, asked.framework or "graph", single, out=None if out is None else Path(out))
 
 
+@writes("out")
 def capture_applications(
     names: str | Sequence[str] = "all",
     out: FilePath | None = None,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.api.inputs import FilePath, cores_given, loaded, name_of, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.supernet_points import SupernetPoints, check_points
 from slotool.errors import ArgumentError, InputError
@@ -28,6 +29,7 @@ class PointsChosen(SupernetPoints):
     schema = "choose-points"
 
 
+@writes(folders=("out",))
 def choose_points(
     supernet: FilePath,
     out: FilePath | None = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, Table, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers
 from slotool.api.predictor_scores import (
     FLOOR,
@@ -81,6 +82,7 @@ class PredictorComparison(Result):
         return [part for part in parts if part] + [FLOOR_MEANS, f"labels: {setting}", f"wrote {self.out}"]
 
 
+@writes(folders=("out",))
 def compare_predictors(
     latency: Paths,
     *,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, duration, table
 from slotool.api.evaluate_sweeps import SweepOptions, SweepReport, sweeps
 from slotool.api.inputs import FilePath, cores_given, paths_of, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -23,6 +24,7 @@ TARGETS = (0.8, 0.9, 0.95, 0.97, 0.99)
 ALLOWED_LOSS = 0.002
 
 
+@writes("out", folders=("plots",))
 def evaluate(
     artifact: FilePath,
     out: FilePath | None = None,

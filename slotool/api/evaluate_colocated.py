@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -90,6 +91,7 @@ class ColocatedEvaluation(Result):
         return [row for row in self._rows if abs(row["deadline_us"] / self.measured.deadline_us - 1) < 1e-9]
 
 
+@writes("out")
 def evaluate_colocated(
     artifact: FilePath,
     out: FilePath | None = None,

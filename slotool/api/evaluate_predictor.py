@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.outputs import writes
 from slotool.api.predictor_scores import (
     FLOOR,
     FLOOR_MEANS,
@@ -92,6 +93,7 @@ class PredictorEvaluation(Result):
         ]
 
 
+@writes("out")
 def evaluate_predictor(
     predictor: str | Path,
     *,

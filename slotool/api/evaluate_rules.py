@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, loaded, name_of
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
+@writes("plot")
 def evaluate_rules(
     rules: FilePath | RuleSet,
     outcomes: FilePath | OutcomeTable,

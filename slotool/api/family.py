@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, InputError
@@ -25,6 +26,7 @@ NONE, ALL = "none", "all"
 LEARNING = "validation"
 
 
+@writes("outcomes", "latency", "plot", folders=("out",))
 def family(
     versions: Mapping[str, FilePath | Any],
     data: str | DataSource,

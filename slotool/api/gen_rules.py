@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slotool.api.display import Part, Table, duration, number, table
 from slotool.api.inputs import FilePath, as_list, loaded
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 
@@ -24,6 +25,7 @@ POLICIES = ("osfa", "seq", "conc")
 Price = float | Mapping[str, float] | None
 
 
+@writes("out", folders=("plots",))
 def gen_rules(
     outcomes: FilePath | OutcomeTable,
     out: FilePath | None = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -88,6 +89,7 @@ class SwitchingPlanCost(Result):
         ]
 
 
+@writes("out", folders=("plots",))
 def gen_switching_plan(
     artifact: FilePath,
     out: FilePath,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, number, table
+from slotool.api.outputs import writes
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
@@ -77,6 +78,7 @@ class Arrivals(Result):
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
 
 
+@writes("out")
 def generate_arrivals(
     kind: str | None = None,
     *,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -52,6 +53,7 @@ class GeneratedNetworks(Result):
         return [table(title, ["fact", "value"], rows), f"wrote {self.out}"]
 
 
+@writes("out")
 def generate_networks(
     kind: str,
     out: str | Path,

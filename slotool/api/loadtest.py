@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, loaded
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, PromiseBroken, RunError
@@ -141,6 +142,7 @@ class LoadTest(Result):
         raise PromiseBroken(sentence)
 
 
+@writes("out")
 def loadtest(
     url: str,
     out: FilePath | None = None,

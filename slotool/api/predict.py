@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.chosen_predictor import chosen_predictor
 from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
 from slotool.errors import ArgumentError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from slotool.predictors.trained import TrainedPredictor
 
 
+@writes("out")
 def predict(
     networks: Network | Sequence[Network] | Mapping[str, Network],
     *,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath, paths_of
+from slotool.api.outputs import writes
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
@@ -63,6 +64,7 @@ class PointPrediction(Result):
         return _errors(self.filled.errors)
 
 
+@writes("out")
 def predict_points(
     artifact: FilePath,
     latency: FilePath | Sequence[FilePath],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, as_list, cores_given, paths_of
+from slotool.api.outputs import writes
 from slotool.api.profile_proposal import ProfileProposal, Proposal, proposal
 from slotool.api.profile_report import Profile, ProfilePlan
 from slotool.api.progress import Reporter, Reporting, reporter_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from slotool.tables import LatencyTable
 
 
+@writes("out")
 def profile(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "latency.parquet",
@@ -96,6 +98,7 @@ def profile(
     return required(planned.measured(reporter_of(progress)))
 
 
+@writes("out")
 def profile_colocated(
     subjects: FilePath | OperatorGraph | Sequence[FilePath | OperatorGraph] = (),
     out: FilePath = "colocated.parquet",
@@ -168,6 +171,7 @@ def profile_colocated(
     return required(planned.measured(reporter_of(progress)))
 
 
+@writes("out")
 def profile_points(
     artifacts: FilePath | Sequence[FilePath],
     out: FilePath = "points.parquet",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, paths_of
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 MAX_NOT_DRAWN = 5
 
 
+@writes("out")
 def report(
     paths: FilePath | Sequence[FilePath],
     out: FilePath = "report.html",

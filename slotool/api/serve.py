@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.inputs import FilePath, paths_of
+from slotool.api.outputs import writes
 
 if TYPE_CHECKING:
     from slotool.planning.server_process import RunningServer
 
 
+@writes("log")
 def serve(
     artifacts: FilePath | Sequence[FilePath],
     *,

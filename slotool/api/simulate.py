@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, as_list, loaded, name_of
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, InputError
@@ -47,6 +48,7 @@ class Simulation(Result):
         return [table(title, _COLUMNS, map(_cells, self.rows)), best, *(f"wrote {path}" for path in self.plots)]
 
 
+@writes(folders=("plots",))
 def simulate(
     profile: FilePath | LatencyTable,
     arrivals: FilePath | ArrivalTable,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -60,6 +61,7 @@ class Training(Result):
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
 
 
+@writes(folders=("out",))
 def train_mlp(
     out: FilePath | None = None,
     *,
@@ -98,6 +100,7 @@ def train_mlp(
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
+@writes(folders=("out",))
 def train_cnn(
     out: FilePath | None = None,
     *,
@@ -139,6 +142,7 @@ def train_cnn(
     return _train(graphs, dataset, out, epochs, seed, threads, force, progress)
 
 
+@writes(folders=("out",))
 def train_family(
     out: FilePath | None = None,
     *,

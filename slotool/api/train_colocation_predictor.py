@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths
+from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import covers
 from slotool.api.progress import Reporting, reporter_of
@@ -57,6 +58,7 @@ class ColocationTraining(PredictorTraining):
         return parts if self.out is None else [*parts, f"wrote {self.out}"]
 
 
+@writes(folders=("out",))
 def train_colocation_predictor(
     latency: Paths,
     *,

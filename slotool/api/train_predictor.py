@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
+from slotool.api.outputs import writes
 from slotool.api.predictor_choice import DEPTHS, names_among, predictor_makers, search_on, trained_and_scored
 from slotool.api.predictor_scores import (
     FLOOR,
@@ -81,6 +82,7 @@ class PredictorTraining(Result):
         ]
 
 
+@writes(folders=("out",))
 def train_predictor(
     latency: Paths,
     *,

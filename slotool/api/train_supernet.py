@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.api.inputs import FilePath, cores_given, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.supernet_points import SupernetPoints, check_points
 from slotool.errors import ArgumentError
@@ -29,6 +30,7 @@ class SupernetTraining(SupernetPoints):
     schema = "train-supernet"
 
 
+@writes(folders=("out",))
 def train_supernet(
     out: FilePath | None = None,
     *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, cores_given, torch_threads
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
@@ -74,6 +75,7 @@ class XmcTraining(Result):
 _SCORED = ("validation", "test")
 
 
+@writes(folders=("out",))
 def train_xmc(
     data: str,
     out: FilePath | None = None,

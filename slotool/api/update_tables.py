@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath
+from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import InputError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 BATCH = 256
 
 
+@writes(folders=("out",))
 def update_tables(
     artifact: FilePath,
     data: str | DataSource,

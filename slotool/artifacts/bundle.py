@@ -17,7 +17,7 @@ import numpy as np
 
 from slotool import __version__, strict_json
 from slotool.atomic import whole_folder
-from slotool.errors import AlreadyExistsError, ArtifactError
+from slotool.errors import AlreadyExistsError, ArtifactError, InputError
 from slotool.machine import machine_facts
 
 MANIFEST = "manifest.json"
@@ -162,7 +162,7 @@ def create_artifact(
     path = Path(path)
     refuse_existing(path, force)
     if path.is_file():
-        raise AlreadyExistsError(f"{path} is a file; an artifact is a folder, choose another name")
+        raise InputError(f"{path} is a file; an artifact is a folder, choose another name")
     with whole_folder(path) as staging:
         writer = ArtifactWriter(staging)
         yield writer
@@ -210,11 +210,12 @@ def is_artifact(path: Path) -> bool:
 
 
 def refuse_existing(path: Path, force: bool) -> None:
-    """Raises ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it."""
+    """Raises ``AlreadyExistsError`` unless ``path`` is free or ``force`` allows replacing it, ``InputError`` for a
+    folder that is never replaced."""
+    if path.is_dir() and any(path.iterdir()) and not is_artifact(path):
+        raise InputError(f"{path} is a folder that slotool did not write; choose another name")
     if path.exists() and not force:
         raise AlreadyExistsError(f"{path} exists already")
-    if path.is_dir() and any(path.iterdir()) and not is_artifact(path):
-        raise AlreadyExistsError(f"{path} is a folder that slotool did not write; choose another name")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

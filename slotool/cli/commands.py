@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, wraps
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slotool import factories
+from slotool.api.outputs import inputs_among, require_kept
 from slotool.cli import terminal
 from slotool.cli.plugin_names import plugins_of
 from slotool.errors import ArgumentError
@@ -172,18 +173,15 @@ def stated_in(option: str) -> str:
 
 
 def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``command``, with a usage error when it would write over something that it reads, also with ``--force``."""
+    """``command``, with a usage error when it would write over something that it reads, the file of its options
+    included."""
 
     @wraps(command)
     def keeping(**given: Any) -> Any:
         outputs = {name: path for name in _output_names() if isinstance(path := given.get(name), Path)}
         others = {name: value for name, value in given.items() if name not in outputs}
-        for name, output in outputs.items():
-            if output in [path for other, path in outputs.items() if other != name]:
-                raise typer.BadParameter(f"{output} is given as two outputs", param_hint=f"--{name}")
-            for path in _inputs(others) if os.path.exists(output) else ():
-                if problem := _loss(path, output):
-                    raise typer.BadParameter(f"{problem}; name another output", param_hint=f"--{name}")
+        options = config_file()
+        require_kept(outputs, chain(inputs_among(others, []), [options] if options else []))
         return command(**given)
 
     return keeping
@@ -194,40 +192,6 @@ def _output_names() -> list[str]:
     params = _running[-1].command.params if _running else []
     written = [str(param.name) for param in params if getattr(param, "rich_help_panel", None) == FILES_TO_WRITE]
     return [*_OUTPUTS, *written]
-
-
-def _inputs(given: Mapping[str, Any]) -> Iterator[Path]:
-    """What a command that was given these parameters reads, the file of its options included."""
-    for value in given.values():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, Path):
-                yield one
-            elif isinstance(one, str):
-                # Not folders: no command writes over one that slotool did not write, and data sets have names too.
-                yield from (path for path in _paths_in(one) if os.path.isfile(path))
-    if _running and _CONFIG_PATH in _running[-1].meta:
-        yield Path(_running[-1].meta[_CONFIG_PATH])
-
-
-def _paths_in(text: str) -> Iterator[Path]:
-    """Every path that ``text`` may name: PATH, PATH:LABEL, KIND:PATH:LABEL or NAME=PATH, in the data folder too."""
-    whole = (text, text.partition("=")[2])
-    unprefixed = (*whole, *(part.partition(":")[2] for part in whole))
-    searched = os.environ.get("SLOTOOL_DATA_DIR", "")
-    for part in (*unprefixed, *(part.rpartition(":")[0] for part in unprefixed)):
-        if part:
-            yield from (Path(part), Path(searched, part))
-
-
-def _loss(path: Path, output: Path) -> str:
-    """How writing ``output`` would destroy ``path``, by whatever name or link; empty when it does not."""
-    if not (os.path.exists(path) and os.path.exists(output)):
-        return ""
-    if os.path.samefile(path, output):
-        return f"{output} is also an input"
-    if output.is_dir() and path.resolve().is_relative_to(output.resolve()):
-        return f"the input {path} lies in {output}"
-    return ""
 
 
 def _first_sentence(paragraphs: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from slotool import __version__
 from slotool.artifacts import create_artifact, open_artifact
-from slotool.errors import AlreadyExistsError, ArtifactError
+from slotool.errors import AlreadyExistsError, ArtifactError, InputError
 
 
 @pytest.fixture
@@ -132,6 +132,6 @@ def test_overwriting_needs_force_and_never_hits_a_foreign_folder(bundle: Path, t
     assert open_artifact(bundle).json("facts.json") == {"a": 2}
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("mine")
-    with pytest.raises(AlreadyExistsError), create_artifact(tmp_path / "home", "toy", config={}, force=True):
+    with pytest.raises(InputError), create_artifact(tmp_path / "home", "toy", config={}, force=True):
         pass
     assert (tmp_path / "home" / "diary.txt").read_text() == "mine"
