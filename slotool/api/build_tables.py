@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotool.api.arguments import typed
 from slotool.api.inputs import FilePath
 from slotool.api.last_layer_tables import LastLayerBuilt, LastLayerShare, build_last_layer, last_layer_share
 from slotool.api.outputs import writes
@@ -111,6 +112,7 @@ def build_tables(
     return TablesBuilt.of(model, candidates, source, pruned, written, allowed_loss)
 
 
+@typed
 def plan_tables(
     network: FilePath,
     *,

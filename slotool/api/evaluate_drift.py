@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.arguments import typed
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, loaded
 from slotool.api.result import Result
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 
+@typed
 def evaluate_drift(
     rules: FilePath | RuleSet, feedback: FilePath | OutcomeTable, *, confidence: float = 0.99
 ) -> DriftVerdict:

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from slotool.api.arguments import typed
 from slotool.api.display import Part, Table, duration, number, table
 from slotool.api.inputs import FilePath, as_list, loaded
 from slotool.api.outputs import writes
@@ -106,6 +107,7 @@ def gen_rules(
     return GeneratedRules(rules, found, out=None if out is None else Path(out), explain=explain, plots=tuple(drawn))
 
 
+@typed
 def estimate_rules(
     outcomes: FilePath | OutcomeTable,
     *,

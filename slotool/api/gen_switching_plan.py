@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.arguments import typed
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import FilePath
 from slotool.api.outputs import writes
@@ -151,6 +152,7 @@ def gen_switching_plan(
     return PlannedSwitching(plan, plans, written, [] if plots is None else _draw(plan, written, Path(plots)))
 
 
+@typed
 def switching_plan_cost(
     artifact: FilePath,
     *,

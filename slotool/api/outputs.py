@@ -7,12 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
+from slotool.api.arguments import Parameters, Returned, require_types
 from slotool.errors import ArgumentError
-
-Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
 
 
 def writes(
@@ -21,7 +19,7 @@ def writes(
     """Of a function whose parameters ``files`` and ``folders`` name what it writes; None writes nothing.
 
     Before it runs, the function raises ``ArgumentError`` where an output is also an input, or holds one, or is given
-    twice, or cannot be written.
+    twice, or cannot be written, and as ``typed`` functions do.
     """
 
     def checking(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -30,6 +28,7 @@ def writes(
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
             given = signature.bind(*args, **kwargs).arguments
+            require_types(function, signature, given)
             outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
             others = {name: value for name, value in given.items() if name not in outputs}
             read = [name for name in others if "Path" in str(signature.parameters[name].annotation)]

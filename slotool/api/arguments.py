@@ -1,0 +1,97 @@
+"""Arguments of another type than a function takes: one sentence that names the argument, before anything is done."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any, ParamSpec, TypeVar
+
+from slotool.errors import ArgumentError
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+
+_BUILTINS: Mapping[str, Any] = {
+    "Any": object,
+    "None": type(None),
+    "bool": bool,
+    "float": Real,
+    "int": Integral,
+    "Literal": str,
+    "str": str,
+}
+# Such a value is shown as it is, any other by its type.
+_SHORT = 40
+
+
+def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """``function``, which raises ``ArgumentError`` for an argument of another type than its annotation says."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+        require_types(function, signature, signature.bind(*args, **kwargs).arguments)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def require_types(function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, Any]) -> None:
+    """Raises ``ArgumentError`` naming the first of the arguments ``given`` whose type is not that of its annotation."""
+    scope = inspect.unwrap(function).__globals__
+    for name, value in given.items():
+        annotation = str(signature.parameters[name].annotation)
+        if not _fits(annotation, value, scope):
+            expected = annotation.replace("FilePath", "str | Path").replace(
+                "Paths", "str | Path | Sequence[str | Path]"
+            )
+            raise ArgumentError(name, f"{_shown(value)} is given, {expected} is expected")
+
+
+def _fits(annotation: str, value: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether ``value`` is of a type written as ``A | B[C]``; what cannot be told from the text alone is."""
+    # What is read as a data set has sentences of its own.
+    return "DataSource" in annotation or any(_is_one(part, value, scope) for part in _parts(annotation, "|"))
+
+
+def _is_one(kind: str, value: Any, scope: Mapping[str, Any]) -> bool:
+    name, bracket, inner = kind.partition("[")
+    if bracket and name != "Literal":
+        return _holds(name, _parts(inner.removesuffix("]"), ","), value, scope)
+    known = _BUILTINS.get(name, scope.get(name))
+    if known is None:
+        # Of a class that only type checkers import: by its name.
+        return name.rpartition(".")[2] in [each.__name__ for each in type(value).__mro__]
+    try:
+        return isinstance(value, known)
+    except TypeError:
+        return True
+
+
+def _holds(name: str, inner: list[str], value: Any, scope: Mapping[str, Any]) -> bool:
+    """Whether ``value`` is such a container, and what it holds of the types ``inner``."""
+    if name == "Mapping":
+        return isinstance(value, Mapping) and all(_fits(inner[-1], each, scope) for each in value.values())
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        return False
+    return not isinstance(value, list | tuple) or all(_fits(inner[0], each, scope) for each in value)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    """``text`` parted at separators outside brackets."""
+    found, depth = [""], 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == separator and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return [part.strip() for part in found]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    plain = isinstance(value, str | int | float | list | tuple | dict | None) and len(text) <= _SHORT
+    return text if plain else f"a {type(value).__name__}"
