@@ -459,6 +459,9 @@ versions[].mean_latency_s number seconds per example
 versions[].cost number          mean price of an answer; its seconds without a price
 versions[].calibration_error_before number? expected calibration error of the model's own confidence
 versions[].calibration_error number? that of the calibrated confidence
+versions[].calibrated flag      whether a calibration makes its confidence
+versions[].held_back_before number? calibration error on examples held back from learning: of the own confidence
+versions[].held_back_after number? that of the calibrated confidence; where it is larger, none is applied
 versions[].dominated flag       another version is no slower and more accurate
 """,
     "gen-rules": """

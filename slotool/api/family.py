@@ -41,6 +41,7 @@ def family(
     scores: str | None = None,
     confidence: str | None = None,
     calibration: str = "none",
+    keep_calibration: bool = False,
     split: str | None = None,
     inputs: Mapping[str, str] | None = None,
     images: ImageOptions | None = None,
@@ -72,13 +73,14 @@ def family(
         scores: What it holds: logits, probabilities or labels; None: by its name and datatype.
         confidence: The output tensor with the confidence; None: taken from the answers.
         calibration: Learn from the validation split how often confident answers are right: temperature (of logits) or
-            isotonic (of any confidence); none.
+            isotonic (of any confidence); none. One that makes the error of examples held back larger is not applied.
+        keep_calibration: Apply it all the same.
         split: What is measured; None: all, or with a calibration test.
         inputs: Tensor by column of the data set, where names differ.
         images: How images become tensors.
         rename: By version, the service's names of its tensors by its own: ``{"b": {"dense_3": "dense_1"}}``. The
             service has the names of the first version; the only input or output that differs is matched by itself.
-        cost: Price of one answer by version; None: its seconds.
+        cost: Price of one answer, of every version; None: its seconds.
         repeats: Timed calls per example and version.
         batch_sizes: Of the latency table.
         threads: Compute threads.
@@ -101,24 +103,13 @@ def family(
     from slotool.data.registry import open_dataset
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.model_family import ModelFamily, common_signature, with_names
-    from slotool.elastic.model_family_files import KIND, open_versions, refuse_in_memory, some_inputs
+    from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
     from slotool.machine import machine_id
-    from slotool.models.calibration import METHODS
     from slotool.models.tasks import make_task
     from slotool.profiling.family_batches import measure_batches
 
-    if not isinstance(versions, Mapping) or not versions or not all(isinstance(name, str) for name in versions):
-        raise ArgumentError("versions", "models by name are expected, one at least")
     located = {name: str(given) if isinstance(given, str | Path) else given for name, given in versions.items()}
-    for version, given in located.items() if out is not None else ():
-        refuse_in_memory(version, given)
-    if not isinstance(repeats, int) or repeats < 1:
-        raise ArgumentError("repeats", f"{repeats!r} is no number of calls, 1 at least")
-    if calibration not in METHODS:
-        raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
-    for version in cost or {}:
-        if version not in versions:
-            raise ArgumentError("cost", f"no version is called {version!r}; there are {', '.join(versions)}")
+    _require_arguments(located, repeats, batch_sizes, calibration, cost or {}, in_memory=out is None)
     for path in (out, outcomes, latency, plot):
         if path is not None:
             refuse_existing(Path(path), force)
@@ -146,7 +137,7 @@ def family(
         )
         about = {"data": dataset.name, "split": examples_name(split, calibration), "threads": threads}
         provenance = {"subject": title, "kind": KIND, **about, "machine": machine_id()}
-        measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance)
+        measuring = Measuring(made, examples, learning, calibration, repeats, cost or {}, provenance, keep_calibration)
         made, table, rows = measuring.run(reporter)
         latencies = None
         if latency is not None:
@@ -163,6 +154,40 @@ def family(
     return found
 
 
+def _require_arguments(
+    versions: Mapping[str, Any],
+    repeats: int,
+    batch_sizes: Sequence[int],
+    calibration: str,
+    cost: Mapping[str, float],
+    *,
+    in_memory: bool,
+) -> None:
+    """Raises ``ArgumentError`` for what cannot be, before anything is opened; ``InputError`` for a model of which the
+    artifact could keep nothing."""
+    from slotool.elastic.model_family_files import refuse_in_memory
+    from slotool.models.calibration import METHODS
+
+    if not versions or not all(isinstance(name, str) and name for name in versions):
+        raise ArgumentError("versions", "models by name are expected, one at least")
+    for version, given in versions.items() if not in_memory else ():
+        refuse_in_memory(version, given)
+    if repeats < 1:
+        raise ArgumentError("repeats", f"{repeats} is no number of calls, 1 at least")
+    if not batch_sizes or min(batch_sizes) < 1:
+        raise ArgumentError("batch_sizes", f"{list(batch_sizes)} are no sizes of batches, each 1 at least")
+    if calibration not in METHODS:
+        raise ArgumentError("calibration", f"{calibration!r} is none of {', '.join(METHODS)}")
+    for version, price in cost.items():
+        if version not in versions:
+            raise ArgumentError("cost", f"no version is called {version!r}; there are {', '.join(versions)}")
+        if not 0 <= price < float("inf"):
+            raise ArgumentError("cost", f"{price:g} of {version} is no price: a number from 0 up is expected")
+    if cost and (free := [version for version in versions if version not in cost]):
+        problem = "prices and seconds cannot be compared, so price all versions or none"
+        raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
+
+
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
     """Raises ``InputError`` where a data set that is no table has other classes than the models know."""
     if classes and tuple(dataset.labels) != tuple(classes):
@@ -172,14 +197,12 @@ def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:
 
 def _splits(dataset: Dataset, split: str | None, calibration: str) -> tuple[Split, Split | None]:
     """The examples that are measured, and those that a calibration is learnt from."""
-    from slotool.elastic.family_making import joined
-
     chosen = examples_name(split, calibration)
     known = (ALL, *dataset.splits)
     if chosen not in known:
         raise ArgumentError("split", f"{chosen!r} is none of {', '.join(known)}")
     if calibration == NONE:
-        return (joined(list(dataset.splits.values())) if chosen == ALL else dataset.splits[chosen]), None
+        return (dataset.everything if chosen == ALL else dataset.splits[chosen]), None
     if chosen in (ALL, LEARNING):
         raise ArgumentError("split", f"the calibration is learnt from {LEARNING}; measure on test or train")
     return dataset.splits[chosen], dataset.splits[LEARNING]
@@ -224,6 +247,20 @@ class FamilyMade(Result):
         """What the family calls tensors, by version, side and own name."""
         renamed = {version.name: version.renames for version in self.family.versions}
         return {name: {"inputs": dict(of.inputs), "outputs": dict(of.outputs)} for name, of in renamed.items() if of}
+
+    @property
+    def warnings(self) -> list[str]:
+        found = []
+        for row in self.rows:
+            name, before, after = row["version"], row["calibration_error_before"], row["calibration_error"]
+            if self.learnt is not None and not row["calibrated"]:
+                found.append(
+                    f"version {name}: {self.learnt['method']} makes its calibration error on examples held back larger "
+                    f"({row['held_back_before']:.4f} → {row['held_back_after']:.4f}) and is not applied"
+                )
+            elif before is not None and after is not None and after > before:
+                found.append(f"version {name}: its calibration error grew from {before:.4f} to {after:.4f}")
+        return found
 
     @property
     def notes(self) -> list[str]:

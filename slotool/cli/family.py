@@ -62,9 +62,12 @@ def family(
     calibration: Annotated[
         str, _answers("--calibration", help="Learn it on the validation split: temperature or isotonic.")
     ] = "none",
+    keep_calibration: Annotated[
+        bool, _answers("--keep-calibration", help="Also one that makes the error of examples held back larger.")
+    ] = False,
     cost: Annotated[
         list[str] | None,
-        _answers("--cost", metavar="NAME=PRICE", help="Price of one answer, else its seconds; repeatable."),
+        _answers("--cost", metavar="NAME=PRICE", help="Price of one answer, for each version; else seconds."),
     ] = None,
     split: Annotated[
         str | None,
@@ -106,6 +109,7 @@ def family(
         scores=scores,
         confidence=confidence,
         calibration=calibration,
+        keep_calibration=keep_calibration,
         split=split,
         rename=_renamed(rename or []),
         cost={name: _price(price) for name, price in _pairs(cost or [], "PRICE", "small=0.002").items()},

@@ -44,7 +44,7 @@ def assemble(table: Table, options: DataOptions, *, stored: bool = False) -> Dat
     for name, chosen in rows.items():
         x = StoredExamples(table, plans, chosen, as_array=as_array)
         y = targets.y.take(chosen) if isinstance(targets.y, LabelSets) else targets.y[chosen]
-        splits[name] = Split(x if stored else x.load(), y)
+        splits[name] = Split(x if stored else x.load(), y, chosen)
     return Dataset(
         table.name, **splits, classes=len(targets.names), labels=targets.names, target=options.target, label=label
     )

@@ -24,10 +24,12 @@ class Split:
     ``x``: float32 [n, *input_shape] where a model has one floating-point input, else ``Columns`` (``RaggedColumns``
     where lengths differ); of a set that stays in its files ``StoredExamples``, whose slices are one of these.
     ``y``: int64 [n] class numbers, float64 [n, ...] numbers, ``LabelSets``, or ``bytes`` objects [n] of text.
+    ``rows``: which row of the file each example is, from 0: int64 [n]; None where that is not known.
     """
 
     x: Any
     y: Any
+    rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -35,7 +37,7 @@ class Split:
     def take(self, examples: np.ndarray) -> Split:
         """Those examples, in that order."""
         y = self.y.take(examples) if isinstance(self.y, LabelSets) else self.y[examples]
-        return Split(self.x[examples], y)
+        return Split(self.x[examples], y, None if self.rows is None else self.rows[examples])
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,11 @@ class Dataset:
         parts = [split for split in self.splits.values() if len(split)]
         xs, ys = [part.x for part in parts], [part.y for part in parts]
         y = LabelSets.concatenate(ys) if isinstance(ys[0], LabelSets) else np.concatenate(ys)
+        known = [part.rows for part in parts if part.rows is not None]
+        rows = np.concatenate(known) if len(known) == len(parts) else None
         if isinstance(xs[0], np.ndarray):
-            return Split(np.concatenate(xs), y)
-        return Split(StoredExamples.joined(xs) if isinstance(xs[0], StoredExamples) else concatenated(xs), y)
+            return Split(np.concatenate(xs), y, rows)
+        return Split(StoredExamples.joined(xs) if isinstance(xs[0], StoredExamples) else concatenated(xs), y, rows)
 
     @property
     def splits(self) -> dict[str, Split]:

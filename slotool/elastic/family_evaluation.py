@@ -14,17 +14,19 @@ import pandas as pd
 from slotool.data.dataset import LabelSets
 from slotool.elastic.evaluation import BLOCK, WARM_UP_CALLS, version_name
 from slotool.elastic.model_family import ModelFamily
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.process import collector_off
 from slotool.tables import OperatingPoint, OutcomeTable
 
 
 @dataclass(frozen=True)
 class Responses:
-    """``outputs``: by point, of each example its outputs by name, [1, …]. ``latency_s``: float64 [points, n]."""
+    """``outputs``: by point, of each example its outputs by name, [1, …]. ``latency_s``: float64 [points, n]. ``rows``:
+    of the data set's file, one per example, where that is known."""
 
     outputs: Mapping[OperatingPoint, Sequence[Mapping[str, np.ndarray]]]
     latency_s: np.ndarray
+    rows: np.ndarray | None = None
 
     def joined(self, point: OperatingPoint, names: Sequence[str]) -> dict[str, np.ndarray]:
         """These outputs of all examples, [n, …]. Raises ``InputError`` where their shapes differ."""
@@ -36,19 +38,24 @@ class Responses:
 
 def ask_versions(
     family: ModelFamily,
-    x: Any,
+    split: Any,
     points: Sequence[OperatingPoint],
     repeats: int,
     progress: Callable[[], None] = lambda: None,
 ) -> Responses:
-    """Ask each version for each example of ``x``, one at a time, in the order of ``evaluation.ask_all``."""
-    n = len(x)
+    """Ask each version for each example of ``split``, one at a time, in the order of ``evaluation.ask_all``.
+
+    What a version raises names it and the example."""
+    x, n, rows = split.x, len(split), getattr(split, "rows", None)
     outputs: dict[OperatingPoint, list[Mapping[str, np.ndarray]]] = {point: [] for point in points}
     latency_s = np.empty((len(points), n, repeats))
     first = x[:1]
     for point in points:
         for _ in range(WARM_UP_CALLS):
-            family.respond(first, point)
+            try:
+                family.respond(first, point)
+            except SlotoolError as error:
+                raise _located(error, point, 0, rows) from error
     with collector_off():
         for start in range(0, n, BLOCK):
             block = range(start, min(n, start + BLOCK))
@@ -57,13 +64,16 @@ def ask_versions(
             for repeat in range(repeats):
                 for i, (p, point) in itertools.product(block, enumerate(points)):
                     started = time.perf_counter()
-                    made = family.respond(queries[i], point)
+                    try:
+                        made = family.respond(queries[i], point)
+                    except SlotoolError as error:
+                        raise _located(error, point, i, rows) from error
                     latency_s[p, i, repeat] = time.perf_counter() - started
                     if repeat == 0:
                         outputs[point].append(made)
             for _ in block:
                 progress()
-    return Responses(outputs, np.median(latency_s, axis=2))
+    return Responses(outputs, np.median(latency_s, axis=2), rows)
 
 
 def evaluate_family(
@@ -84,7 +94,7 @@ def evaluate_family(
     chosen = tuple(points or family.points)
     if not len(split):
         raise InputError("there is no example to evaluate on")
-    taken = ask_versions(family, split.x, chosen, repeats, progress)
+    taken = ask_versions(family, split, chosen, repeats, progress)
     return outcome_table(family, taken, split.y, prices or {}, provenance)
 
 
@@ -101,11 +111,20 @@ def outcome_table(
     for p, point in enumerate(taken.outputs):
         name = version_name(point)
         each = taken.outputs[point]
-        errors = [family.errors(outputs, truth[i : i + 1])[0] for i, outputs in enumerate(each)]
-        sure = np.array([_confidence(family.confidences_of(outputs, point)) for outputs in each])
+        errors, sure = np.empty(len(each)), np.empty(len(each))
+        # What overflows is found in the confidence.
+        with np.errstate(invalid="ignore", over="ignore"):
+            for i, outputs in enumerate(each):
+                try:
+                    errors[i] = family.errors(outputs, truth[i : i + 1])[0]
+                    sure[i] = _confidence(family.confidences_of(outputs, point))
+                except (InputError, IndexError) as error:
+                    # The examples are right, or they could not have been asked: the answer is wrong.
+                    raise _located(RunError(str(error)), point, i, taken.rows) from error
         if not np.isfinite(sure).all():
             at = int((~np.isfinite(sure)).argmax())
-            raise InputError(f"version {name}: its confidence in example {at} is {sure[at]}, which is no number")
+            wrong = RunError(f"its confidence is {sure[at]}, which is no number")
+            raise _located(wrong, point, at, taken.rows)
         part = {"example": [str(i) for i in range(len(each))], "version": name, "error": errors, "confidence": sure}
         cost = {"cost": prices[name]} if name in prices else {}
         parts.append(pd.DataFrame({**part, "latency_s": taken.latency_s[p], **cost}))
@@ -115,6 +134,13 @@ def outcome_table(
 def true_answers(family: ModelFamily, y: Any) -> np.ndarray:
     """What a split says is right, as the family's task compares it: sets of labels become bool [n, labels]."""
     return y.matrix(family.classes) if isinstance(y, LabelSets) else np.asarray(y)
+
+
+def _located(error: SlotoolError, point: OperatingPoint, example: int, rows: np.ndarray | None) -> SlotoolError:
+    """``error`` naming the version, and the row or example, from 0, that it is of."""
+    kind = next(kind for kind in (RunError, TimedOut, InputError, SlotoolError) if isinstance(error, kind))
+    where = f"example {example}" if rows is None else f"row {rows[example]}"
+    return kind(f"version {version_name(point)}, {where} of the data: {error}")
 
 
 def _confidence(known: np.ndarray | None) -> float:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from slotool.data.dataset import LabelSets, Split
-from slotool.data.sequences import RaggedColumns, concatenated
-from slotool.data.stored import StoredExamples
+from slotool.data.dataset import Split
+from slotool.data.sequences import RaggedColumns
 from slotool.elastic.evaluation import summary, version_name
 from slotool.elastic.family_evaluation import Responses, ask_versions, outcome_table, true_answers
 from slotool.elastic.model_family import ModelFamily
-from slotool.models.calibration import NONE, Calibration, expected_calibration_error, learn, rightness
+from slotool.models.calibration import (
+    NONE,
+    Calibration,
+    expected_calibration_error,
+    held_back_errors,
+    learn,
+    rightness,
+)
 from slotool.tables import OperatingPoint, OutcomeTable
 
 # Examples that a version answers in one call where nothing is timed.
@@ -31,9 +37,24 @@ class Reporter(Protocol):
 
 
 @dataclass(frozen=True)
+class _Learnt:
+    """A calibration, and the calibration error of examples held back from it, before and after."""
+
+    calibration: Calibration
+    before: float | None
+    after: float | None
+
+    @property
+    def helps(self) -> bool:
+        """Whether it does no harm, as far as that is known."""
+        return self.before is None or self.after is None or self.after <= self.before
+
+
+@dataclass(frozen=True)
 class Measuring:
     """What is measured: ``examples``; ``learning``: those that the ``calibration`` is learnt from, which measure
-    nothing. ``prices``: of one answer by version."""
+    nothing. ``keep``: also a calibration that makes the error of examples held back larger. ``prices``: of one answer
+    by version."""
 
     family: ModelFamily
     examples: Split
@@ -42,37 +63,47 @@ class Measuring:
     repeats: int
     prices: Mapping[str, float]
     provenance: Mapping[str, Any]
+    keep: bool = False
 
     def run(self, reporter: Reporter) -> tuple[ModelFamily, OutcomeTable, list[dict[str, Any]]]:
         """The family with its versions in order and their calibrations, its outcome table, and what each version is
         like (``by_cost``). Raises ``InputError`` when examples, answers and task do not fit each other."""
-        family = self.family
+        family, learnt = self.family, dict[str, _Learnt]()
         if self.learning is not None:
             with reporter.progress(f"learning a calibration on {len(self.learning):,} examples") as steps:
-                family = family.with_calibrations(self._learnt(self.learning, steps))
+                learnt = self._learnt(self.learning, steps)
+            kept = {name: found.calibration for name, found in learnt.items() if self.keep or found.helps}
+            family = family.with_calibrations(kept)
         title = f"evaluating {len(family.points)} versions on {len(self.examples):,} examples"
         with reporter.progress(title, total=len(self.examples)) as steps:
-            taken = ask_versions(family, self.examples.x, family.points, self.repeats, steps.advance)
+            taken = ask_versions(family, self.examples, family.points, self.repeats, steps.advance)
         table = outcome_table(family, taken, self.examples.y, self.prices, self.provenance)
-        rows = by_cost(self._rows(family, taken, table))
+        rows = by_cost(self._rows(family, taken, table, learnt))
         return family.in_order([row["version"] for row in rows]), table, rows
 
-    def _learnt(self, learning: Split, steps: Steps) -> dict[str, Calibration]:
+    def _learnt(self, learning: Split, steps: Steps) -> dict[str, _Learnt]:
         """A calibration of each version."""
         family, truth, made = self.family, true_answers(self.family, learning.y), {}
         names = [name for name in (family.task.output, family.task.confidence_output) if name is not None]
         for point in family.points:
-            outputs = _answered(family, learning.x, point).joined(point, names)
-            made[version_name(point)] = learn(self.calibration, family.task, outputs, truth)
+            outputs = family.numbered(_answered(family, learning.x, point).joined(point, names))
+            calibration = learn(self.calibration, family.task, outputs, truth)
+            held_back = held_back_errors(self.calibration, family.task, outputs, truth)
+            made[version_name(point)] = _Learnt(calibration, *held_back)
             steps.advance()
         return made
 
-    def _rows(self, family: ModelFamily, taken: Responses, table: OutcomeTable) -> list[dict[str, Any]]:
+    def _rows(
+        self, family: ModelFamily, taken: Responses, table: OutcomeTable, learnt: Mapping[str, _Learnt]
+    ) -> list[dict[str, Any]]:
         rows = summary(table)
         error, cost, sure = (table.matrix(column) for column in ("error", "cost", "confidence"))
         for p, (row, point) in enumerate(zip(rows, taken.outputs, strict=True)):
             row |= {"error": float(error[:, p].mean()), "cost": float(cost[:, p].mean())}
             row |= {"calibration_error_before": None, "calibration_error": None}
+            found, name = learnt.get(version_name(point)), version_name(point)
+            row |= {"calibrated": name in family.calibrations}
+            row |= {"held_back_before": found and found.before, "held_back_after": found and found.after}
             if self.calibration == NONE:
                 continue
             right = rightness(error[:, p])
@@ -92,19 +123,6 @@ def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             other["median_latency_s"] <= row["median_latency_s"] and other["error"] < row["error"] for other in rows
         )
     return rows
-
-
-def joined(splits: Sequence[Split]) -> Split:
-    """The examples of all ``splits``, one after another."""
-    x, y = ([getattr(split, side) for split in splits] for side in ("x", "y"))
-    together: Any = StoredExamples.joined(x) if isinstance(x[0], StoredExamples) else None
-    if together is None:
-        together = np.concatenate(x) if isinstance(x[0], np.ndarray) else concatenated(x)
-    if not isinstance(y[0], LabelSets):
-        return Split(together, np.concatenate(y))
-    counts = np.concatenate([sets.counts for sets in y])
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    return Split(together, LabelSets(indptr, np.concatenate([sets.indices for sets in y])))
 
 
 def _answered(family: ModelFamily, x: Any, point: OperatingPoint) -> Responses:

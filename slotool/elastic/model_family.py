@@ -170,9 +170,13 @@ class ModelFamily(ElasticModel):
     def errors(self, outputs: Mapping[str, np.ndarray], truth: np.ndarray) -> np.ndarray:
         """The error of each answer, as ``Task.errors``: float64 [n]. ``truth``: class numbers int [n], or what the
         task compares with."""
+        return self.task.errors(self.numbered(outputs), truth)
+
+    def numbered(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """``outputs`` with class numbers where the task's output holds labels."""
         if isinstance(self.task, Classification) and self.task.scores == "labels":
-            outputs = {**outputs, self.task.output: self.answers(outputs)}
-        return self.task.errors(outputs, truth)
+            return {**outputs, self.task.output: self.answers(outputs)}
+        return outputs
 
     def confidences_of(self, outputs: Mapping[str, np.ndarray], point: OperatingPoint) -> np.ndarray | None:
         calibration = self._calibration[point]

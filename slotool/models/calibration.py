@@ -21,6 +21,8 @@ MIN_EXAMPLES = {"temperature": 30, "isotonic": 100}
 NONE = "none"
 METHODS = (NONE, *MIN_EXAMPLES)
 BINS = 15
+# Parts of the learning examples, each held back once to see whether a calibration helps.
+FOLDS = 5
 _TEMPERATURES = (0.02, 50.0)
 
 
@@ -135,6 +137,28 @@ def learn(method: str, task: Task, outputs: Mapping[str, np.ndarray], truth: np.
         raise InputError(f"{len(truth)} examples are too few to learn a calibration; {method} needs {least}")
     kind = Temperature if method == "temperature" else Isotonic
     return kind.learn(task, outputs, truth)
+
+
+def held_back_errors(
+    method: str, task: Task, outputs: Mapping[str, np.ndarray], truth: np.ndarray
+) -> tuple[float | None, float | None]:
+    """The expected calibration error of the task's own confidences, and of those that ``method`` would make: each
+    example by a calibration learnt from the other ``FOLDS`` − 1 parts of the examples. Raises as ``learn``."""
+    kind = Temperature if method == "temperature" else Isotonic
+    fold = np.arange(len(truth)) % FOLDS
+    made = np.empty(len(truth))
+    for held_back in range(FOLDS):
+        inside = fold == held_back
+        found = kind.learn(task, _rows(outputs, ~inside), truth[~inside])
+        made[inside] = found.confidences(task, _rows(outputs, inside))
+    own = task.confidences(outputs)
+    assert own is not None  # or nothing could be learnt
+    right = rightness(task.errors(outputs, truth))
+    return expected_calibration_error(own, right), expected_calibration_error(made, right)
+
+
+def _rows(outputs: Mapping[str, np.ndarray], chosen: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: array[chosen] for name, array in outputs.items()}
 
 
 def calibration_of_document(document: Mapping[str, Any]) -> Calibration:

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 import slotool
-from slotool.errors import ArgumentError, InputError
+from slotool.errors import ArgumentError, InputError, RunError
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 4)).astype(np.float32)
@@ -52,3 +52,50 @@ def test_a_wrong_argument_is_named(data: str, arguments: dict[str, Any], argumen
     with pytest.raises(ArgumentError) as raised:
         slotool.family(**{"versions": {"a": "a.onnx"}, "data": data, **arguments})
     assert raised.value.argument == argument
+
+
+def signed(answer: Any) -> Any:
+    """A function that gives ``answer(features)`` as scores of two classes."""
+    return answer, "features=FP32[-1,4] -> logits=FP32[-1,2]"
+
+
+def raising(features: np.ndarray) -> np.ndarray:
+    if (features == X[7]).all():
+        raise ValueError("x too large")
+    return np.zeros((1, 2))
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (raising, "version bad, row 7 of the data: bad failed: ValueError: x too large"),
+        (
+            lambda features: np.zeros((2, 2)),
+            r"bad, row \d+ of the data: classes of shape \[1\] for answers of shape \[2\]",
+        ),
+        (lambda features: np.full((1, 2), np.nan), r"bad, row \d+ of the data: its confidence is nan"),
+    ],
+)
+def test_a_model_that_fails_is_named_with_the_example(data: str, answer: Any, sentence: str) -> None:
+    models = {"good": signed(lambda features: np.zeros((1, 2))), "bad": signed(answer)}
+    with pytest.raises(RunError, match=sentence):
+        slotool.family(models, data, repeats=1)
+
+
+def test_a_calibration_that_does_harm_is_applied_only_where_that_is_asked(data: str) -> None:
+    logits = np.random.default_rng(0).normal(size=(2_000, 3))
+    odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    votes = np.random.default_rng(1).multinomial(10, odds) / 10
+    truth = (odds.cumsum(axis=1) > np.random.default_rng(2).random((len(odds), 1))).argmax(axis=1)
+    np.savez(data, features=votes, y=truth)
+    forest = ((lambda features: features), "features=FP64[-1,3] -> probabilities=FP64[-1,3]")
+    wrong: dict[str, Any] = {"data": data, "calibration": "temperature", "split": "train", "repeats": 1}
+    made = slotool.family({"forest": forest}, **wrong)
+    row = made.document["versions"][0]
+    assert row["held_back_after"] > row["held_back_before"]
+    assert not row["calibrated"]
+    assert row["calibration_error"] == row["calibration_error_before"]
+    assert "temperature makes its calibration error on examples held back larger" in made.warnings[0]
+    kept = slotool.family({"forest": forest}, keep_calibration=True, **wrong)
+    assert kept.document["versions"][0]["calibrated"]
+    assert set(kept.family.calibrations) == {"forest"}

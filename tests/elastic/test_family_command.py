@@ -60,7 +60,9 @@ def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(her
     drawn = texts(1_000, 3)
     np.savez(here / "texts.npz", **drawn)
     command = "family small=small.onnx large=large.onnx --data texts.npz -o texts --repeats 1 --calibration temperature"
-    files = "--outcomes o.parquet --latency l.parquet --batch-size 1,4 --plot p.png --cost small=0.5 --json"
+    files = (
+        "--outcomes o.parquet --latency l.parquet --batch-size 1,4 --plot p.png --cost small=0.5 --cost large=2 --json"
+    )
     made = slotool(*command.split(), *files.split())
     assert made.exit_code == 0, made.stderr
     found = made.document
@@ -84,6 +86,7 @@ def test_a_text_classifier_is_calibrated_on_other_examples_than_are_measured(her
         ("'platt' is none of none, temperature, isotonic", "--calibration platt"),
         ("no version is called 'huge'; there are small, large", "--cost huge=1"),
         ("'x' is no price", "--cost small=x"),
+        ("large has none: prices and seconds cannot be compared, so price all versions or none", "--cost small=1"),
     ):
         wrong = slotool(*command.split(), "--force", *options.split())
         assert said in " ".join(wrong.stderr.replace("│", " ").split())

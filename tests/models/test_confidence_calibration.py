@@ -14,6 +14,7 @@ from slotool.models.calibration import (
     Temperature,
     calibration_of_document,
     expected_calibration_error,
+    held_back_errors,
     learn,
     rightness,
 )
@@ -92,3 +93,17 @@ def test_what_cannot_be_calibrated_is_said() -> None:
         calibration_of_document({"calibration": "temperature", "temperature": -1})
     with pytest.raises(InputError, match="ascending scores"):
         Isotonic([0.9, 0.1], [0.1, 0.2])
+
+
+def test_a_calibration_that_does_harm_shows_on_examples_held_back() -> None:
+    outputs, truth = overconfident(0, 500)
+    before, after = held_back_errors("temperature", TASK, outputs, truth)
+    assert before is not None
+    assert after is not None
+    assert after < before
+    # Shares of ten votes, as of a forest: one right class without any vote asks for a temperature that spoils all else.
+    votes = np.random.default_rng(1).multinomial(10, softmax(outputs["logits"] / 3, axis=1)) / 10
+    before, after = held_back_errors("temperature", Classification("p", scores="probabilities"), {"p": votes}, truth)
+    assert before is not None
+    assert after is not None
+    assert after > before
