@@ -17,6 +17,7 @@ from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.packed_graphs import Packed, Picker, edges_of, exchange, owners_of
 
 # Of the whole network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
@@ -129,27 +130,6 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
 
 
 @dataclass(frozen=True)
-class Packed:
-    """Graphs as one: n operators of g graphs, e edges.
-
-    ``operators`` float32 [n, …]: one-hot type, scaled measures and ``CONTEXT``, 1 where that is left out; ``known``
-    float32 [n] 0 for a type never seen, else 1, ``cost`` float32 [n] in seconds, ``graph`` int64 [n] the graph of each;
-    ``source`` and ``target`` int64 [e] operators; ``constant_s`` float32 [g] of each graph.
-    """
-
-    operators: Tensor
-    known: Tensor
-    cost: Tensor
-    graph: Tensor
-    source: Tensor
-    target: Tensor
-    constant_s: Tensor
-
-    def to(self, device: str) -> Packed:
-        return Packed(**{name: value.to(device) for name, value in vars(self).items()})
-
-
-@dataclass(frozen=True)
 class Scaling:
     """What training fixed about how graphs become numbers: types, ranges of the logarithms, prices of the roofline."""
 
@@ -172,7 +152,7 @@ class Scaling:
         deviation = numbers.std(axis=0)
         types = tuple(sorted({operator.op for graph in graphs for operator in graph.operators}))
         terms = np.concatenate([_roofline_terms(each) for each in measured])
-        constant_s, prices = _prices(terms, _slots(graphs, types), _owners(graphs), latency_s)
+        constant_s, prices = _prices(terms, _slots(graphs, types), owners_of(graphs), latency_s)
         return cls(
             types=types,
             mean=numbers.mean(axis=0),
@@ -192,15 +172,15 @@ class Scaling:
         slots = _slots(graphs, self.types)
         one_hot, ends = np.eye(len(self.types) + 1)[slots], np.zeros((len(slots), 1))
         cost = np.sum(np.concatenate([_roofline_terms(each) for each in measured]) * self.prices[slots], axis=1)
-        source, target = _edges(graphs)
+        gather, scatter = exchange(*edges_of(graphs), len(slots))
         return Packed(
             operators=_without_context(torch.from_numpy(np.hstack([one_hot, numbers, ends]).astype(np.float32)), blind),
             known=torch.from_numpy((slots < len(self.types)).astype(np.float32)),
             cost=torch.from_numpy(cost.astype(np.float32)),
-            graph=torch.from_numpy(_owners(graphs)),
-            source=source,
-            target=target,
+            graph=torch.from_numpy(owners_of(graphs)),
             constant_s=torch.full((len(graphs),), float(self.call_s[0])),
+            gather=gather,
+            scatter=scatter,
         )
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -226,21 +206,11 @@ class GraphNetwork(nn.Module):
     def forward(self, graphs: Packed) -> Tensor:
         state = nn.functional.silu(self.input_proj(graphs.operators))
         for combine in self.rounds:
-            messages = [
-                _mean_of(state, *ends) for ends in ((graphs.source, graphs.target), (graphs.target, graphs.source))
-            ]
-            state = state + nn.functional.silu(combine(torch.cat([state, *messages], dim=1)))
+            state = state + nn.functional.silu(combine(graphs.neighbourhoods(state)))
         factor = self.readout(nn.functional.silu(self.hidden(state))).squeeze(1)
         cost_s = graphs.cost * torch.exp(graphs.known * MAX_LOG_FACTOR * torch.tanh(factor / MAX_LOG_FACTOR))
         constant_s = graphs.constant_s * torch.exp(self.constant)
         return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
-
-
-def _mean_of(state: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The message to each operator: the mean state of the sources whose target it is, or zero."""
-    ones = torch.ones(len(source), 1, device=state.device)
-    messages = torch.zeros_like(state).index_add(0, target, state[source])
-    return messages / state.new_zeros(len(state), 1).index_add(0, target, ones).clamp(min=1)
 
 
 def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
@@ -302,58 +272,6 @@ def _slots(graphs: Sequence[OperatorGraph], types: Sequence[str]) -> np.ndarray:
     return np.array([slot.get(operator.op, len(types)) for graph in graphs for operator in graph.operators])
 
 
-def _owners(graphs: Sequence[OperatorGraph]) -> np.ndarray:
-    """int64 [operators]: which graph each belongs to."""
-    return np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs])
-
-
-def _edges(graphs: Sequence[OperatorGraph]) -> tuple[Tensor, Tensor]:
-    """Sources and targets, numbered through all graphs."""
-    source, target, first = [], [], 0
-    for graph in graphs:
-        at = {operator.name: first + i for i, operator in enumerate(graph.operators)}
-        for operator in graph.operators:
-            source += [at[name] for name in operator.inputs]
-            target += [at[operator.name]] * len(operator.inputs)
-        first += len(graph.operators)
-    return torch.tensor(source, dtype=torch.int64), torch.tensor(target, dtype=torch.int64)
-
-
-class _Picker:
-    """Takes some of packed graphs out, as packed graphs."""
-
-    def __init__(self, packed: Packed):
-        self._packed = packed
-        g = len(packed.constant_s)
-        self._starts = torch.searchsorted(packed.graph, torch.arange(g + 1, device=packed.graph.device))
-        edge_graph = packed.graph[packed.target]
-        self._edge_starts = torch.searchsorted(edge_graph, torch.arange(g + 1, device=packed.graph.device))
-
-    def __call__(self, rows: Tensor) -> Packed:
-        packed = self._packed
-        nodes, graph = _ranges(self._starts, rows)
-        edges, edge_graph = _ranges(self._edge_starts, rows)
-        counts = self._starts[rows + 1] - self._starts[rows]
-        shift = (counts.cumsum(0) - counts - self._starts[rows])[edge_graph]
-        return Packed(
-            operators=packed.operators[nodes],
-            known=packed.known[nodes],
-            cost=packed.cost[nodes],
-            graph=graph,
-            source=packed.source[edges] + shift,
-            target=packed.target[edges] + shift,
-            constant_s=packed.constant_s[rows],
-        )
-
-
-def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """All numbers from ``starts[row]`` to ``starts[row + 1]`` for each row, and which row each belongs to."""
-    counts = starts[rows + 1] - starts[rows]
-    owner = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
-    first = (starts[rows] - counts.cumsum(0) + counts)[owner]
-    return first + torch.arange(len(owner), device=rows.device), owner
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Sums stay in one order whatever the machine's cores, and small matrices gain little from more threads."""
@@ -385,7 +303,7 @@ def _train(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
     network = _new_network(scaling, seed).to(device)
-    pick = _Picker(packed)
+    pick = Picker(packed)
     batch = min(MAX_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
     steps = -(-len(labels) // batch)
     epochs = max(1, min(epochs, MAX_STEPS // steps))

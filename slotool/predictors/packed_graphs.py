@@ -1,0 +1,149 @@
+"""Graphs as one: arrays over all their operators, and the sparse matrices by which neighbours exchange messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slotool.graphs import OperatorGraph
+
+# What an operator gathers in a round of messages: its own state, its inputs', its users'.
+GATHERED = 3
+
+
+@dataclass(frozen=True)
+class Ones:
+    """A sparse matrix of zeros and ones: row i has ones in ``columns[starts[i]:starts[i + 1]]``. int64."""
+
+    columns: Tensor
+    starts: Tensor
+
+    @classmethod
+    def of(cls, rows: np.ndarray, columns: np.ndarray, height: int) -> Ones:
+        """With a one at each pair of ``rows`` and ``columns``, int64 [m]; pairs of one row keep their order."""
+        starts = np.concatenate([[0], np.bincount(rows, minlength=height).cumsum()])
+        return cls(torch.from_numpy(columns[np.argsort(rows, kind="stable")]), torch.from_numpy(starts))
+
+    def times(self, dense: Tensor) -> Tensor:
+        """float32 [rows, width]: the sum of the rows of ``dense`` that each row has ones at."""
+        total: Tensor = torch.nn.functional.embedding_bag(
+            self.columns, dense, self.starts, mode="sum", include_last_offset=True
+        )
+        return total
+
+    def counts(self) -> Tensor:
+        """int64 [rows]: how many ones each has."""
+        return self.starts[1:] - self.starts[:-1]
+
+    def to(self, device: str) -> Ones:
+        return Ones(self.columns.to(device), self.starts.to(device))
+
+
+@dataclass(frozen=True)
+class Packed:
+    """n operators of g graphs, those of a graph side by side.
+
+    ``operators`` float32 [n, features]; ``known`` float32 [n] 0 for a type never seen, else 1; ``cost`` float32 [n] in
+    seconds; ``graph`` int64 [n] the graph of each; ``constant_s`` float32 [g] of each graph. ``gather`` [3n, n]: for
+    each operator a row of itself, one of its inputs and one of its users; ``scatter`` [n, 3n] its transpose.
+    """
+
+    operators: Tensor
+    known: Tensor
+    cost: Tensor
+    graph: Tensor
+    constant_s: Tensor
+    gather: Ones
+    scatter: Ones
+
+    def to(self, device: str) -> Packed:
+        return Packed(**{name: value.to(device) for name, value in vars(self).items()})
+
+    def neighbourhoods(self, state: Tensor) -> Tensor:
+        """float32 [n, 3 × width]: each operator's state, the mean of its inputs' and of its users', zero for none."""
+        gathered: Tensor = _Neighbourhoods.apply(state, self)  # type: ignore[no-untyped-call]
+        return gathered.view(len(state), -1)
+
+
+class _Neighbourhoods(torch.autograd.Function):
+    """The gradient of a sum over neighbours is a sum over those whose neighbour one is: one kernel does both."""
+
+    @staticmethod
+    def forward(ctx: Any, state: Tensor, packed: Packed) -> Tensor:
+        ctx.packed = packed
+        return packed.gather.times(state).div_(packed.gather.counts().clamp(min=1)[:, None])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        packed = ctx.packed
+        return packed.scatter.times(gradient / packed.gather.counts().clamp(min=1)[:, None]), None
+
+
+class Picker:
+    """Takes some of packed graphs out, as packed graphs."""
+
+    def __init__(self, packed: Packed):
+        self._packed = packed
+        device = packed.graph.device
+        self._starts = torch.searchsorted(packed.graph, torch.arange(len(packed.constant_s) + 1, device=device))
+
+    def __call__(self, rows: Tensor) -> Packed:
+        packed = self._packed
+        nodes, graph = _ranges(self._starts, rows)
+        counts = self._starts[rows + 1] - self._starts[rows]
+        shift = counts.cumsum(0) - counts - self._starts[rows]
+        return Packed(
+            operators=packed.operators[nodes],
+            known=packed.known[nodes],
+            cost=packed.cost[nodes],
+            graph=graph,
+            constant_s=packed.constant_s[rows],
+            gather=_picked(packed.gather, GATHERED * self._starts, rows, shift),
+            scatter=_picked(packed.scatter, self._starts, rows, GATHERED * shift),
+        )
+
+
+def _picked(ones: Ones, starts: Tensor, graphs: Tensor, shift: Tensor) -> Ones:
+    """The rows of ``graphs``, of which each has those from ``starts``, with columns moved by ``shift``."""
+    entries, owner = _ranges(ones.starts[starts], graphs)
+    rows, _ = _ranges(starts, graphs)
+    counts = ones.starts[rows + 1] - ones.starts[rows]
+    return Ones(ones.columns[entries] + shift[owner], torch.nn.functional.pad(counts.cumsum(0), (1, 0)))
+
+
+def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """All numbers from ``starts[row]`` to ``starts[row + 1]`` for each row, and which row each belongs to."""
+    counts = starts[rows + 1] - starts[rows]
+    owner = torch.repeat_interleave(torch.arange(len(rows), device=rows.device), counts)
+    first = (starts[rows] - counts.cumsum(0) + counts)[owner]
+    return first + torch.arange(len(owner), device=rows.device), owner
+
+
+def exchange(source: np.ndarray, target: np.ndarray, operators: int) -> tuple[Ones, Ones]:
+    """``Packed.gather`` and ``.scatter`` of so many operators, of edges int64 [e] from ``source`` to ``target``."""
+    own = np.arange(operators)
+    to = np.concatenate([GATHERED * own, GATHERED * target + 1, GATHERED * source + 2])
+    taken = np.concatenate([own, source, target])
+    return Ones.of(to, taken, GATHERED * operators), Ones.of(taken, to, operators)
+
+
+def owners_of(graphs: Sequence[OperatorGraph]) -> np.ndarray:
+    """int64 [operators]: which graph each belongs to."""
+    return np.repeat(np.arange(len(graphs)), [len(graph.operators) for graph in graphs])
+
+
+def edges_of(graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
+    """Sources and targets, int64 [e], numbered through all graphs."""
+    source, target, first = [], [], 0
+    for graph in graphs:
+        at = {operator.name: first + i for i, operator in enumerate(graph.operators)}
+        for operator in graph.operators:
+            source += [at[name] for name in operator.inputs]
+            target += [at[operator.name]] * len(operator.inputs)
+        first += len(graph.operators)
+    return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64)
