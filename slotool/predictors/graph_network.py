@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -16,6 +16,7 @@ from slotool import strict_json
 from slotool.errors import InputError, RunError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
+from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
 from slotool.predictors.packed_graphs import Packed, Picker, edges_of, exchange, owners_of
 
@@ -38,6 +39,9 @@ MAX_LOG_FACTOR = 5.0
 # In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
 BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
+
+# A product with a layer's weight and bias.
+Linear = Callable[[Tensor, Any, Any], Tensor]
 
 
 class GraphNetworkPredictor(Predictor[OperatorGraph]):
@@ -203,11 +207,14 @@ class GraphNetwork(nn.Module):
         self.readout = nn.Linear(HIDDEN_UNITS, 1)
         self.constant = nn.Parameter(torch.zeros(()))
 
-    def forward(self, graphs: Packed) -> Tensor:
-        state = nn.functional.silu(self.input_proj(graphs.operators))
+    def forward(self, graphs: Packed, linear: Linear = nn.functional.linear) -> Tensor:
+        def through(layer: nn.Module, x: Tensor) -> Tensor:
+            return linear(x, layer.weight, layer.bias)
+
+        state = nn.functional.silu(through(self.input_proj, graphs.operators))
         for combine in self.rounds:
-            state = state + nn.functional.silu(combine(graphs.neighbourhoods(state)))
-        factor = self.readout(nn.functional.silu(self.hidden(state))).squeeze(1)
+            state = state + nn.functional.silu(through(combine, graphs.neighbourhoods(state)))
+        factor = self.readout(nn.functional.silu(through(self.hidden, state))).squeeze(1)
         cost_s = graphs.cost * torch.exp(graphs.known * MAX_LOG_FACTOR * torch.tanh(factor / MAX_LOG_FACTOR))
         constant_s = graphs.constant_s * torch.exp(self.constant)
         return torch.log(constant_s.index_add(0, graphs.graph, cost_s))
@@ -317,12 +324,12 @@ def _train(
             shown = pick(rows)
             blind = torch.rand(len(rows), generator=shuffle).to(device) < BLIND_SHARE
             shown = replace(shown, operators=_without_context(shown.operators, blind[shown.graph]))
-            (network(shown) - labels[rows]).abs().mean().backward()
+            (network(shown, onednn.linear) - labels[rows]).abs().mean().backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
         with torch.inference_mode():
-            error = float((network(dev_packed) - dev_labels).abs().mean())
+            error = float((network(dev_packed, onednn.linear) - dev_labels).abs().mean())
         smoothed = smoothed + (error - smoothed) / EPOCHS_SMOOTHED if epoch else error
         if smoothed < best:
             best, best_at = smoothed, epoch
