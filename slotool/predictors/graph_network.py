@@ -18,7 +18,7 @@ from slotool.graphs import OperatorGraph
 from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.predictors import onednn
 from slotool.predictors.base import Document, Examples, Predictor, Progress, Tensors
-from slotool.predictors.packed_graphs import Packed, Picker, edges_of, exchange, owners_of
+from slotool.predictors.packed_graphs import Packed, Picker, alike, edges_of, exchange, owners_of
 
 # Of the whole network, in addition to each operator's own measures.
 CONTEXT = ("operators", "flops", "padded_flops", "weight_bytes", "moved_bytes", "largest_weight", "largest_output")
@@ -81,7 +81,7 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         train.require("training")
         dev.require("dev")
         self._scaling = Scaling.fit(*train)
-        fitting, choosing = ((self._scaling.pack(part.items), _log_labels(part)) for part in (train, dev))
+        fitting, choosing = ((self._scaling.pack(part.items, merge=True), _log_labels(part)) for part in (train, dev))
         self._networks = []
         with _one_thread():
             for member in range(self.members):
@@ -167,21 +167,28 @@ class Scaling:
             prices=prices,
         )
 
-    def pack(self, graphs: Sequence[OperatorGraph]) -> Packed:
+    def pack(self, graphs: Sequence[OperatorGraph], *, merge: bool = False) -> Packed:
+        """``merge``: operators of a graph that the network cannot tell apart are computed once, as repeated blocks
+        have them. The sums are then added up in another order."""
         measured = [operator_measures(graph) for graph in graphs]
         numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
         beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
-        blind = torch.from_numpy(beyond[:, -len(CONTEXT) :].any(axis=1))
+        blind = beyond[:, -len(CONTEXT) :].any(axis=1)
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
-        slots = _slots(graphs, self.types)
-        one_hot, ends = np.eye(len(self.types) + 1)[slots], np.zeros((len(slots), 1))
+        slots, owners, edges = _slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
         cost = np.sum(np.concatenate([_roofline_terms(each) for each in measured]) * self.prices[slots], axis=1)
-        gather, scatter = exchange(*edges_of(graphs), len(slots))
+        first = classes = np.arange(len(slots))
+        if merge:
+            first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
+            cost = np.bincount(classes, cost)
+        one_hot, ends = np.eye(len(self.types) + 1)[slots[first]], np.zeros((len(first), 1))
+        operators = torch.from_numpy(np.hstack([one_hot, numbers[first], ends]).astype(np.float32))
+        gather, scatter = exchange(*edges, first, classes)
         return Packed(
-            operators=_without_context(torch.from_numpy(np.hstack([one_hot, numbers, ends]).astype(np.float32)), blind),
-            known=torch.from_numpy((slots < len(self.types)).astype(np.float32)),
+            operators=_without_context(operators, torch.from_numpy(blind[first])),
+            known=torch.from_numpy((slots[first] < len(self.types)).astype(np.float32)),
             cost=torch.from_numpy(cost.astype(np.float32)),
-            graph=torch.from_numpy(owners_of(graphs)),
+            graph=torch.from_numpy(owners[first]),
             constant_s=torch.full((len(graphs),), float(self.call_s[0])),
             gather=gather,
             scatter=scatter,
