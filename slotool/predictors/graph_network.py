@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +41,8 @@ MAX_LOG_FACTOR = 5.0
 # In training so many networks are judged without their totals, as those whose totals lie beyond all shown will be.
 BLIND_SHARE = 0.25
 GRAPHS_AT_ONCE = 1000
+# In training gradients are summed over parts of a batch, of about so many operators, which stay in a core's cache.
+OPERATORS_AT_ONCE = 2000
 
 # A product with a layer's weight and bias.
 Linear = Callable[[Tensor, Any, Any], Tensor]
@@ -82,11 +86,14 @@ class GraphNetworkPredictor(Predictor[OperatorGraph]):
         dev.require("dev")
         self._scaling = Scaling.fit(*train)
         fitting, choosing = ((self._scaling.pack(part.items, merge=True), _log_labels(part)) for part in (train, dev))
-        self._networks = []
-        with _one_thread():
-            for member in range(self.members):
-                network, error = _train(self._scaling, fitting, choosing, seed + member, self.epochs)
-                self._networks.append(network)
+        self._networks = [_new_network(self._scaling, seed + member) for member in range(self.members)]
+        with _in_turn_or_at_once() as (pool, stopped):
+            trainings = [
+                pool.submit(_train, network, fitting, choosing, seed + member, self.epochs, stopped)
+                for member, network in enumerate(self._networks)
+            ]
+            for member, training in enumerate(trainings):
+                error = training.result()
                 if progress:
                     progress(f"graph: network {member + 1} of {self.members}, dev error {error:.1%}")
 
@@ -297,6 +304,18 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def _in_turn_or_at_once() -> Iterator[tuple[ThreadPoolExecutor, Event]]:
+    """For as many trainings at once as torch may use threads, each by one: what runs beside it changes no number. The
+    event is set at the end, and when something is raised here meanwhile."""
+    threads, stopped = torch.get_num_threads(), Event()
+    with _one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield pool, stopped
+        finally:
+            stopped.set()
+
+
 def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -311,14 +330,21 @@ def _new_network(scaling: Scaling, seed: int) -> GraphNetwork:
 
 
 def _train(
-    scaling: Scaling, train: tuple[Packed, Tensor], dev: tuple[Packed, Tensor], seed: int, epochs: int
-) -> tuple[GraphNetwork, float]:
-    """The network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU, and that error."""
+    network: GraphNetwork,
+    train: tuple[Packed, Tensor],
+    dev: tuple[Packed, Tensor],
+    seed: int,
+    epochs: int,
+    stopped: Event,
+) -> float:
+    """Leaves the network as it was at its lowest mean |log(predicted ÷ label)| on the dev set, on the CPU; returns that
+    error. Once ``stopped`` it ends with the next epoch."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     (packed, labels), (dev_packed, dev_labels) = ((graphs.to(device), y.to(device)) for graphs, y in (train, dev))
-    network = _new_network(scaling, seed).to(device)
+    network.to(device)
     pick = Picker(packed)
     batch = min(MAX_BATCH, max(1, len(labels) // STEPS_PER_EPOCH))
+    at_once = max(1, OPERATORS_AT_ONCE * len(labels) // len(packed.graph))
     steps = -(-len(labels) // batch)
     epochs = max(1, min(epochs, MAX_STEPS // steps))
     optimiser = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY, fused=True)
@@ -328,10 +354,11 @@ def _train(
     for epoch in range(epochs):
         for rows in torch.randperm(len(labels), generator=shuffle).to(device).split(batch):
             optimiser.zero_grad(set_to_none=True)
-            shown = pick(rows)
             blind = torch.rand(len(rows), generator=shuffle).to(device) < BLIND_SHARE
-            shown = replace(shown, operators=_without_context(shown.operators, blind[shown.graph]))
-            (network(shown, onednn.linear) - labels[rows]).abs().mean().backward()
+            for few, left_out in zip(rows.split(at_once), blind.split(at_once), strict=True):
+                shown = pick(few)
+                shown = replace(shown, operators=_without_context(shown.operators, left_out[shown.graph]))
+                ((network(shown, onednn.linear) - labels[few]).abs().sum() / len(rows)).backward()
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimiser.step()
             slower.step()
@@ -343,7 +370,10 @@ def _train(
             kept = {name: value.clone() for name, value in network.state_dict().items()}
         elif epoch - best_at >= PATIENCE_TO_STOP:
             break
+        if stopped.is_set():
+            break
     if not math.isfinite(best):
         raise RunError("the graph network learnt nothing: its training diverged")
     network.load_state_dict(kept)
-    return network.cpu(), best
+    network.cpu()
+    return best
