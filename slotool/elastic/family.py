@@ -81,7 +81,7 @@ class Version:
                 check()
             return self._dense.logits(x.reshape(len(x), self._dense.layers[0].inputs))
         with torch.inference_mode():
-            logits: np.ndarray = self.module(torch.from_numpy(x), check).numpy()
+            logits: np.ndarray = self.module(torch.from_numpy(x), between=check).numpy()
             return logits
 
     @cached_property

@@ -13,6 +13,7 @@ import numpy as np
 
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
+from slotool.graphs.indices import Indices, dtype_of, is_whole
 from slotool.profiling.timer import Stopwatch
 
 # Small enough that 20 layers of 16,384 units stay finite; the biases keep narrow layers clear of denormals.
@@ -86,6 +87,17 @@ class Backend(ABC):
     @abstractmethod
     def array(self, output: Any) -> np.ndarray:
         """What a call returned, as an array [batch, …] laid out like the graph's shapes (channels first)."""
+
+    def feeds(self, graph: OperatorGraph, batch_size: int) -> list[np.ndarray]:
+        """An array [batch, *shape] for each of a graph's inputs, the same for the same seed: normal values; of whole
+        numbers such as its lookups take, and ones for masks."""
+        indices, rng = Indices(graph), np.random.default_rng(self.seed)
+        return [
+            indices.filled(operator, rng, batch_size)
+            if is_whole(operator)
+            else self.inputs(operator.shape, batch_size).astype(dtype_of(operator), copy=False)
+            for operator in graph.inputs
+        ]
 
     def inputs(self, shape: tuple[int, ...], batch_size: int) -> np.ndarray:
         """Normal values, float32 [batch, *shape], the same for the same seed and shape."""

@@ -57,11 +57,11 @@ class TorchBackend(OnTorch):
 
         module = GraphModule(subject, device="meta").eval().requires_grad_(False)
         self._arena.lend_to(module)
-        x = torch.from_numpy(self.inputs(subject.input_shape, batch_size)).to(self.device)
+        inputs = [torch.from_numpy(values).to(self.device) for values in self.feeds(subject, batch_size)]
 
         def call() -> torch.Tensor:
             with torch.inference_mode():
-                answer: torch.Tensor = module(x)
+                answer: torch.Tensor = module(*inputs)
                 return answer
 
         return call
@@ -94,7 +94,8 @@ class WeightArena:
         self._buffer: torch.Tensor | None = None
 
     def lend_to(self, module: torch.nn.Module) -> None:
-        """Give each parameter of a module on the meta device its own 64-byte aligned part, and each buffer ones."""
+        """Give each parameter of a module on the meta device its own 64-byte aligned part, and each buffer there ones;
+        other buffers keep their values."""
         import torch
 
         parameters = dict(module.named_parameters())
@@ -106,7 +107,7 @@ class WeightArena:
             start += _aligned(tensor.numel())
         # Ones, not arena values: a running variance must be positive.
         for name, kept in module.named_buffers():
-            state[name] = torch.ones_like(kept, device=self._device)
+            state[name] = torch.ones_like(kept, device=self._device) if kept.is_meta else kept.to(self._device)
         module.load_state_dict(state, assign=True)
 
     def _at_least(self, values: int) -> torch.Tensor:
