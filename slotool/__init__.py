@@ -11,6 +11,7 @@ from slotool import errors
 if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.build_tables import build_tables, plan_tables
+    from slotool.api.calibrate import calibrate
     from slotool.api.capture import capture, capture_applications
     from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
@@ -45,6 +46,7 @@ __all__ = [
     "__version__",
     "adapt_predictor",
     "build_tables",
+    "calibrate",
     "capture",
     "capture_applications",
     "choose_points",
@@ -90,6 +92,7 @@ __all__ = [
 _MODULES = {
     "adapt_predictor": "adapt_predictor",
     "build_tables": "build_tables",
+    "calibrate": "calibrate",
     "capture": "capture",
     "capture_applications": "capture",
     "choose_points": "choose_points",

@@ -45,6 +45,12 @@ def subnormals() -> None:
 
 
 @pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test uses, or leaves, a predictor calibrated on the machine that it runs on."""
+    monkeypatch.setenv("SLOTOOL_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "no-cache"))
+
+
+@pytest.fixture(autouse=True)
 def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A module that a test wrote and imported ends with it: another test may write one of the same name."""
     known = len(sys.modules)

@@ -193,6 +193,28 @@ rows_without_graph integer      rows with a member that is none of the graphs
 protocols       object          scores of each predictor under each way of holding out
 """
     + _SCORES,
+    "calibrate": """
+artifact        text            predictor written
+latency_table   text            labels measured
+used_by_predict flag            whether predict uses it unless told otherwise
+seconds         number          what all of it took
+noisy           flag            whether other processes or labels that do not repeat make it doubtful
+unstable        integer         labels whose repetitions differ by more than 5 %
+cores_busy_with_others number   how many cores other processes kept busy meanwhile
+networks[].graph_id text        network measured
+networks[].name text            its name, or empty
+networks[].kind text            its kind
+networks[].latency_s number     median latency, seconds
+networks[].log_error number     log of predicted over measured, while it was held out
+base            object          name and setting of the predictor adapted
+setting         object          {SETTING}
+adapted_to      list            ids of the networks measured
+chosen          text            way of adapting that was kept
+scored          integer         0
+interval_coverage number?       nothing here
+predictors{}.held_out_mape number mean relative error on labels held out in turn
+predictors{}.others_mape number? nothing here
+""",
     "adapt-predictor": """
 artifact        text            folder written
 base            object          name and setting of the predictor adapted

@@ -1,4 +1,5 @@
-"""Which predictor answers: the one named, else the shipped one of the framework that the networks come from."""
+"""Which predictor answers: the one named, else that of the framework that the networks come from, calibrated on this
+machine or shipped."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.calibrated_predictors import calibrated_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError
 
@@ -29,12 +31,14 @@ class Chosen:
     folder: str
 
 
-def chosen_predictor(predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool) -> Chosen:
-    """That of ``predictor``; else the shipped one of ``backend``, or of the framework that ``asked`` comes from.
+def chosen_predictor(
+    predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool, threads: int | None = None
+) -> Chosen:
+    """That of ``predictor``; else of ``backend``, or of the framework that ``asked`` comes from: the one that
+    ``calibrate`` left for this machine, and ``threads``, or the shipped one.
 
-    Raises ``ArgumentError`` for a backend that no shipped predictor has, or another than that of ``predictor``.
+    Raises ``ArgumentError`` for a backend that neither has, or another than that of ``predictor``.
     """
-    from slotool.artifacts.shipped import shipped_artifact
     from slotool.predictors.colocation import PredictorArtifact
 
     if predictor is not None:
@@ -43,13 +47,26 @@ def chosen_predictor(predictor: str | Path | None, backend: str | None, asked: N
         if backend not in (None, own):
             raise ArgumentError("backend", f"{predictor} predicts {own}, not {backend}: leave it out")
         return Chosen(opened, str(predictor), None, str(predictor))
-    if backend is not None and backend not in SHIPPED:
+    found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
+    # Calibrating measures networks alone.
+    own_folder = None if colocated else calibrated_here(found, threads)
+    if own_folder is not None:
+        opened = PredictorArtifact.load(str(own_folder))
+        return Chosen(opened, own_folder.name, f"calibrated on this machine; {why}", str(own_folder))
+    if found not in SHIPPED:
         raise ArgumentError(
             "backend",
-            f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {backend}: name a predictor of your own",
+            f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
+            f"make one with slotool calibrate --backend {found}",
         )
-    found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
-    name = SHIPPED[found]
+    return _shipped(found, why)
+
+
+def _shipped(backend: str, why: str) -> Chosen:
+    from slotool.artifacts.shipped import shipped_artifact
+    from slotool.predictors.colocation import PredictorArtifact
+
+    name = SHIPPED[backend]
     folder = shipped_artifact(name).path
     nearby = Path("models", name)
     shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder
@@ -63,6 +80,8 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
         return KERAS, "the networks are Keras models"
     if colocated:
         return KERAS, "the shipped one that predicts co-located latencies; --backend chooses another"
+    if asked.framework and calibrated_here(asked.framework):
+        return asked.framework, "the networks are ONNX models"
     if asked.framework:
         return TORCH, "none is shipped for ONNX Runtime; --backend chooses another"
     return TORCH, "a graph file names no framework; --backend chooses another"

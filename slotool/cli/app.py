@@ -14,6 +14,7 @@ from slotool import __version__
 from slotool.cli import (
     adapt_predictor,
     build_tables,
+    calibrate,
     capture,
     choose_points,
     compare_predictors,
@@ -59,6 +60,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         adapt_predictor,
         evaluate_predictor,
         compare_predictors,
+        calibrate,
         predict,
     ),
     "SLO-NN and supernets": (

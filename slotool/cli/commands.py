@@ -99,9 +99,11 @@ class Group(TyperGroup):
         _write(formatter, examples[:1] + text)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        params = [param for param in self.get_params(ctx) if param.name not in _OF_THE_TERMINAL]
-        with formatter.section(_OTHERS):
-            formatter.write_dl([record for param in params if (record := param.get_help_record(ctx))])
+        # Whoever reads this has found --help; its line is another command's.
+        params = [param for param in self.get_params(ctx) if param.name not in (*_OF_THE_TERMINAL, "help")]
+        if records := [record for param in params if (record := param.get_help_record(ctx))]:
+            with formatter.section(_OTHERS):
+                formatter.write_dl(records)
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
