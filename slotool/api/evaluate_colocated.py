@@ -18,6 +18,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.data import DataSource
     from slotool.elastic import ElasticModel
     from slotool.workloads.co_location import CoLocationResult
 
@@ -97,7 +98,7 @@ def evaluate_colocated(
     out: FilePath | None = None,
     *,
     co_runners: Sequence[int] = (0, 1),
-    data: str | None = None,
+    data: str | DataSource | None = None,
     latency: FilePath | None = None,
     deadlines_us: Sequence[float] = (),
     targets: Sequence[float] | None = None,

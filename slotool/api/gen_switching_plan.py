@@ -18,6 +18,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.data import DataSource
     from slotool.planning import PlanSearch
     from slotool.rules.switching import SwitchingPlan
 
@@ -101,7 +102,7 @@ def gen_switching_plan(
     by: str = "p99",
     configurations: Configurations | None = None,
     duration_s: float = 4.0,
-    data: str = "auto",
+    data: str | DataSource = "auto",
     plots: FilePath | None = None,
     seed: int = 0,
     force: bool = False,
@@ -121,7 +122,7 @@ def gen_switching_plan(
             accurate one answers more requests correctly and in time.
         configurations: Replicas and threads to try; None: what the cores allow.
         duration_s: Seconds of each load test.
-        data: Data set that requests are taken from.
+        data: Data set that requests are taken from, with labels or without: a name or file, or with how to read it.
         plots: Folder for plots (PNG) of the plan and of P99 by load.
         seed: Of arrivals and examples.
         force: Replace ``out`` if it exists.
@@ -162,7 +163,7 @@ def switching_plan_cost(
     by: str = "p99",
     configurations: Configurations | None = None,
     duration_s: float = 4.0,
-    data: str = "auto",
+    data: str | DataSource = "auto",
 ) -> SwitchingPlanCost:
     """Say how many load tests ``gen_switching_plan`` would run and for how long, and start no server.
 
@@ -195,9 +196,10 @@ def _search(
     by: str,
     configurations: Configurations | None,
     duration_s: float,
-    data: str,
+    data: str | DataSource,
     seed: int,
 ) -> PlanSearch:
+    from slotool.data import DataSource
     from slotool.planning import PlanSearch, possible_configurations
     from slotool.rules.switching import CRITERIA
 
@@ -209,7 +211,7 @@ def _search(
         raise ArgumentError("configurations", "pairs of replicas and threads, each at least 1, are expected")
     tried = possible_configurations() if configurations is None else tuple(configurations)
     paths = (Path(artifact), Path(outcomes), Path(latency))
-    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, data, seed, by)
+    return PlanSearch(*paths, deadline_ms / 1e3, duration_s, tried, DataSource.of(data), seed, by)
 
 
 def _cost(search: PlanSearch) -> SwitchingPlanCost:

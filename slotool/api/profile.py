@@ -16,6 +16,7 @@ from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.errors import ArgumentError, RunError
 
 if TYPE_CHECKING:
+    from slotool.data import DataSource
     from slotool.graphs import OperatorGraph
     from slotool.profiling.campaign import Campaign
     from slotool.profiling.engines import Engine
@@ -177,7 +178,7 @@ def profile_points(
     out: FilePath = "points.parquet",
     *,
     co_runners: Sequence[int] = (0, 1),
-    data: str = "",
+    data: str | DataSource = "",
     placement: str = "shared",
     device: str = "cpu",
     threads: int = 1,

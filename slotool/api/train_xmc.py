@@ -17,7 +17,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from slotool.data import MultiLabelDataset
+    from slotool.data import DataSource, MultiLabelDataset
     from slotool.elastic.family import Version
 
 
@@ -77,7 +77,7 @@ _SCORED = ("validation", "test")
 
 @writes(folders=("out",))
 def train_xmc(
-    data: str,
+    data: str | DataSource,
     out: FilePath | None = None,
     *,
     hidden: int = 128,

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 import slotool
-from slotool.cli.options import Force, Json, Out, Seed, parse_duration, parse_numbers
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    Seed,
+    optional_source,
+    parse_duration,
+    parse_numbers,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +33,9 @@ def evaluate_colocated(
         str, typer.Option("--co-runners", help="Numbers of busy copies on the same core: 1 or 0,1,2; 0 is always run.")
     ] = "0,1",
     data: Annotated[str | None, typer.Option("--data", help="Data set.", show_default="what it was trained on")] = None,
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     latency: Annotated[
         Path | None, typer.Option("--latency", help="Table of T(k, β).", show_default="measured first")
     ] = None,
@@ -63,7 +77,7 @@ def evaluate_colocated(
         artifact,
         out,
         co_runners=_copies(co_runners),
-        data=data,
+        data=optional_source(data, label, inputs, images),
         latency=latency,
         deadlines_us=parse_numbers(deadlines_us, "--deadlines-us") if deadlines_us else (),
         targets=parse_numbers(targets, "--targets") if targets else None,

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 import slotool
-from slotool.cli.options import DataName, Force, Json, Out, Seed, panel, parse_duration, plots_folder
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    DataName,
+    Force,
+    Json,
+    Out,
+    Seed,
+    data_source,
+    panel,
+    parse_duration,
+    plots_folder,
+)
 
 _search = panel("Search")
 
@@ -33,6 +46,9 @@ def gen_switching_plan(
     ] = None,
     duration: Annotated[str, _search("--duration", help="How long each load test lasts.")] = "4s",
     data: DataName = "auto",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     dry_run: Annotated[
         bool, _search("--dry-run", help="Print the number of load tests and the expected time; start no server.")
     ] = False,
@@ -64,7 +80,7 @@ def gen_switching_plan(
         "by": by,
         "configurations": _configurations(configurations) if configurations else None,
         "duration_s": 4.0 if seconds is None else seconds,
-        "data": data,
+        "data": data_source(data, label, inputs, images),
     }
     output = Output(as_json=json)
     if dry_run:

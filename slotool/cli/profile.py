@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slotool.cli import interrupts
-from slotool.cli.options import Force, Json, Out, Seed, Threads, panel, parse_duration, parse_numbers
+from slotool.cli.options import (
+    DataImages,
+    DataInputs,
+    DataLabel,
+    Force,
+    Json,
+    Out,
+    Seed,
+    Threads,
+    optional_source,
+    panel,
+    parse_duration,
+    parse_numbers,
+)
 from slotool.cli.profile_engine import Address, EngineName
 
 if TYPE_CHECKING:
@@ -201,9 +214,10 @@ def profile_points(
         str,
         typer.Option("--co-runners", help="Numbers of busy copies of the full model on the same cores: 0,1 or 0:2."),
     ] = "0,1",
-    data: Annotated[
-        str, typer.Option("--data", help="Answer examples of this set, one label each, instead of random inputs.")
-    ] = "",
+    data: Annotated[str, typer.Option("--data", help="Answer examples of this set instead of random inputs.")] = "",
+    label: DataLabel = None,
+    inputs: DataInputs = None,
+    images: DataImages = None,
     placement: Placement = "shared",
     device: Device = "cpu",
     threads: Threads = 1,
@@ -232,7 +246,7 @@ def profile_points(
         artifacts,
         out,
         co_runners=[int(number) for number in parse_numbers(copies, "--co-runners")],
-        data=data,
+        data=optional_source(data or None, label, inputs, images) or "",
         placement=placement,
         device=device,
         threads=threads,

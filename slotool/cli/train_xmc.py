@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import slotool
-from slotool.cli.options import Force, Json, Out, Seed, Threads
+from slotool.cli.options import DataInputs, DataLabel, Force, Json, Out, Seed, Threads, data_source
 
 
 def train_xmc(
@@ -20,6 +20,8 @@ def train_xmc(
             "with FMA's features.csv and tracks.csv; or the name of one in $SLOTOOL_DATA_DIR/xmc.",
         ),
     ],
+    label: DataLabel = None,
+    inputs: DataInputs = None,
     hidden: Annotated[int, typer.Option("--hidden", min=1, help="Units of the hidden ReLU layer.")] = 128,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the data.")] = 12,
     seed: Seed = 0,
@@ -38,6 +40,13 @@ def train_xmc(
     output = Output(as_json=json)
     output.show(
         slotool.train_xmc(
-            data, out, hidden=hidden, epochs=epochs, seed=seed, threads=threads, force=force, progress=output
+            data_source(data, label, inputs),
+            out,
+            hidden=hidden,
+            epochs=epochs,
+            seed=seed,
+            threads=threads,
+            force=force,
+            progress=output,
         )
     )

@@ -137,6 +137,10 @@ class DataOptions:
         images = self.images if source.images == ImageOptions() else source.images
         return replace(self, **said, images=images)
 
+    def or_unlabelled(self) -> DataOptions:
+        """These for data that may have no labels: the column that should hold them is only the usual one."""
+        return replace(self, label=None, usual_label=self.label or self.usual_label, needs_labels=False)
+
     @property
     def not_labels(self) -> frozenset[str]:
         """Columns that are features, whatever they are called."""
@@ -170,7 +174,7 @@ class DataOptions:
         if not all(isinstance(names, list) and all(isinstance(n, str) for n in names) for names in (classes, features)):
             raise InputError("classes and features: lists of names are expected")
         found = replace(found, classes=tuple(classes), features=tuple(features))
-        return replace(found, label=None, usual_label=found.label or found.usual_label, needs_labels=False)
+        return found.or_unlabelled()
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> DataOptions:

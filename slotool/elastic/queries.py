@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from slotool.data.columns import Columns
+from slotool.data.stored import StoredExamples
 from slotool.elastic.model import ElasticModel
 from slotool.errors import InputError
+from slotool.models import Classification
 from slotool.tables import OperatingPoint
 
 if TYPE_CHECKING:
@@ -26,14 +29,23 @@ class ExampleInference(NamedTuple):
 class Queries:
     """The examples of a split, by their number.
 
-    ``split``: of one class per example, or of many labels (dense, or CSR for a ``sparse`` model). Raises ``InputError``
-    when it is empty or its examples are not of the model's shape.
+    ``split``: of one class per example, or of many labels (dense, or CSR for a ``sparse`` model); of a model with named
+    inputs, whatever it takes. ``limit``: of a split that stays in its files, so many examples are read. Raises
+    ``InputError`` when it is empty or its examples are not of the model's shape.
     """
 
-    def __init__(self, model: ElasticModel, split: Any):
+    def __init__(self, model: ElasticModel, split: Any, *, limit: int | None = None):
         if not len(split):
             raise InputError("the data set has no examples")
+        self._named = model.signature is not None
+        if isinstance(split.x, StoredExamples):
+            split = split.take(np.arange(len(split) if limit is None else min(limit, len(split))))
         x = split.x
+        if self._named:
+            self._csr, self.model, self.y, self._x = False, model, split.y, x
+            model.check_inputs(x[:1])
+            self._rows: Any = [(x[i : i + 1],) for i in range(len(x))]
+            return
         self._csr = not isinstance(x, np.ndarray)
         if not self._csr and tuple(x.shape[1:]) != tuple(model.input_shape):
             raise InputError(f"{model.name} takes inputs {model.input_shape}, the data set has {x.shape[1:]}")
@@ -63,10 +75,23 @@ class Queries:
             raise InputError(f"{model.name} cannot estimate accuracy per input, so it takes no accuracy target")
         chosen = point or model.full
         model.require(chosen)
+        if self._named:
+            if not isinstance(model.task, Classification):
+                raise InputError(f"{model.name} answers {_task_name(model)}; what is measured here is of classes")
+            return ExampleInference(lambda i: int(_answers(model, chosen, *rows[i])[0]), lambda: chosen)
         return ExampleInference(lambda i: int(model.top(*rows[i], point=chosen)[0][0, 0]), lambda: chosen)
 
+    def call(self, point: OperatingPoint) -> Callable[[int], np.ndarray]:
+        """What answers an example at ``point``, whatever the answer is; its output is an array."""
+        if not self._named:
+            label = self.answer(point).label
+            return lambda i: np.array([label(i)])
+        self.model.require(point)
+        return lambda i: _first_output(self.model, point, self._rows[i][0])
+
     def batches(self, size: int, point: OperatingPoint | None = None) -> list[Callable[[], np.ndarray]]:
-        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out.
+        """What gives the best labels, int [size], of the examples ``size`` at a time; a rest is left out. A model with
+        named outputs gives the first of them.
 
         Raises ``InputError`` for a point the model does not have, and when there are fewer examples than ``size``.
         """
@@ -77,6 +102,10 @@ class Queries:
         model, chosen = self.model, point or self.model.full
         model.require(chosen)
         parts = [self._x[start : start + size] for start in range(0, len(self) - size + 1, size)]
+        if self._named:
+            if not all(isinstance(part, np.ndarray | Columns) for part in parts):
+                raise InputError(f"the examples of {model.name} differ in length: they are answered one at a time")
+            return [partial(_first_output, model, chosen, part) for part in parts]
         if isinstance(model, SloNN):
             session = model.compiled_session(1, point=chosen)
             return [partial(_first_labels, session, model.flat(part)) for part in parts]
@@ -99,15 +128,29 @@ def _best_labels(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarr
     return model.top(x, point=point)[0][:, 0]
 
 
-def dataset_of(model: ElasticModel, data: Any) -> Any:
+def _answers(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
+    return model.answers(model.respond(x, point))
+
+
+def _first_output(model: ElasticModel, point: OperatingPoint, x: Any) -> np.ndarray:
+    return next(iter(model.respond(x, point).values()))
+
+
+def _task_name(model: ElasticModel) -> str:
+    return "no task" if model.task is None else model.task.name
+
+
+def dataset_of(model: ElasticModel, data: Any, *, needs_labels: bool = True) -> Any:
     """The data set ``data``, as ``load_dataset`` takes it: of one class per example, or of many labels where the model
     takes flat inputs; read as the model says, where it does (``data_options``), and then left in its files.
 
-    Raises ``DataError`` when there is none, or it does not fit the model.
+    ``needs_labels``: as of ``DataOptions``. Raises ``DataError`` when there is none, or it does not fit the model.
     """
-    from slotool.data import has_many_labels, load_dataset, load_multilabel, open_dataset
+    from slotool.data import DataOptions, has_many_labels, load_multilabel, open_dataset
 
     if model.data_options is not None:
-        return open_dataset(data, model.data_options, stored=True)
-    flat = model.sparse or len(model.input_shape) == 1
-    return load_multilabel(data) if flat and has_many_labels(data) else load_dataset(data)
+        asked = model.data_options if needs_labels else model.data_options.or_unlabelled()
+        return open_dataset(data, asked, stored=True)
+    if (model.sparse or len(model.input_shape) == 1) and has_many_labels(data):
+        return load_multilabel(data)
+    return open_dataset(data, DataOptions(needs_labels=needs_labels))

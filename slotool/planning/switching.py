@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from slotool.data import load_dataset
+from slotool.data import DataSource
 from slotool.data.dataset import Split
-from slotool.elastic import load_model
+from slotool.elastic import ElasticModel, load_model
+from slotool.elastic.queries import dataset_of
 from slotool.machine import machine_id
 from slotool.planning.server_process import server_process
 from slotool.rules.switching import (
@@ -56,22 +57,22 @@ class PlanSearch:
     deadline_s: float
     test_s: float
     configurations: tuple[Configuration, ...]
-    data: str
+    data: DataSource
     seed: int
     by: str = P99
 
     @cached_property
-    def _model(self) -> tuple[str, ControlGrid]:
+    def _model(self) -> tuple[ElasticModel, ControlGrid]:
         """Raises ``InputError`` for a deadline that no point can keep."""
         model = load_model(str(self.artifact))
         tables = LatencyTable.load(self.latency), OutcomeTable.load(self.outcomes)
         grid = ControlGrid(ControlSpace.of_tables(model.name, model.points, *tables, co_runners="", replicas=1))
         grid.require_deadline(self.deadline_s * 1e6)
-        return model.name, grid
+        return model, grid
 
     @property
     def subject(self) -> str:
-        return self._model[0]
+        return self._model[0].name
 
     @property
     def points(self) -> int:
@@ -89,11 +90,11 @@ class PlanSearch:
 
     def run(self, advance: Callable[[], None] = lambda: None) -> list[SwitchingPlan]:
         """One plan per configuration, measured; ``advance`` is called after each load test."""
-        split = load_dataset(self.data).test
+        split = dataset_of(self._model[0], self.data, needs_labels=False).test
         return [self._plan(configuration, split, advance) for configuration in self.configurations]
 
     def _plan(self, configuration: Configuration, split: Split, advance: Callable[[], None]) -> SwitchingPlan:
-        name, grid = self._model
+        model, grid = self._model
         replicas, threads = configuration
         accuracy = {point.key: float(a) for point, a in zip(grid.points, grid.accuracy, strict=True)}
         rates: dict[str, float] = {}
@@ -107,7 +108,7 @@ class PlanSearch:
             with self._served(point, configuration, split, advance) as measure:
                 rates[point.key], loads[point.key] = greatest_rate(measure, first_per_s, is_good)
         tried = tuple(load for tests in loads.values() for load in tests)
-        plan = SwitchingPlan(name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
+        plan = SwitchingPlan(model.name, self.deadline_s, replicas, threads, rates, accuracy, tried, machine_id())
         return replace(plan, by=self.by)
 
     @contextmanager
@@ -123,7 +124,7 @@ class PlanSearch:
             target = TargetServer(url, "infer", ask_first_model(url, "infer"), terms, ANSWER_WITHIN_S).described()
 
             def measure(rate_per_s: float) -> LoadTest:
-                run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed), target)
+                run = LocalRun(LoadPlan.draw(Poisson(rate_per_s), self.test_s, split, self.seed).loaded(), target)
                 run.drive()
                 advance()
                 log = run.log()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotool.artifacts import open_artifact
+from slotool.data.options import DataSource
 from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import read_graphs
@@ -86,7 +87,7 @@ def application_subject(name: str) -> Subject:
     )
 
 
-def artifact_subjects(path: str | Path, data: str = "") -> list[Subject]:
+def artifact_subjects(path: str | Path, data: str | DataSource = "") -> list[Subject]:
     """One subject per operating point of a model artifact.
 
     ``data``: a data set whose examples are answered, instead of random inputs. Raises ``ArtifactError``, and
@@ -98,12 +99,13 @@ def artifact_subjects(path: str | Path, data: str = "") -> list[Subject]:
     model = load_model(artifact)
     if model.sparse and not data:
         raise InputError(f"{path}: {model.name} takes sparse examples, and profiling draws dense ones only")
+    asked = {"data": DataSource.of(data).document()} if data else {}
     weight_bytes = sum(entry["bytes"] for entry in artifact.manifest["files"].values())
     return [
         Subject(
             name=model.name,
             content=artifact.id[:16],
-            request={"path": str(Path(path).resolve()), "point": point.key, **({"data": data} if data else {})},
+            request={"path": str(Path(path).resolve()), "point": point.key, **asked},
             backend="elastic",
             point=point.key,
             weight_bytes=weight_bytes,

@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 
 from slotool.elastic import ElasticModel, load_model
 from slotool.elastic.model_family import ModelFamily
@@ -22,7 +23,7 @@ class ModelAtPoint(NamedTuple):
 
     model: ElasticModel
     point: OperatingPoint
-    data: str = ""
+    data: Any = ""
 
 
 class ElasticBackend(OnTorch):
@@ -67,13 +68,13 @@ def _own_tensors(model: ModelFamily, point: OperatingPoint, batch_size: int) -> 
     return lambda: model.respond(x, point)[model.task.output]
 
 
-def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: str, batch_size: int) -> Callable[[], Any]:
-    queries = Queries(model, _data(model, data).validation)
+def _each_in_turn(model: ElasticModel, point: OperatingPoint, data: Any, batch_size: int) -> Callable[[], Any]:
+    queries = _queries(model, orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
     if batch_size > 1:
         batches = cycle(queries.batches(batch_size, point)[: max(1, MAX_EXAMPLES // batch_size)])
         return lambda: _next(batches)
-    label, numbers = queries.answer(point).label, cycle(range(min(len(queries), MAX_EXAMPLES)))
-    return lambda: np.array([label(next(numbers))])
+    call, numbers = queries.call(point), cycle(range(min(len(queries), MAX_EXAMPLES)))
+    return lambda: call(next(numbers))
 
 
 def _next(calls: Iterator[Callable[[], Any]]) -> Any:
@@ -82,7 +83,14 @@ def _next(calls: Iterator[Callable[[], Any]]) -> Any:
 
 # So many different examples: enough to keep caches as cold as in service.
 MAX_EXAMPLES = 4_096
-_data = lru_cache(maxsize=2)(dataset_of)
+
+
+@lru_cache(maxsize=2)
+def _queries(model: ElasticModel, data: bytes) -> Queries:
+    """Of the data set that the JSON ``data`` describes, with labels or without."""
+    return Queries(model, dataset_of(model, orjson.loads(data), needs_labels=False).validation, limit=MAX_EXAMPLES)
+
+
 # A campaign shuffles points, so a model comes up again and again.
 _load = lru_cache(maxsize=4)(load_model)
 
