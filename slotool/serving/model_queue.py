@@ -15,6 +15,7 @@ from slotool.models import Classification
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import rejections
+from slotool.serving.fault import FaultCheck
 from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
 from slotool.serving.outputs import Computed, Scores
 from slotool.serving.rejections import Rejection
@@ -89,12 +90,19 @@ class ModelQueue:
     ``no_worker``: the rejection while no worker is alive: then the reason of an expired deadline.
     """
 
-    def __init__(self, served: ServedModel, workers: Workers, no_worker: Callable[[], Rejection | None]):
+    def __init__(
+        self,
+        served: ServedModel,
+        workers: Workers,
+        no_worker: Callable[[], Rejection | None],
+        now_us: Callable[[], float],
+    ):
         self.served = served
         self._no_worker = no_worker
         self._switched_to: OperatingPoint | None = None
         self.dispatcher = Dispatcher(served.policy, workers)
         self.pending: dict[str, PendingRequest] = {}
+        self.fault_check = FaultCheck(now_us)
 
     def replace(self, served: ServedModel) -> None:
         """From the next dispatch on, choose by another policy."""

@@ -139,6 +139,12 @@ def failed(error: Exception) -> Rejection:
     return Rejection(500, "failed", f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
+def input_rejected(error: Exception, inputs: str) -> Rejection:
+    """400: the model fails on this input, ``inputs`` with their shapes, and still answers another."""
+    what = f"this input ({inputs})" if inputs else "this input"
+    return bad_request(f"the model fails on {what}, while it answers others: {' '.join(str(error).split())[:400]}")
+
+
 def shown(value: Any) -> str:
     """A decoded JSON value for a sentence: at most 60 characters, however large it is."""
     text = _SHORT.repr(value)

@@ -6,10 +6,10 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, Work
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
 from slotool.serving.events import Events
+from slotool.serving.fault import shapes_of
 from slotool.serving.headroom import LatencyHeadroom
 from slotool.serving.metrics import Metrics
 from slotool.serving.model_queue import DefaultDeadline, InferenceResult, ModelQueue, PendingRequest, urgency
@@ -87,7 +88,9 @@ class Router:
         self.now_us = clock_us
         self.headroom = LatencyHeadroom()
         self._workers = Workers(self.engine.workers, runs_ensemble_calls=self.engine.runs_ensemble_calls)
-        self._queues = {name: ModelQueue(served, self._workers, self._no_worker) for name, served in models.items()}
+        self._queues = {
+            name: ModelQueue(served, self._workers, self._no_worker, clock_us) for name, served in models.items()
+        }
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._ended: Rejection | None = None
@@ -315,20 +318,31 @@ class Router:
             model_queue.dispatcher.ended(batch.second_worker, self.now_us())
 
         def ask_local(point: OperatingPoint, rows: Inputs) -> asyncio.Future[Computed]:
+            if not own:
+                return self._ask_local(model_queue, batch, point, rows)
             future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
-            if own:
-                self._start_call(own.pop(), model_queue, point, rows, partial(_settle, future))
-            else:
-                self._local_calls.append(partial(self._start_local, model_queue, batch, point, rows, future))
-                self._wake()
+            self._start_call(own.pop(), model_queue, point, rows, partial(_settle, future))
             return future
 
         deadline_us = min(query.deadline_us for query in batch.queries)
         call = RemoteCall(served, plan, x, len(batch.queries) == 1, deadline_us, ask_local, self._remote, self.now_us)
-        task = asyncio.get_running_loop().create_task(self._report_remote(call, on_end))
+        self._start_task(self._report_remote(call, on_end))
+        self._wake_if_needed()
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        # Kept here, since the loop holds tasks by weak references only.
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._wake_if_needed()
+
+    def _ask_local(
+        self, model_queue: ModelQueue, batch: Batch, point: OperatingPoint, x: Inputs
+    ) -> asyncio.Future[Computed]:
+        """Have the next idle worker answer ``x``, before all requests that wait."""
+        future: asyncio.Future[Computed] = asyncio.get_running_loop().create_future()
+        self._local_calls.append(partial(self._start_local, model_queue, batch, point, x, future))
+        self._wake()
+        return future
 
     def _start_local(
         self,
@@ -444,16 +458,28 @@ class Router:
                 self.metrics.retried(model_queue.served.name)
 
     def _retry_separately(self, model_queue: ModelQueue, batch: Batch, error: Exception) -> None:
-        """Retry each request of a failed batch by itself: one bad request must not fail the others."""
+        """Try each request of a failed batch once more, by itself: one bad request must not fail the others."""
         for query in batch.queries:
-            request = model_queue.pending.pop(query.id)
-            if len(batch.queries) > 1 and not request.future.done():
+            request = model_queue.pending[query.id]
+            if request.future.done():
+                del model_queue.pending[query.id]
+            elif query.alone:
+                self._start_task(self._blame(model_queue, batch, request, error))
+            else:
                 request.query = replace(query, alone=True)
-                model_queue.pending[query.id] = request
                 model_queue.dispatcher.arrive(request.query, returning=True)
                 self.metrics.retried(model_queue.served.name)
-            else:
-                request.reject(rejections.failed(error))
+
+    async def _blame(self, model_queue: ModelQueue, batch: Batch, request: PendingRequest, error: Exception) -> None:
+        """Reject a request on which the model failed for the second time: as a bad one, where it answers a good one."""
+        served = model_queue.served
+        ask = partial(self._ask_local, model_queue, replace(batch, queries=[]))
+        is_of_input = await model_queue.fault_check.is_of_input(served.model, batch.decision.point, ask)
+        model_queue.pending.pop(request.query.id, None)
+        if is_of_input:
+            request.reject(rejections.input_rejected(error, shapes_of(request.x)))
+        else:
+            request.reject(rejections.failed(error))
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
         """A worker without a call was lost, or one was replaced."""

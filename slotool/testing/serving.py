@@ -39,6 +39,7 @@ from slotool.serving import InferenceResult, Router, ServedModel
 from slotool.serving.engines import CallCancelled, InferenceEngine
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Computed, Outputs, Scores
+from slotool.serving.rejections import Rejection
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint
 from slotool.testing.backends import error_message
@@ -226,6 +227,25 @@ class ServingEngineConformance:
 
         assert "an id is below 0" in str(service.run(failed()))
         assert len(service.outputs(0, SMALL, x)) == 2
+
+    def test_an_input_that_the_model_cannot_take_is_its_senders_fault(self, service: Service) -> None:
+        x = named_inputs(2, 2)
+        poison = Columns({**x.arrays, "ids": -x.arrays["ids"]})
+
+        async def asked() -> list[InferenceResult | BaseException]:
+            await service.until_idle()
+            options, now_us = RequestOptions(math.inf), service.router.now_us()
+            waiting = [service.router.answer(NAMED, each, options, now_us, lambda: False) for each in (x, poison, x)]
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+        before, rejected, after = service.run(asked())
+        assert isinstance(rejected, Rejection), rejected
+        assert (rejected.status, rejected.cause) == (400, "bad-request")
+        assert "this input (ids [2, 2], word [2, 1], odd [2]), while it answers others" in str(rejected)
+        assert "an id is below 0" in str(rejected)
+        for answer in (before, after):
+            assert isinstance(answer, InferenceResult), answer
+            np.testing.assert_array_equal(answer.output("tripled"), 3 * x.arrays["ids"])
 
     def test_every_ensemble_answers_as_the_replay_has_it(self, service: Service) -> None:
         alone = PointRunner(service.served.model, [rule.point for rule in service.tiers])

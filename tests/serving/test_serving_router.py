@@ -180,6 +180,54 @@ def test_a_model_or_policy_that_breaks_takes_one_request_with_it(three: ThreeLin
     assert len(answered(results[2]).labels) == 3
 
 
+class Moody(ThreeLinear):
+    """Raises as often as ``faults`` says, on any input; then on inputs of 1 and more."""
+
+    faults = 0.0
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        scores = super().forward(x, point)
+        self.faults -= 1
+        if self.faults >= 0 or (x >= 1).any():
+            raise ValueError("out of range")
+        return scores
+
+
+def test_a_fault_that_passes_is_not_the_inputs() -> None:
+    model = Moody()
+    router = router_of(model)
+    model.faults = 1
+    result = together(router, (batch(1), RequestOptions()))[0]
+    assert answered(result).labels.shape == (1,)
+
+
+def test_a_model_that_fails_on_everything_is_at_fault_itself() -> None:
+    model = Moody()
+    router = router_of(model)
+    model.faults = math.inf
+    results = together(router, *[(batch(1), RequestOptions())] * 3)
+    assert {(rejected(result).status, rejected(result).cause) for result in results} == {(500, "failed")}
+    # Each twice, and one good input for all of them.
+    assert len(model.calls) == 3 + 3 + 1
+
+
+def test_poison_costs_one_good_input_a_second_and_spoils_no_other() -> None:
+    model = Moody()
+    router = router_of(model, FixedBatching(grid(), LARGE))
+    poison = np.ones((1, 1, 2, 3), dtype=np.float32)
+    inputs = [batch(1), poison, batch(1, 2), poison]
+    for sizes in ([4, 1, 1, 1, 1, 1], [4, 1, 1, 1, 1]):
+        results = together(router, *[(x, RequestOptions()) for x in inputs])
+        assert [n for _, n in model.calls] == sizes
+        for result, x in zip(results, inputs, strict=True):
+            if x is poison:
+                assert rejected(result).status == 400
+                assert str(result) == "the model fails on this input, while it answers others: out of range"
+            else:
+                np.testing.assert_array_equal(answered(result).output("logits"), model.forward(x, LARGE))
+        model.calls.clear()
+
+
 def test_scores_that_overflow_are_the_inputs_fault() -> None:
     model = ThreeLinear(scale=1e30)
     result = together(router_of(model), (np.full((1, 1, 2, 3), 3e38, np.float32), RequestOptions()))[0]

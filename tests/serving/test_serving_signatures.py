@@ -223,6 +223,22 @@ def test_a_bad_tensor_is_named_to_the_client(client: tuple[Any, Any]) -> None:
         asked.infer("classifier", given(module, TEXT, INT64), outputs=outputs)
 
 
+def test_an_input_that_only_the_runtime_finds_wrong_is_named_to_its_sender(
+    live: LiveServer, client: tuple[Any, Any]
+) -> None:
+    module, asked = client
+    unknown = {**TEXT, "input_ids": IDS + 90}
+    for _ in range(2):
+        with pytest.raises(InferenceServerException) as refused:
+            asked.infer("classifier", given(module, unknown, INT64))
+        assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+        sentence = "the model fails on this input (input_ids [2, 3], attention_mask [2, 3]), while it answers others"
+        assert sentence in str(refused.value)
+        assert "must be within the inclusive range [-10,9]" in str(refused.value)
+    assert asked.infer("classifier", given(module, TEXT, INT64)).as_numpy("logits").shape == (2, 2)
+    assert live.count("slotool_drops_total", model="classifier", cause="failed") == 0
+
+
 class EightAtOnce(Policy):
     points = (FULL,)
 

@@ -93,7 +93,7 @@ class OnnxModel(Model):
                 return self._run_bf16(inputs)
             made = self._session.run(self._outputs, self._with_texts(inputs) if self._texts else inputs)
         except Exception as error:
-            raise RunError(f"{self.name}: ONNX Runtime failed ({reason(error)})") from error
+            raise RunError(f"{self.name}: ONNX Runtime failed ({reason(error, limit=400)})") from error
         return {spec.name: spec.conform(array) for spec, array in zip(self.signature.outputs, made, strict=True)}
 
     def _with_texts(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
