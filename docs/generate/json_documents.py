@@ -99,20 +99,22 @@ failed?         object          several networks: why each of those left out cou
 """,
     "generate": """
 out             text            graph file written
-family          text            mlp or cnn
+family          text            mlp, cnn or architectures
 seed            integer         of the draw
 count           integer         networks wanted
-depth           list            fewest and most hidden layers
-exponents       list            least and greatest width, as exponents of 2
-input_shape     list            of one example, channels first
+depth?          list            mlp and cnn: fewest and most hidden layers
+exponents?      list            mlp and cnn: least and greatest width, as exponents of 2
+input_shape?    list            mlp and cnn: of one example, channels first
+architectures?  list            architectures: the kinds drawn from
 batch_size      integer         examples in one call, for the memory limit
 max_memory_bytes integer        networks that take more are skipped
+max_flops?      integer         so are those of more FLOPs per example
 blocks?         list            what a layer may be
 downsampling?   list            how a layer may halve the image
 resolutions?    list            sizes of square images, pixels
 written         integer         networks written
 search_space_size integer       networks that could be drawn
-skipped         integer         networks drawn that take too much memory
+skipped         integer         networks drawn that are over a limit
 weights_min     integer         fewest weights
 weights_max     integer         most weights
 flops_min       integer         fewest FLOPs per example

@@ -16,12 +16,16 @@ from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
+    from slotool.graphs.drawing import RandomNetworks
     from slotool.graphs.generators import SearchSpace
 
 BYTES_PER_GB = 10**9
+FLOPS_PER_GFLOP = 10**9
 # Exponents of 2 of units or channels, and the shape of one example, where none are given.
 WIDTHS = {"mlp": (0, 14), "cnn": (0, 10)}
+DEPTH = (3, 10)
 INPUT_SHAPES = {"mlp": (784,), "cnn": (3, 32, 32)}
+ARCHITECTURES = "architectures"
 # What the file's header leaves out.
 _PLAIN = (("plain",), ("none",))
 
@@ -44,13 +48,21 @@ class GeneratedNetworks(Result):
         rows = [
             ["unique networks", f"{measured['written']:,}"],
             ["search-space size", _many(measured["search_space_size"])],
-            [f"skipped, over {self.provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB", f"{measured['skipped']:,}"],
+            [f"skipped, over {self._limits}", f"{measured['skipped']:,}"],
             ["weights", f"{measured['weights_min']:,} to {measured['weights_max']:,}"],
             ["FLOPs per example", f"{measured['flops_min']:,} to {measured['flops_max']:,}"],
             ["networks per second", f"{measured['written'] / measured['seconds']:,.0f}"],
         ]
-        title = f"Random {self.provenance['family'].upper()}s, seed {self.provenance['seed']}"
+        family = self.provenance["family"]
+        drawn = "networks" if family == ARCHITECTURES else f"{family.upper()}s"
+        title = f"Random {drawn}, seed {self.provenance['seed']}"
         return [table(title, ["fact", "value"], rows), f"wrote {self.out}"]
+
+    @property
+    def _limits(self) -> str:
+        memory = f"{self.provenance['max_memory_bytes'] / BYTES_PER_GB:.3g} GB"
+        flops = self.provenance.get("max_flops")
+        return memory if flops is None else f"{memory} or {flops / FLOPS_PER_GFLOP:.3g} GFLOPs"
 
 
 @writes("out")
@@ -59,35 +71,41 @@ def generate_networks(
     out: str | Path,
     *,
     count: int = 1000,
-    depth: tuple[int, int] = (3, 10),
+    depth: tuple[int, int] = DEPTH,
     widths: tuple[int, int] | None = None,
     input_shape: Sequence[int] | None = None,
     resolutions: Sequence[int] = (),
     blocks: str | Sequence[str] = "plain",
     downsample: str | Sequence[str] = "none",
+    architectures: str | Sequence[str] = "all",
     batch_size: int = 1,
     max_memory_gb: float | None = None,
+    max_gflops: float | None = None,
     seed: int = 0,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> GeneratedNetworks:
     """Draw unique random networks and write them to a graph file.
 
-    Source: Inference Latency Prediction, section 3: random MLPs and CNNs.
+    Source: Inference Latency Prediction, section 3: random MLPs and CNNs. ``"architectures"`` are networks of the
+    kinds that people use, transformers among them, each with sizes as theirs: see
+    ``slotool.graphs.architectures.ARCHITECTURES``.
 
     Args:
-        kind: ``"mlp"`` or ``"cnn"``.
+        kind: ``"mlp"``, ``"cnn"`` or ``"architectures"``.
         out: Graph file to write, Parquet or .jsonl.
         count: Number of unique networks.
-        depth: Minimum and maximum of hidden layers.
+        depth: Of MLPs and CNNs: minimum and maximum of hidden layers.
         widths: Minimum and maximum of units (MLP) or channels (CNN) per layer, as exponents of 2; None: 0 to 14, or 0
             to 10.
         input_shape: Shape of one example; None: 784 features, or 3 × 32 × 32.
         resolutions: Of a CNN: square images of one of these sizes instead.
         blocks: Of a CNN: what a layer may be, one or several of ``slotool.graphs.blocks.BLOCKS``, or ``"all"``.
         downsample: Of a CNN: how a layer may halve the image: ``"none"``, ``"pool"``, ``"stride"``, one or several.
+        architectures: Of ``"architectures"``: kinds to draw from, one or several, or ``"all"``.
         batch_size: Examples in one call, for the memory limit.
         max_memory_gb: Skip networks whose weights and outputs take more; None: half of this machine's memory.
+        max_gflops: Skip networks that take more billions of FLOPs for one example; None: no limit.
         seed: The same seed draws the same networks.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.
@@ -101,29 +119,38 @@ def generate_networks(
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.graphs.generators import RandomGraphs
     from slotool.graphs.store import write_graphs
 
-    space = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
     limit = int(max_memory_gb * BYTES_PER_GB) if max_memory_gb else _half_of_memory()
+    max_flops = int(max_gflops * FLOPS_PER_GFLOP) if max_gflops else None
     written_to = Path(out)
+    if kind == ARCHITECTURES:
+        _refuse_layers(depth, widths, input_shape, resolutions, blocks, downsample)
+        graphs, space = _architectures(architectures, count, seed, (limit, batch_size, max_flops))
+    else:
+        _refuse_architectures(kind, architectures)
+        drawn_from = _space(kind, depth, widths, input_shape, resolutions, blocks, downsample)
+        graphs = _layered(kind, count, seed, drawn_from, (limit, batch_size, max_flops))
+        space = {**_provenance(drawn_from), "search_space_size": drawn_from.size}
     refuse_existing(written_to, force)
+    size = space.pop("search_space_size")
     provenance = {
         "family": kind,
         "seed": seed,
         "count": count,
-        **_provenance(space),
+        **space,
         "batch_size": batch_size,
         "max_memory_bytes": limit,
+        **({} if max_flops is None else {"max_flops": max_flops}),
     }
     started = time.perf_counter()
-    graphs = RandomGraphs(kind, count, seed, space, limit, batch_size)
     watched = _Watched(graphs)
-    with reporter_of(progress).progress(f"drawing {kind.upper()}s", total=count) as steps:
+    what = "networks" if kind == ARCHITECTURES else f"{kind.upper()}s"
+    with reporter_of(progress).progress(f"drawing {what}", total=count) as steps:
         written = write_graphs(written_to, watched, provenance, steps.advance)
     measured = {
         "written": written,
-        "search_space_size": space.size,
+        "search_space_size": size,
         "skipped": graphs.skipped,
         "weights_min": watched.weights[0],
         "weights_max": watched.weights[1],
@@ -132,6 +159,41 @@ def generate_networks(
         "seconds": time.perf_counter() - started,
     }
     return GeneratedNetworks(written_to, provenance, measured)
+
+
+# Bytes of memory, examples in one call, FLOPs.
+_Limits = tuple[int, int, int | None]
+
+
+def _layered(kind: str, count: int, seed: int, space: SearchSpace, limits: _Limits) -> RandomNetworks:
+    from slotool.graphs.generators import RandomGraphs
+
+    return RandomGraphs(kind, count, seed, space, *limits)
+
+
+def _architectures(
+    wanted: str | Sequence[str], count: int, seed: int, limits: _Limits
+) -> tuple[RandomNetworks, dict[str, Any]]:
+    from slotool.graphs.architectures import ARCHITECTURES as KINDS
+    from slotool.graphs.architectures import RandomArchitectures
+    from slotool.graphs.drawing import Limits
+
+    names = tuple(KINDS) if wanted == "all" else _names(wanted)
+    graphs = RandomArchitectures(names, count, seed, Limits(*limits))
+    return graphs, {"architectures": names, "search_space_size": graphs.size}
+
+
+def _refuse_layers(depth: tuple[int, int], *others: object) -> None:
+    """Raises ``ArgumentError`` for what only networks of layers have."""
+    names = ("widths", "input_shape", "resolutions", "blocks", "downsample")
+    given = [name for name, value in zip(names, others, strict=True) if value not in (None, (), "plain", "none")]
+    for name in (["depth"] if tuple(depth) != DEPTH else []) + given:
+        raise ArgumentError(name, "each architecture has its own; leave it out")
+
+
+def _refuse_architectures(kind: str, architectures: str | Sequence[str]) -> None:
+    if architectures != "all":
+        raise ArgumentError("architectures", f"a network of kind {kind!r} has none; leave it out")
 
 
 def _space(
@@ -147,7 +209,7 @@ def _space(
     from slotool.graphs.generators import SearchSpace
 
     if kind not in WIDTHS:
-        raise ArgumentError("kind", f"{kind!r} is neither {' nor '.join(WIDTHS)}")
+        raise ArgumentError("kind", f"{kind!r} is none of {', '.join([*WIDTHS, ARCHITECTURES])}")
     shape, sizes = tuple(input_shape or INPUT_SHAPES[kind]), len(INPUT_SHAPES[kind])
     if len(shape) != sizes:
         stated = ",".join(map(str, shape))

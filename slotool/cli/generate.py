@@ -13,6 +13,7 @@ from slotool.cli.options import Force, Json, Out, Seed, panel, parse_numbers
 
 _space = panel("Search space")
 BLOCKS = "plain, residual, depthwise, bottleneck, inverted, dense, separable, branches, convnext"
+ARCHITECTURES = "resnet, mobilenet, densenet, convnext, vit, swin, mixer, hybrid, bert, gpt, llama"
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Number of unique networks.")]
 Depth = Annotated[str, _space("--depth", help="Minimum:maximum of hidden layers.")]
 Memory = Annotated[
@@ -24,6 +25,10 @@ Memory = Annotated[
         show_default="half of this machine's",
     ),
 ]
+Flops = Annotated[
+    float | None,
+    typer.Option("--max-gflops", min=1e-6, help="Skip networks that take more billions of FLOPs.", show_default=False),
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Examples in one call, for the memory limit.")]
 
 
@@ -31,6 +36,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Draw random networks as operator graphs, or arrivals of requests.")
     group.command("mlp")(generate_mlp)
     group.command("cnn")(generate_cnn)
+    group.command("architectures")(generate_architectures)
     group.command("arrivals")(generate_arrivals)
     app.add_typer(group, name="generate")
 
@@ -45,6 +51,7 @@ def generate_mlp(
     input_shape: Annotated[str, _space("--input-shape", help="Features of one example.")] = "784",
     batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,
+    max_gflops: Flops = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -63,6 +70,7 @@ def generate_mlp(
         input_shape=_sizes(input_shape, "--input-shape"),
         batch_size=batch_size,
         max_memory_gb=max_memory_gb,
+        max_gflops=max_gflops,
         seed=seed,
         force=force,
     )
@@ -87,6 +95,7 @@ def generate_cnn(
     ] = "none",
     batch_size: BatchSize = 1,
     max_memory_gb: Memory = None,
+    max_gflops: Flops = None,
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
@@ -110,6 +119,38 @@ def generate_cnn(
         downsample=_names(downsample),
         batch_size=batch_size,
         max_memory_gb=max_memory_gb,
+        max_gflops=max_gflops,
+        seed=seed,
+        force=force,
+    )
+
+
+def generate_architectures(
+    out: Out,
+    count: Count = 1000,
+    architectures: Annotated[
+        str, _space("--architectures", help=f"What to draw from, several with commas, or all: {ARCHITECTURES}.")
+    ] = "all",
+    batch_size: BatchSize = 1,
+    max_memory_gb: Memory = None,
+    max_gflops: Flops = None,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Draw unique networks of the kinds that people use, transformers among them, with sizes as theirs.
+
+    Example: slotool generate architectures -o networks.parquet --count 300 --max-gflops 10
+    """
+    _generate(
+        "architectures",
+        out,
+        json,
+        count=count,
+        architectures="all" if architectures == "all" else _names(architectures),
+        batch_size=batch_size,
+        max_memory_gb=max_memory_gb,
+        max_gflops=max_gflops,
         seed=seed,
         force=force,
     )

@@ -127,8 +127,8 @@ class RandomGraphs(RandomNetworks):
     """``count`` different networks of a family, drawn one by one: same seed, same networks in the same order.
 
     The depth is drawn uniformly (among those with a network left to draw), then each layer's size uniformly in base-2
-    scale, and all else uniformly. A network that would take more than ``max_memory_bytes`` at ``batch_size`` is passed
-    over.
+    scale, and all else uniformly. A network that would take more than ``max_memory_bytes`` at ``batch_size``, or
+    ``max_flops`` for one example, is passed over.
 
     Raises ``InputError`` for an unknown family, and when fewer such networks exist than ``count``.
     """
@@ -141,12 +141,13 @@ class RandomGraphs(RandomNetworks):
         space: SearchSpace | None = None,
         max_memory_bytes: int | None = None,
         batch_size: int = 1,
+        max_flops: int | None = None,
     ):
         if family not in FAMILIES:
             raise InputError(f"no family {family!r} of random networks; there are {', '.join(FAMILIES)}")
         default, self._build = FAMILIES[family]
         self.space = space or default
-        super().__init__(count, self.space.size, seed, Limits(max_memory_bytes, batch_size))
+        super().__init__(count, self.space.size, seed, Limits(max_memory_bytes, batch_size, max_flops))
         self._seen: set[Genes] = set()
         self._left = {depth: self.space.size_of(depth) for depth in self.space.depths}
         self._require_one(self._graph(bytes([0, *[self.space.exponents[0], 0, 0] * self.space.depth[0]])))

@@ -18,6 +18,7 @@ OTHERWISE = {
     "profile solo": "profile",
     "generate mlp": "generate_networks",
     "generate cnn": "generate_networks",
+    "generate architectures": "generate_networks",
 }
 # Commands without a function, and why.
 WITHOUT = {"demo": "it runs the other commands in a scratch folder and shows what they print"}
