@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from slotool.errors import GraphError
@@ -96,3 +98,8 @@ def batch_free(graph: OperatorGraph) -> frozenset[str]:
         if operator.op == "Constant" or (operator.inputs and free.issuperset(operator.inputs)):
             free.add(operator.name)
     return frozenset(free)
+
+
+def is_trained(operator: Operator) -> bool:
+    """Whether a Constant is trained numbers, not derived ones."""
+    return operator.weights == math.prod(operator.shape) and operator.attributes.get("dtype", "float32") == "float32"

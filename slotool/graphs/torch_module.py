@@ -11,10 +11,9 @@ from torch.nn import functional
 
 from slotool.errors import GraphError
 from slotool.graphs.graph import Operator, OperatorGraph
-from slotool.graphs.indices import Indices
+from slotool.graphs.indices import Indices, is_trained
 from slotool.graphs.operators import Shape
 from slotool.graphs.torch_layers import LAYERS, Builder, Constant
-from slotool.graphs.torch_layers.weighted import is_trained
 
 ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
     None: None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -198,8 +197,3 @@ WEIGHTED: dict[str, Builder] = {
     "Normalization": _normalization,
     "LayerScale": _layer_scale,
 }
-
-
-def is_trained(operator: Operator) -> bool:
-    """Whether a Constant is trained numbers, not derived ones."""
-    return operator.weights == math.prod(operator.shape) and operator.attributes.get("dtype", "float32") == "float32"

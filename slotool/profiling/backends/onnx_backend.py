@@ -68,10 +68,12 @@ class OnnxBackend(Backend):
     def prepare(self, subject: OperatorGraph, batch_size: int) -> Callable[[], onnxruntime.OrtValue]:
         import onnxruntime
 
+        from slotool.profiling.backends.onnx_model import input_names
+
         session, weights = self._session(subject, batch_size)
-        x = onnxruntime.OrtValue.ortvalue_from_numpy(self.inputs(subject.input_shape, batch_size))
+        inputs = [onnxruntime.OrtValue.ortvalue_from_numpy(values) for values in self.feeds(subject, batch_size)]
         y = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch_size, *subject.output_shape), np.float32)
-        return _Call(session, weights, x, y)
+        return _Call(session, weights, dict(zip(input_names(subject), inputs, strict=True)), y)
 
     def array(self, output: onnxruntime.OrtValue) -> np.ndarray:
         """A copy: the next call writes to the same memory."""
@@ -129,13 +131,14 @@ class _Call:
         self,
         session: onnxruntime.InferenceSession,
         weights: list[Any],
-        x: onnxruntime.OrtValue,
+        inputs: dict[str, onnxruntime.OrtValue],
         y: onnxruntime.OrtValue,
     ):
         # The session does not own the weights' memory.
         self._session, self._weights, self._y = session, weights, y
         self._bound = session.io_binding()
-        self._bound.bind_ortvalue_input("input", x)
+        for name, values in inputs.items():
+            self._bound.bind_ortvalue_input(name, values)
         self._bound.bind_ortvalue_output("output", y)
 
     def __call__(self) -> onnxruntime.OrtValue:

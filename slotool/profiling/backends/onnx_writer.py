@@ -1,0 +1,163 @@
+"""Collects the nodes of an ONNX model, and names the weights that lie elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.graphs import Operator
+from slotool.graphs.operators import Shape
+
+if TYPE_CHECKING:
+    import onnx
+
+# torch's, so that both backends compute the same.
+EPSILON = 1e-5
+FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # as onnx.TensorProto numbers them
+KINDS = {
+    **{"float32": FLOAT, "uint8": 2, "int8": 3, "int16": 5, "int32": INT32, "int64": INT64, "bool": BOOL},
+    **{"float16": 10, "float64": 11},
+}
+# What values of two types become when they meet, as in torch: the later of both.
+RANKS = [BOOL, 2, 3, 5, INT32, INT64, 10, FLOAT, 11]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An initialiser that the model names but does not hold; a running statistic is one that is not ``trained``."""
+
+    name: str
+    shape: Shape
+    trained: bool
+
+
+class Writer:
+    """Collects nodes and initialisers; names are numbered, as operators may be called anything.
+
+    ``kinds``: types of values, where they are not float32. ``free``: values that are the same for every example,
+    [1, …]; all others have ``batch_size`` examples.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        self.operator = ""
+        self.batch_size = batch_size
+        self.nodes: list[onnx.NodeProto] = []
+        self.initialisers: list[onnx.TensorProto] = []
+        self.weights: list[Weight] = []
+        self.kinds: dict[str, int] = {}
+        self.free: set[str] = set()
+
+    def node(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node of one output and return the name of that."""
+        return self.nodes_of(op, 1, *inputs, **attributes)[0]
+
+    def nodes_of(self, op: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
+        """Append a node of several outputs and return their names."""
+        import onnx
+
+        number = len(self.nodes)
+        made = [f"value_{number}" + (f"_{at}" if at else "") for at in range(outputs)]
+        name = f"{self.operator}/{op}_{number}"
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), made, name=name, **attributes))
+        return made
+
+    def weight(self, *shape: int, trained: bool = True) -> str:
+        """Name an initialiser that lies elsewhere."""
+        import onnx
+
+        name = f"weight_{len(self.weights)}"
+        tensor = onnx.TensorProto(name=name, dims=shape, data_type=FLOAT, data_location=onnx.TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value="memory")
+        self.initialisers.append(tensor)
+        self.weights.append(Weight(name, shape, trained))
+        return name
+
+    def integers(self, *values: int) -> str:
+        return self.array(np.array(values, dtype=np.int64))
+
+    def number(self, value: float, kind: int = FLOAT) -> str:
+        import onnx
+
+        return self.array(np.array(value, dtype=onnx.helper.tensor_dtype_to_np_dtype(kind)))
+
+    def repeated(self, value: float, count: int) -> str:
+        """A vector of one number that no weight lies behind."""
+        import onnx
+
+        tensor = onnx.numpy_helper.from_array(np.array([value], dtype=np.float32))
+        return self.node("ConstantOfShape", self.integers(count), value=tensor)
+
+    def array(self, values: np.ndarray) -> str:
+        """An initialiser that the model holds."""
+        import onnx
+
+        name = f"constant_{len(self.initialisers)}"
+        self.initialisers.append(onnx.numpy_helper.from_array(values, name))
+        return name
+
+    def kind(self, value: str) -> int:
+        return self.kinds.get(value, FLOAT)
+
+    def cast(self, value: str, kind: int) -> str:
+        """The value in another type."""
+        if self.kind(value) == kind:
+            return value
+        made = self.node("Cast", value, to=kind)
+        self.kinds[made] = kind
+        if value in self.free:
+            self.free.add(made)
+        return made
+
+    def alike(self, values: Sequence[str]) -> list[str]:
+        """Values in one type."""
+        kinds = [self.kind(value) for value in values]
+        widest = max(kinds, key=RANKS.index)
+        return [self.cast(value, widest) for value in values]
+
+    def shaped(self, value: str, *shape: int) -> str:
+        """Examples of another shape, the batch as it is."""
+        made = self.node("Reshape", value, self.integers(0, *shape))
+        self._as(made, value)
+        return made
+
+    def turned(self, value: str, axes: Sequence[int]) -> str:
+        """Axes of the examples in another order."""
+        if list(axes) == list(range(len(axes))):
+            return value
+        made = self.node("Transpose", value, perm=[0, *(axis + 1 for axis in axes)])
+        self._as(made, value)
+        return made
+
+    def aligned(self, values: Sequence[str], shapes: Sequence[Shape]) -> list[str]:
+        """Values with as many axes as the largest, new ones of size one behind the batch."""
+        rank = max(map(len, shapes))
+        return [
+            value if len(shape) == rank else self.shaped(value, *[1] * (rank - len(shape)), *shape)
+            for value, shape in zip(values, shapes, strict=True)
+        ]
+
+    def of_one_batch(self, values: Sequence[str], shapes: Sequence[Shape]) -> list[str]:
+        """Values that are the same for every example written out for each, unless all are."""
+        if self.batch_size == 1 or all(value in self.free for value in values):
+            return list(values)
+        return [
+            self._for_each(value, shape) if value in self.free else value
+            for value, shape in zip(values, shapes, strict=True)
+        ]
+
+    def _for_each(self, value: str, shape: Shape) -> str:
+        made = self.node("Expand", value, self.integers(self.batch_size, *shape))
+        self.kinds[made] = self.kind(value)
+        return made
+
+    def _as(self, made: str, value: str) -> None:
+        if self.kind(value) != FLOAT:
+            self.kinds[made] = self.kind(value)
+        if value in self.free:
+            self.free.add(made)
+
+
+Layer = Callable[[Writer, Operator, Sequence[Shape], Sequence[str]], str]
