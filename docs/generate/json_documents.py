@@ -184,6 +184,19 @@ graphs_without_label integer    graphs that the latency table does not have
 labels_without_graph integer    measured subjects that are none of the graphs
 """
     + _SCORES,
+    "train-predictor-of-settings": """
+artifact        text?           folder written
+chosen          text            predictor that was kept: settings
+networks        integer         networks learnt from
+held_out        text            what was held out in turn: kinds of networks, or networks
+settings[].setting object       {SETTING}
+settings[].n    integer         labels
+settings[].mape number          mean of the error over the latency, networks held out
+settings[].least_squares_mape number the same of least squares
+settings[].interval_coverage number share of labels inside their interval
+settings[].new_mape number?     the same when the device was held out too, and ten labels given instead
+settings[].new_interval_coverage number? share of labels inside their interval then
+""",
     "train-colocation-predictor": """
 artifact        text            folder written
 model           text            what --model asked for
@@ -216,11 +229,15 @@ scored          integer         0
 interval_coverage number?       nothing here
 predictors{}.held_out_mape number mean relative error on labels held out in turn
 predictors{}.others_mape number? nothing here
+sources[].setting object        known setting of a base of many, that tells of the new one
+sources[].share number          how much of what the labels speak for
 """,
     "adapt-predictor": """
 artifact        text            folder written
 base            object          name and setting of the predictor adapted
 setting         object          {SETTING}
+sources[].setting object        known setting of a base of many, that tells of the new one
+sources[].share number          how much of what the labels speak for
 adapted_to      list            ids of the networks learnt from
 chosen          text            way of adapting that was kept
 scored          integer         labels that only scored

@@ -45,7 +45,7 @@ class Adaptation(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        return self.remarks
+        return self.remarks if self.run.harm is None else [*self.remarks, self.run.harm]
 
     def shown(self) -> list[Part]:
         run, scores, scored = self.run, self.run.scores(), len(self.run.others)
@@ -58,6 +58,9 @@ class Adaptation(Result):
         parts += [f"kept {run.best}: {self._why}", f"from {run.base.setting}", f"to {run.adapted.setting}"]
         if scored:
             parts.append("learnt from " + ", ".join(self._name(i) for i in run.chosen))
+        if run.sources:
+            told = ", ".join(f"{share:.0%} {setting.device} {setting.precision}" for setting, share in run.sources[:4])
+            parts.append(f"what tells of the new setting: {told}")
         if run.coverage is not None:
             parts.append(f"its 90 % interval covers {run.coverage:.0%} of the others that have one")
         if run.adapted.calibration is None:
@@ -66,8 +69,10 @@ class Adaptation(Result):
 
     @property
     def _why(self) -> str:
-        from slotool.predictors.contenders import ENSEMBLE
+        from slotool.predictors.contenders import ENSEMBLE, SETTINGS
 
+        if self.run.best == SETTINGS:
+            return "it weighs all settings it knows by the labels; none of the others is clearly better"
         if self.run.best == ENSEMBLE:
             return "the mean of all, weighted by their held-out errors; none of them is clearly better"
         return "its error on held-out labels is clearly the lowest"

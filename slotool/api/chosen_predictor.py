@@ -3,12 +3,13 @@ machine or shipped."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.calibrated_predictors import calibrated_here
 from slotool.api.networks import Networks
+from slotool.api.settings_training import named
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # Shipped predictors by the backend whose latencies they learnt.
 SHIPPED = {"torch": "predictor-torch", "keras": "predictor"}
 TORCH, KERAS = SHIPPED
+# Of devices that others measured.
+DEVICES = "predictor-devices"
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,52 @@ class Chosen:
     why: str | None
     folder: str
 
+    def of_setting(self, device: str | None, precision: str | None) -> Chosen:
+        """Of a predictor of many settings, that of this device and precision; where several are, the first.
+
+        Raises ``ArgumentError`` when there is none, naming those there are.
+        """
+        from slotool.predictors.setting import SettingsPredictor, matching
+        from slotool.predictors.settings_training import of_setting
+
+        argument, wanted = ("precision", precision) if device is None else ("device", device)
+        if wanted is None:
+            return self
+        solo = self.opened.require_solo()
+        known = solo.predictor.settings if isinstance(solo.predictor, SettingsPredictor) else (solo.setting,)
+        found = matching(known, device=device, precision=precision)
+        if not found:
+            given = " and ".join(each for each in (device, precision) if each)
+            raise ArgumentError(argument, f"{self.path} knows no {given}, but {'; '.join(map(named, known))}")
+        if not isinstance(solo.predictor, SettingsPredictor):
+            return self
+        there = of_setting(solo, solo.predictor, found[0])
+        return replace(self, opened=replace(self.opened, solo=there))
+
 
 def chosen_predictor(
-    predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool, threads: int | None = None
+    predictor: str | Path | None,
+    backend: str | None,
+    asked: Networks,
+    colocated: bool,
+    threads: int | None = None,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+) -> Chosen:
+    """That of one device and precision where they are given (``Chosen.of_setting``), of the shipped ``DEVICES`` where
+    no predictor is named; else as ``backend`` and the networks say."""
+    if (device, precision) == (None, None):
+        return _chosen(predictor, backend, asked, colocated, threads)
+    if predictor is not None:
+        return _chosen(predictor, backend, asked, colocated, threads).of_setting(device, precision)
+    if colocated:
+        raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
+    return _shipped(DEVICES, "it holds the published devices").of_setting(device, precision)
+
+
+def _chosen(
+    predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool, threads: int | None
 ) -> Chosen:
     """That of ``predictor``; else of ``backend``, or of the framework that ``asked`` comes from: the one that
     ``calibrate`` left for this machine, and ``threads``, or the shipped one.
@@ -59,14 +105,13 @@ def chosen_predictor(
             f"slotool ships predictors of {' and '.join(SHIPPED)}, none of {found}: name a predictor of your own, or "
             f"make one with slotool calibrate --backend {found}",
         )
-    return _shipped(found, why)
+    return _shipped(SHIPPED[found], why)
 
 
-def _shipped(backend: str, why: str) -> Chosen:
+def _shipped(name: str, why: str) -> Chosen:
     from slotool.artifacts.shipped import shipped_artifact
     from slotool.predictors.colocation import PredictorArtifact
 
-    name = SHIPPED[backend]
     folder = shipped_artifact(name).path
     nearby = Path("models", name)
     shown = nearby if nearby.is_dir() and nearby.samefile(folder) else folder

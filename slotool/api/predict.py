@@ -26,6 +26,8 @@ def predict(
     input_shape: Shapes | None = None,
     input_dtype: str | None = None,
     backend: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
     co_runners: Sequence[Network] = (),
     slo_s: float | None = None,
     out: str | Path | None = None,
@@ -45,6 +47,9 @@ def predict(
         input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
         input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
         backend: Without ``predictor``: predict how ``"torch"`` or ``"keras"`` would run the networks.
+        device: Of a predictor of several settings, or, without ``predictor``, of the shipped one of other machines'
+            devices: predict for this device, such as ``"rtx4090"``.
+        precision: The same by precision, such as ``"amp"``.
         co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
         slo_s: Also give the probability that the latency is at most this, seconds.
         out: Also write a latency table here, its rows marked as predicted.
@@ -70,7 +75,7 @@ def predict(
         raise ArgumentError("slo_s", f"{slo_s} is no latency")
     if out is not None:
         refuse_existing(Path(out), force)
-    chosen = chosen_predictor(predictor, backend, asked, bool(co_runners))
+    chosen = chosen_predictor(predictor, backend, asked, bool(co_runners), device=device, precision=precision)
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     limits = Limits(timeout_s)
@@ -82,7 +87,8 @@ def predict(
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
         found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
-    found = found.on_this_machine()
+    if (device, precision) == (None, None):
+        found = found.on_this_machine()
     if written is not None:
         trained.latency_table(found.items, found.predictions).save(written)
     return found

@@ -21,13 +21,14 @@ from slotool.api.predictor_scores import (
     in_seconds,
     relative,
 )
-from slotool.api.progress import Reporting, reporter_of
+from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.api.settings_training import SettingsTraining
     from slotool.predictors.training import TrainingRun
 
 
@@ -96,8 +97,8 @@ def train_predictor(
     seed: int = 0,
     force: bool = False,
     progress: Reporting = "auto",
-) -> PredictorTraining:
-    """Train predictors of solo latency, score all, keep one.
+) -> PredictorTraining | SettingsTraining:
+    """Train predictors of solo latency, score all, keep one; or one predictor of all settings in the tables.
 
     Its interval for other kinds of networks comes from holding out each kind of the training networks in turn.
 
@@ -107,6 +108,8 @@ def train_predictor(
         out: Write the predictor that is kept, and the scores of all, here.
         model: The one to keep, such as ``"graph"``; of several, or of ``"auto"`` (every one), that of the lowest mean
             absolute error on the dev set. The baselines ``linear`` and ``three-term`` are always trained too.
+            ``"settings"``: one predictor of every device, backend, number of threads, batch size and precision (a
+            column that the tables may have) in the tables, alone; ``adapt_predictor`` takes it to a new one.
         depths: Numbers of hidden layers that the DNN tries; None: 1 to 20.
         engine: Where depths are trained: ``"local"``, or ``"ray"``, on a cluster.
         address: The ray cluster, ``host:port``; None: the one this machine is in.
@@ -117,7 +120,8 @@ def train_predictor(
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
-        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``).
+        Scores of every predictor (``scores``, ``frame()``) and which was kept (``kept``); for ``"settings"`` a
+        ``SettingsTraining``, with the scores of every setting.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or the tables hold co-located latencies.
@@ -128,11 +132,17 @@ def train_predictor(
     from slotool.artifacts.bundle import refuse_existing
     from slotool.predictors.base import SOLO
     from slotool.predictors.registry import BASELINES, names_of, registry
+    from slotool.predictors.setting import SettingsPredictor
     from slotool.predictors.splits import paper_split
     from slotool.predictors.training import AUTO
 
-    own = names_of(SOLO)
-    asked = names_among(model, (AUTO, *own), "model", plugins=registry)
+    own, of_many = names_of(SOLO), SettingsPredictor.name
+    asked = names_among(model, (AUTO, *own, of_many), "model", plugins=registry)
+    if of_many in asked:
+        if len(asked) > 1:
+            raise ArgumentError("model", f"{of_many} learns several settings at once, the others one: ask for it alone")
+        refuse_search(of_many, depths, engine, address)
+        return _of_settings(latency, graphs, out, rows, seed, force, reporter_of(progress))
     if not {AUTO, "dnn"} & set(asked):
         refuse_search(", ".join(asked), depths, engine, address)
     names = [name for name in own if AUTO in asked or name in (*asked, *BASELINES)]
@@ -159,6 +169,24 @@ def train_predictor(
         config = {**source.config(), "model": shown, "depths": list(depths or DEPTHS), **source.rows}
         run.save(written, config=config, seed=seed, force=force)
     return PredictorTraining(run, shown, written)
+
+
+def _of_settings(
+    latency: Paths,
+    graphs: Paths,
+    out: str | Path | None,
+    rows: Mapping[str, Any] | None,
+    seed: int,
+    force: bool,
+    reporter: Reporter,
+) -> SettingsTraining:
+    from slotool.api.settings_training import trained_on_settings
+    from slotool.artifacts.bundle import refuse_existing
+
+    written = None if out is None else Path(out)
+    if written is not None:
+        refuse_existing(written, force)
+    return trained_on_settings(MeasuredNetworks.of(latency, graphs, rows), written, seed, force, reporter)
 
 
 def refuse_search(models: str, depths: Sequence[int] | None, engine: str, address: str | None) -> None:

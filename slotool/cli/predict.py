@@ -45,6 +45,10 @@ def predict(
             "--backend", help="Without PREDICTOR: predict how torch or keras (TensorFlow) would run the networks."
         ),
     ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Device of a predictor of several; shipped: rtx4090, rtx3090, i9 ….")
+    ] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="With or without --device: such as amp.")] = None,
     co_runners: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +84,8 @@ def predict(
         _networks(graph, keras, torch, onnx, input_shape, input_dtype),
         predictor=predictor,
         backend=backend,
+        device=device,
+        precision=precision,
         co_runners=co_runners or (),
         slo_s=parse_duration(slo, "--slo"),
         out=out,

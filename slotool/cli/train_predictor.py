@@ -35,7 +35,7 @@ def train_predictor(
         typer.Option(
             "--model",
             help="The one to keep, such as graph or dnn; of several with commas, or auto, the one of lowest dev MAE. "
-            "The baselines linear and three-term are always trained too.",
+            "The baselines linear and three-term are always trained too. settings: one of every setting in the tables.",
         ),
     ] = "auto",
     depths: Depths = None,

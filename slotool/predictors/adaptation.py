@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from slotool.predictors.base import Examples
 from slotool.predictors.calibration import START, Calibration, HeldOutKind
 from slotool.predictors.contenders import AS_IS, SCRATCH, THREE_TERM, HeldOut, fitted, hold_out
 from slotool.predictors.domain import Domain
-from slotool.predictors.labels import Labelled, facts_of
+from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.sampling import propose
+from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 
 # What learns from the labels alone: the base's training networks say nothing of what it knows.
@@ -39,20 +40,37 @@ def adapt(
         found = len(graphs)
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     labels = Examples(graphs, latency_s)
-    held_out = hold_out(base.predictor, labels, seed)
+    base, settings = sources_of(base, labels, labelled.setting)
+    held_out = hold_out(base.predictor, labels, seed, settings)
     best = held_out.best()
+    predictor = fitted(best, base.predictor, labels, held_out, settings)
+    own_spread = isinstance(predictor, SettingsPredictor)
     start = None if best in LABELS_ALONE else base.domain
     trained = TrainedPredictor(
-        predictor=fitted(best, base.predictor, labels, held_out),
+        predictor=predictor,
         bounds=base.bounds.wider(Bounds.of(graphs, latency_s)),
-        residuals=None,
+        residuals=predictor.residuals if isinstance(predictor, SettingsPredictor) else None,
         setting=labelled.setting,
         dev_mae_s=float(np.mean(held_out.relative(best) * latency_s)),
         domain=_widened(start, graphs),
-        calibration=_calibration(base, best, start, graphs, held_out),
+        like=base.like if own_spread else None,
+        calibration=None if own_spread else _calibration(base, best, start, graphs, held_out),
         facts=facts_of(labelled.setting),
     )
     return trained, held_out, best
+
+
+def sources_of(
+    base: TrainedPredictor[OperatorGraph], labels: Examples[OperatorGraph], setting: Setting
+) -> tuple[TrainedPredictor[OperatorGraph], SettingsPredictor | None]:
+    """What contenders start from: of a predictor of many settings, its answers for the one that the labels speak for
+    most, and all of it; else the base alone."""
+    if not isinstance(base.predictor, SettingsPredictor):
+        return base, None
+    predictor = base.predictor.for_new(setting)
+    nearest = predictor.nearest(labels, setting)
+    there = replace(base, predictor=nearest, setting=nearest.settings[nearest.chosen], residuals=nearest.residuals)
+    return there, predictor
 
 
 @dataclass(frozen=True)
@@ -73,11 +91,30 @@ class AdaptationRun:
     mape: Mapping[str, float]
     coverage: float | None
 
+    @property
+    def sources(self) -> list[tuple[Setting, float]]:
+        """Of a base of many settings: how much each tells of the new one, most first."""
+        kept = self.adapted.predictor
+        return kept.sources() if isinstance(kept, SettingsPredictor) else []
+
+    @property
+    def harm(self) -> str | None:
+        """What says that the base as it is predicts the labels better than what was fitted to them; None where it does
+        not."""
+        as_it_is, kept = self.held_out.mape(AS_IS), self.held_out.mape(self.best)
+        if as_it_is >= kept:
+            return None
+        return (
+            f"these labels do harm: held out in turn, {self.best} is {kept:.1%} off, and the base without any label "
+            f"{as_it_is:.1%}; measure more of them, or again on an idle machine"
+        )
+
     def scores(self) -> dict[str, Any]:
         """JSON document."""
         return {
             "base": {"name": self.base.predictor.name, "setting": self.base.setting.document()},
             "setting": self.labelled.setting.document(),
+            "sources": [{"setting": own.document(), "share": share} for own, share in self.sources],
             "adapted_to": [self.labelled.items[i].id for i in self.chosen],
             "chosen": self.best,
             "scored": len(self.others),
@@ -115,10 +152,12 @@ def adapt_and_score(
     mape: dict[str, float] = {}
     coverage = None
     if len(others):
+        labels = Examples(own.items, own.latency_s)
+        start, settings = sources_of(base, labels, labelled.setting)
         graphs, measured_s = labelled.take(others)
         for name in held_out.log_errors:
-            labels = Examples(own.items, own.latency_s)
-            predictor = base.predictor if name == AS_IS else fitted(name, base.predictor, labels, held_out)
+            as_it_is = start.predictor if name == AS_IS else None
+            predictor = as_it_is or fitted(name, start.predictor, labels, held_out, settings)
             mape[name] = float(np.mean(np.abs(predictor.predict(graphs) / measured_s - 1)))
         coverage = adapted.held_out(labelled, others).scores()["interval_coverage"]
     return AdaptationRun(base, adapted, labelled, chosen, held_out, best, others, mape, coverage)

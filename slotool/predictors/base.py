@@ -51,11 +51,13 @@ class Predictor(ABC, Generic[Asked]):
     of intervals, training bounds or files: ``TrainedPredictor`` adds those to any predictor alike.
 
     ``name``: what the command line and artifacts call it. ``fitted_to``: some of ``SOLO``, ``COLOCATED`` and
-    ``FROM_OTHERS``.
+    ``FROM_OTHERS``. ``spread_is_calibrated``: its spread grows with the distance from the training networks by itself,
+    so that one set of residuals holds for all networks.
     """
 
     name: ClassVar[str]
     fitted_to: ClassVar[tuple[str, ...]] = (SOLO,)
+    spread_is_calibrated: ClassVar[bool] = False
 
     @property
     def fit_steps(self) -> int:

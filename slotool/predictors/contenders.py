@@ -14,11 +14,12 @@ from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
 from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
 from slotool.predictors.scaled import ScaledPredictor
+from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.three_term import ThreeTermPredictor
 
 AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
 SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
-ENSEMBLE = EnsemblePredictor.name
+ENSEMBLE, SETTINGS = EnsemblePredictor.name, SettingsPredictor.name
 Fit = Callable[[Examples[OperatorGraph]], Predictor[OperatorGraph]]
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE = 30
@@ -28,8 +29,9 @@ FOLDS = 10
 CLEARLY, MAX_TIMES_WORSE = 2.0, 1.25
 
 
-def contenders(base: Predictor[OperatorGraph], count: int) -> dict[str, Fit]:
-    """Simplest first, those that take this many labels."""
+def contenders(base: Predictor[OperatorGraph], count: int, settings: SettingsPredictor | None = None) -> dict[str, Fit]:
+    """Simplest first, those that take this many labels. ``settings``: a predictor of many settings, to be taken to the
+    labels' own."""
     fits: dict[str, Fit] = {
         SCALED: lambda labels: _fit(ScaledPredictor(base), labels),
         THREE_TERM: lambda labels: _fit(ThreeTermPredictor(), labels),
@@ -38,6 +40,8 @@ def contenders(base: Predictor[OperatorGraph], count: int) -> dict[str, Fit]:
     if MIN_LABELS <= count <= MAX_LABELS:
         fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base), labels)
         fits[ADAPTED_THREE_TERM] = _adapted_three_term
+        if settings is not None:
+            fits[SETTINGS] = lambda labels: _fit(settings.for_new(settings.target), labels)
     return fits
 
 
@@ -66,23 +70,32 @@ class HeldOut:
         because the ensemble errs more than ``MAX_TIMES_WORSE`` times as much.
 
         With ten labels the lowest of several errors is lowest by luck as often as by merit, and the ensemble weighs by
-        the same errors without betting on one. The untouched base is shown, not chosen among.
+        the same errors without betting on one. The untouched base is shown, not chosen among. Of a predictor of many
+        settings that one is kept in the ensemble's place, by the same rule: it weighs all it knows itself.
         """
+        usual = SETTINGS if SETTINGS in self.log_errors else ENSEMBLE
         single = min((name for name in self.log_errors if name not in (AS_IS, ENSEMBLE)), key=self.mape)
-        gain = self.relative(ENSEMBLE) - self.relative(single)
+        if single == usual:
+            return usual
+        gain = self.relative(usual) - self.relative(single)
         error = float(np.std(gain, ddof=1)) / np.sqrt(len(gain))
-        worse = self.mape(ENSEMBLE) > MAX_TIMES_WORSE * self.mape(single)
-        return single if worse or float(np.mean(gain)) > CLEARLY * error else ENSEMBLE
+        worse = usual == ENSEMBLE and self.mape(usual) > MAX_TIMES_WORSE * self.mape(single)
+        return single if worse or float(np.mean(gain)) > CLEARLY * error else usual
 
 
-def hold_out(base: Predictor[OperatorGraph], labels: Examples[OperatorGraph], seed: int = 0) -> HeldOut:
-    """Fit every contender without each label in turn."""
+def hold_out(
+    base: Predictor[OperatorGraph],
+    labels: Examples[OperatorGraph],
+    seed: int = 0,
+    settings: SettingsPredictor | None = None,
+) -> HeldOut:
+    """Fit every contender without each label in turn. ``settings`` as for ``contenders``."""
     graphs, latency_s = labels
     n = len(graphs)
     remembered = cast("Predictor[OperatorGraph]", _Answers(base, graphs))
     folds = _folds(n, seed)
     # Three labels leave two to learn from: then those that need three do not take part.
-    fits = contenders(remembered, n - max(map(len, folds)))
+    fits = contenders(remembered, n - max(map(len, folds)), settings)
     errors = {name: np.empty(n) for name in fits}
     for asked in folds:
         known = np.setdiff1d(np.arange(n), asked)
@@ -94,10 +107,14 @@ def hold_out(base: Predictor[OperatorGraph], labels: Examples[OperatorGraph], se
 
 
 def fitted(
-    name: str, base: Predictor[OperatorGraph], labels: Examples[OperatorGraph], held_out: HeldOut
+    name: str,
+    base: Predictor[OperatorGraph],
+    labels: Examples[OperatorGraph],
+    held_out: HeldOut,
+    settings: SettingsPredictor | None = None,
 ) -> Predictor[OperatorGraph]:
     """The contender of this name, fitted to all labels."""
-    fits = contenders(base, len(labels.items))
+    fits = contenders(base, len(labels.items), settings)
     if name != ENSEMBLE:
         return fits[name](labels)
     names = [each for each in fits if each in held_out.log_errors]

@@ -23,7 +23,8 @@ from slotool.tables import FULL, LatencyTable
 class Setting:
     """What a latency belongs to: columns of the latency table that must be the same for all labels.
 
-    Of co-located labels also ``placement``, shared or split, and how many ``cores`` a member may use.
+    Of co-located labels also ``placement``, shared or split, and how many ``cores`` a member may use. ``precision``:
+    what numbers are computed in, such as float32, amp or int8.
     """
 
     machine: str
@@ -34,6 +35,7 @@ class Setting:
     cpu: str | None = None
     placement: str = ""
     cores: int | None = None
+    precision: str = "float32"
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
@@ -54,7 +56,8 @@ class Setting:
             if self.placement
             else ""
         )
-        return f"{self.device}, {self.backend}, {threads}{cores}, batch {self.batch_size}, {where}"
+        backend = self.backend if self.precision == "float32" else f"{self.backend} {self.precision}"
+        return f"{self.device}, {backend}, {threads}{cores}, batch {self.batch_size}, {where}"
 
     def oversubscription(self, members: int) -> float:
         """How many times more threads than cores there are when so many run side by side, at least 1.
@@ -67,7 +70,9 @@ class Setting:
         return max(1.0, threads / (self.cores or self.threads))
 
 
-SETTING_COLUMNS = tuple(each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores"))
+SETTING_COLUMNS = tuple(
+    each.name for each in fields(Setting) if each.name not in ("cpu", "placement", "cores", "precision")
+)
 
 
 @dataclass(frozen=True)
@@ -208,7 +213,7 @@ def only_setting(
             differ = machines_in_words(values, facts or {}) if column == "machine" else ""
             raise InputError(
                 f"the latency table mixes {column.replace('_', ' ')} {shown}{differ}: a predictor learns one setting, "
-                f"pick it with --{column.replace('_', '-')}"
+                f"pick it with --{column.replace('_', '-')}, or train one of all with --model settings"
             )
     first = rows.iloc[0]
     return Setting(

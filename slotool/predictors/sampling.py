@@ -10,6 +10,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MIN_LABELS, AdaptedPredictor, covariance_before, interval_factor
 from slotool.predictors.base import Examples, Predictor
+from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.trained import TrainedPredictor
 from slotool.predictors.typecosts import TypeCosts
 from slotool.profiling.rows import Row
@@ -47,7 +48,7 @@ def propose(
     graphs = [candidates[int(i)] for i in watched]
     covariance, noise = _covariance(predictor, graphs)
     price = measuring_seconds(predictor.predict(graphs)) if by_time else np.ones(len(graphs))
-    return [int(watched[i]) for i in _greedy(covariance, noise, price, n)]
+    return [int(watched[i]) for i in greedy(covariance, noise, price, n)]
 
 
 def measuring_seconds(latency_s: np.ndarray) -> np.ndarray:
@@ -55,7 +56,8 @@ def measuring_seconds(latency_s: np.ndarray) -> np.ndarray:
     return SECONDS_PER_MEASUREMENT + CALLS_PER_MEASUREMENT * latency_s
 
 
-def _greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> list[int]:
+def greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> list[int]:
+    """Rows of the n labels that take most variance from all rows together, each given those before it, by ``price``."""
     left = covariance.copy()
     chosen: list[int] = []
     for _ in range(n):
@@ -70,6 +72,8 @@ def _greedy(covariance: np.ndarray, noise: float, price: np.ndarray, n: int) -> 
 
 def _covariance(predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
     """Covariance of log latency of these networks, and the noise of a label (a variance)."""
+    if isinstance(predictor, SettingsPredictor):
+        return predictor.covariance(graphs)
     costs = TypeCosts.of(graphs)
     if isinstance(predictor, AdaptedPredictor) and predictor.base is not None:
         return predictor.posterior.covariance(costs, np.log(predictor.base.predict(graphs)))

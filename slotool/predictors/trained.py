@@ -201,13 +201,12 @@ class TrainedPredictor(Generic[Asked]):
             why = [self._why_none_like(*pair) for pair in zip(outside, spread.tolist(), strict=True)]
         else:
             distances = self.domain.distances(cast("Sequence[OperatorGraph]", graphs))
-            far = np.array([not self._is_like(each) for each in distances], dtype=bool)
+            beyond = [not self._is_like(each) for each in distances]
+            far = np.array(beyond, dtype=bool) & (not self.predictor.spread_is_calibrated)
             if self.calibration is not None:
                 spread = np.where(far, self.calibration.widths(distances), spread)
-            outside = [
-                each.sentence() if beyond else None for each, beyond in zip(distances, far.tolist(), strict=True)
-            ]
-            why = [self._why_none(*pair) for pair in zip(distances, far.tolist(), strict=True)]
+            outside = [each.sentence() if unlike else None for each, unlike in zip(distances, beyond, strict=True)]
+            why = [self._why_none(*pair) for pair in zip(distances, beyond, strict=True)]
         low, high = (
             np.where(far, *ends) for ends in zip(_ends(self._far_residuals), _ends(self.residuals), strict=True)
         )
@@ -241,7 +240,10 @@ class TrainedPredictor(Generic[Asked]):
     def _why_none(self, distance: Distance, far: bool) -> str | None:
         if not far:
             return None
-        return distance.too_far() or (NOT_CALIBRATED if self.calibration is None else None)
+        has_interval = self.calibration is not None or (
+            self.predictor.spread_is_calibrated and self.residuals is not None
+        )
+        return distance.too_far() or (None if has_interval else NOT_CALIBRATED)
 
     def calibrated(
         self,

@@ -1,0 +1,107 @@
+"""What ``train_predictor`` finds when it learns many settings at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.display import Part, table
+from slotool.api.measured import MeasuredNetworks
+from slotool.api.progress import Reporter
+from slotool.api.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from slotool.predictors.settings_training import SettingsRun
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SettingsTraining(Result):
+    """How well one predictor does in each setting it learnt, on networks held out, and as if that setting were new.
+    ``out``: the artifact written, if any."""
+
+    run: SettingsRun
+    out: Path | None = None
+
+    schema = "train-predictor-of-settings"
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """Scores by setting."""
+        return self.run.scores()
+
+    @property
+    def kept(self) -> str:
+        """Name of the predictor that was kept."""
+        return str(self.scores["chosen"])
+
+    def frame(self) -> pd.DataFrame:
+        """Scores, one row a setting."""
+        import pandas as pd
+
+        return pd.DataFrame([{**row.pop("setting"), **row} for row in map(dict, self.scores["settings"])])
+
+    def findings(self) -> Mapping[str, Any]:
+        return {"artifact": None if self.out is None else str(self.out), **self.scores}
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        return [
+            f"{setting}: {count} labels are too few to learn from; it is left out"
+            for setting, count in self.run.labelled.left_out
+        ]
+
+    def shown(self) -> list[Part]:
+        titles = ["setting", "labels", "MAPE", "least squares", "interval covers", "new, ten labels", "covers"]
+        rows = [
+            [
+                named(setting),
+                str(own["n"]),
+                *(share(own[name]) for name in ("mape", "least_squares_mape", "interval_coverage")),
+                *(share(own[name]) for name in ("new_mape", "new_interval_coverage")),
+            ]
+            for setting, own in zip(self.run.labelled.settings, self.scores["settings"], strict=True)
+        ]
+        what = "kinds of networks" if self.scores["held_out"] == "kinds" else "networks"
+        return [
+            table(f"{self.scores['networks']} networks; errors while their {what} were held out", titles, rows),
+            "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
+            "new: the device was held out too, and ten labels of it given instead, chosen to tell most",
+            *([f"wrote {self.out}"] if self.out else []),
+        ]
+
+
+def named(setting: Any) -> str:
+    """A setting in a few words."""
+    words = [setting.device, setting.backend, setting.precision, f"{setting.threads} threads"]
+    return ", ".join([*(word for word in words if word != "unknown"), f"batch {setting.batch_size}"])
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def trained_on_settings(
+    source: MeasuredNetworks, out: Path | None, seed: int, force: bool, reporter: Reporter
+) -> SettingsTraining:
+    """One predictor of all settings in ``source``, written to ``out``."""
+    from slotool.predictors.setting_labels import join_settings
+    from slotool.predictors.settings_training import FOLDS, train_settings
+
+    labelled = join_settings(source.table(), source.read_graphs(), source.rows)
+    text = f"training on {len(labelled.items)} networks in {len(labelled.settings)} settings"
+    with reporter.progress(text, total=FOLDS + 1) as progress:
+
+        def finished(what: str) -> None:
+            progress.say(f"{text}; {what}")
+            progress.advance()
+
+        run = train_settings(labelled, seed, finished)
+    if out is not None:
+        config = {**source.config(), "model": run.trained.predictor.name, **source.rows}
+        run.save(out, config=config, seed=seed, force=force)
+    return SettingsTraining(run, out)

@@ -1,0 +1,173 @@
+"""The predictor of many settings: answers for one of them, or is taken to a new one by a few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import FROM_OTHERS, NO_EXAMPLES, Document, Examples, Predictor, Progress, Tensors
+from slotool.predictors.labels import Setting
+from slotool.predictors.residuals import Residuals
+from slotool.predictors.settings import Encoded, Function, SettingsModel, covariance_before
+
+MIN_LABELS, MAX_LABELS = 3, 200
+
+
+class SettingsPredictor(Predictor[OperatorGraph]):
+    """Latency in one of the settings of a ``SettingsModel``, or in a new one once fitted to its labels.
+
+    ``chosen``: number of the known setting that it answers for, until ``fit`` takes it to a new one (``target``, where
+    its facts are known). The spread is the Gaussian process's deviation of log latency, a label's noise included, so it
+    grows with the distance from the training networks by itself; ``known_residuals`` and ``new_residuals`` say how
+    large errors are in units of it, on families of networks held out, and with settings held out too. Dev set and seed
+    play no part.
+    """
+
+    name = "settings"
+    fitted_to = (FROM_OTHERS,)
+    spread_is_calibrated = True
+
+    def __init__(self, model: SettingsModel | None = None, chosen: int = 0, target: Setting | None = None):
+        self.model, self.chosen, self.target = model, chosen, target
+        self.known_residuals: Residuals | None = None
+        self.new_residuals: Residuals | None = None
+        self.function: Function | None = None
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Those learnt from."""
+        return self._learnt.settings
+
+    @property
+    def residuals(self) -> Residuals | None:
+        """Those that hold for its answers."""
+        return self.known_residuals if self.function is None else self.new_residuals
+
+    def at(self, setting: int) -> SettingsPredictor:
+        """The predictor of the known setting of this number."""
+        return self._copy(setting, None)
+
+    def nearest(self, labels: Examples[OperatorGraph], target: Setting | None = None) -> SettingsPredictor:
+        """That of the known setting which these labels of a new one speak for most."""
+        found = self.for_new(target)
+        found.fit(labels)
+        assert found.function is not None
+        return self.at(int(found.function.sources.argmax()))
+
+    def for_new(self, target: Setting | None = None) -> SettingsPredictor:
+        """One to be fitted to a new setting's labels."""
+        return self._copy(self.chosen, target)
+
+    def fit(
+        self,
+        train: Examples[OperatorGraph],
+        dev: Examples[OperatorGraph] = NO_EXAMPLES,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        """Take it to the setting of these labels. Raises ``InputError`` also for fewer than 3 or more than 200."""
+        train.require("training")
+        graphs, latency_s = train
+        if not MIN_LABELS <= len(graphs) <= MAX_LABELS:
+            raise InputError(f"a new setting takes {MIN_LABELS} to {MAX_LABELS} labelled networks, not {len(graphs)}")
+        self.function = Function(self._learnt, self._learnt.features(graphs), np.log(latency_s), self.target)
+        if progress:
+            progress(f"settings: {len(self.settings)} known, taken to a new one by {len(graphs)} labels")
+
+    def predict(self, graphs: Sequence[OperatorGraph]) -> np.ndarray:
+        if not graphs:
+            return np.empty(0)
+        asked = self._learnt.features(graphs)
+        if self.function is not None:
+            return np.asarray(np.exp(self.function.answer(asked)[0]))
+        return np.asarray(np.exp(self._learnt.answer(asked)[:, self.chosen]))
+
+    def predict_and_spread(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, np.ndarray]:
+        if not graphs:
+            return np.empty(0), np.empty(0)
+        asked = self._learnt.features(graphs)
+        if self.function is not None:
+            mean, variance = self.function.answer(asked)
+            return np.exp(mean), np.sqrt(variance)
+        return np.exp(self._learnt.answer(asked)[:, self.chosen]), self._learnt.spread(asked, self.chosen)
+
+    def sources(self) -> list[tuple[Setting, float]]:
+        """How much each known setting tells of the new one, by its labels: those that tell anything, most first."""
+        if self.function is None:
+            return []
+        shares = self.function.sources
+        order = np.argsort(-shares)
+        return [(self.settings[i], float(shares[i])) for i in order.tolist() if shares[i] >= 0.01]
+
+    def covariance(self, graphs: Sequence[OperatorGraph]) -> tuple[np.ndarray, float]:
+        """Covariance [n, n] of log latency of these networks in a setting that nothing is known of, and the variance of
+        a label's noise."""
+        return covariance_before(self._learnt, self._learnt.features(graphs))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        tensors, document = self._learnt.state()
+        if self.function is not None:
+            at = self.function.at
+            tensors |= {"labels.at": at.at, "labels.roofline": at.roofline, "labels.log_s": self.function.log_s}
+        residuals = {"known": self.known_residuals, "new": self.new_residuals}
+        return tensors, {
+            "model": document,
+            "chosen": self.chosen,
+            "target": None if self.target is None else self.target.document(),
+            "residuals": {name: None if own is None else own.document() for name, own in residuals.items()},
+        }
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        model = SettingsModel.from_state(tensors, document["model"])
+        chosen = strict_json.convert(document["chosen"], int)
+        if not 0 <= chosen < len(model.settings):
+            raise InputError(f"setting {chosen} is none of the predictor's {len(model.settings)}")
+        target = document["target"]
+        restored = cls(model, chosen, None if target is None else Setting.from_document(target))
+        for name, own in document["residuals"].items():
+            if name not in ("known", "new"):
+                raise InputError(f"residuals are of known or new settings, not {name!r}")
+            setattr(restored, f"{name}_residuals", None if own is None else Residuals.from_document(own))
+        if "labels.at" in tensors:
+            at = Encoded(tensors["labels.at"], tensors["labels.roofline"])
+            restored.function = Function(model, at, tensors["labels.log_s"], restored.target)
+        return restored
+
+    @property
+    def _learnt(self) -> SettingsModel:
+        if self.model is None:
+            raise InputError("there is no model of several settings: train-predictor makes one of their tables")
+        return self.model
+
+    def _copy(self, chosen: int, target: Setting | None) -> SettingsPredictor:
+        other = SettingsPredictor(self._learnt, chosen, target)
+        other.known_residuals, other.new_residuals = self.known_residuals, self.new_residuals
+        return other
+
+
+def matching(settings: Sequence[Setting], **facts: Any) -> list[int]:
+    """Numbers of the settings that have all ``facts`` that are not None: values of ``Setting``'s fields, compared as
+    text without regard to case."""
+    wanted = {name: _plain(value) for name, value in facts.items() if value is not None}
+    return [
+        i
+        for i, setting in enumerate(settings)
+        if all(_plain(getattr(setting, name)) == value for name, value in wanted.items())
+    ]
+
+
+def _plain(value: object) -> str:
+    return str(value).lower().replace(" ", "-")
+
+
+def unlabelled(setting: Setting) -> Setting:
+    """The same setting without the facts of a machine, which say nothing of another's."""
+    return replace(setting, cpu=None)

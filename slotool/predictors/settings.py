@@ -1,0 +1,357 @@
+"""Labels of many settings learnt at once: one encoder of networks, a function of it for every setting, and the prior of
+functions from which a new setting's is found by a few labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Self
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+from scipy.spatial.distance import cdist
+from threadpoolctl import threadpool_limits
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.graphs import OperatorGraph
+from slotool.predictors.base import Document, Tensors
+from slotool.predictors.labels import Setting
+from slotool.predictors.network_features import FEATURES, TOTALS, network_features
+
+# More networks take the cube of their number to fit, the square to store.
+MAX_NETWORKS = 2000
+# Of the encoder, shared by all settings and chosen by the likelihood of all their labels: reach of a network in
+# features (deviations, by the square root of their number), share of the linear part, and noise of labels.
+REACHES, LINEAR, NOISES = (0.35, 0.5, 0.7, 1.0, 1.4), (0.01, 0.03, 0.1, 0.3), (0.001, 0.003, 0.01, 0.03, 0.1)
+SMOOTH = 0.5
+MAX_DEVIATIONS, JITTER = 5.0, 1e-8
+ROOFLINE = TOTALS.index("roofline")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Where networks lie, and how alike the latencies of two are: ``kernel``, the same in all settings.
+
+    ``mean`` and ``deviation``: of the features of the training networks, float64 [``FEATURES``].
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    reach: float
+    linear: float
+    noise: float
+
+    def encoded(self, features: np.ndarray) -> np.ndarray:
+        """Features in deviations, float64 [n, ``FEATURES``]."""
+        scaled = (features - self.mean) / self.deviation
+        return np.asarray(np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS))
+
+    def kernel(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Covariance [n, m] of log(seconds ÷ roofline) of encoded networks, in units of a setting's ``variance``."""
+        width = first.shape[1]
+        near = np.exp(-cdist(first, second, "sqeuclidean") / (2 * self.reach**2 * width))
+        return np.asarray(SMOOTH * near + self.linear * first @ second.T / width)
+
+    def variances(self, encoded: np.ndarray) -> np.ndarray:
+        """Diagonal of ``kernel``, float64 [n]."""
+        return np.asarray(SMOOTH + self.linear * np.mean(encoded**2, axis=1))
+
+
+@dataclass(frozen=True)
+class SettingsModel:
+    """Gaussian processes over networks, one for each of S settings, with one encoder.
+
+    log(seconds) = log(roofline) + level + a function of the encoded network. ``known`` float32 [n, ``FEATURES``] are
+    the encoded training networks; ``weights`` float64 [n, S] their weights in each function, 0 where a network has no
+    label in a setting (``labelled``, bool [n, S]); ``level`` and ``variance`` float64 [S].
+    """
+
+    settings: tuple[Setting, ...]
+    encoder: Encoder
+    known: np.ndarray
+    labelled: np.ndarray
+    weights: np.ndarray
+    level: np.ndarray
+    variance: np.ndarray
+
+    @classmethod
+    def fit(cls, features: np.ndarray, latency_s: np.ndarray, settings: Sequence[Setting]) -> Self:
+        """``features``: of ``network_features`` [n, ``FEATURES``]; ``latency_s``: float64 [n, S], NaN where there is
+        no label. Raises ``InputError`` when a setting has fewer than ten labels."""
+        labelled = np.isfinite(latency_s)
+        for setting, count in zip(settings, labelled.sum(axis=0).tolist(), strict=True):
+            if count < MIN_LABELS_OF_SETTING:
+                raise InputError(f"{setting}: {count} labels, but a setting is learnt from {MIN_LABELS_OF_SETTING}")
+        deviation = features.std(axis=0)
+        mean, deviation = features.mean(axis=0), np.where(deviation > 1e-6, deviation, 1.0)
+        target = np.log(np.where(labelled, latency_s, 1.0)) - features[:, ROOFLINE, None]
+        level = np.array([target[own, s].mean() for s, own in enumerate(labelled.T)])
+        target = np.where(labelled, target - level, 0.0)
+        with threadpool_limits(2):
+            known = Encoder(mean, deviation, 1.0, 0.1, 0.01).encoded(features).astype(np.float32).astype(np.float64)
+            encoder = _likeliest(known, target, labelled, mean, deviation)
+            weights, variance, _ = _solved(encoder, encoder.kernel(known, known), target, labelled)
+        return cls(tuple(settings), encoder, known, labelled, weights, level, variance)
+
+    def features(self, graphs: Sequence[OperatorGraph]) -> Encoded:
+        """What the model is asked about."""
+        return self.encode(network_features(graphs))
+
+    def encode(self, features: np.ndarray) -> Encoded:
+        return Encoded(self.encoder.encoded(features), features[:, ROOFLINE])
+
+    def answer(self, asked: Encoded) -> np.ndarray:
+        """log(seconds) in every setting, float64 [n, S]."""
+        kernel = self.encoder.kernel(asked.at, self.known)
+        return np.asarray(asked.roofline[:, None] + self.level + kernel @ self.weights)
+
+    def spread(self, asked: Encoded, setting: int) -> np.ndarray:
+        """Deviation of log(seconds) in a setting, a label's noise included, float64 > 0 [n]."""
+        rows = np.flatnonzero(self.labelled[:, setting])
+        across = solve_triangular(self._factor(setting), self.encoder.kernel(self.known[rows], asked.at), lower=True)
+        left = np.maximum(self.encoder.variances(asked.at) - np.sum(across**2, axis=0), 0.0)
+        return np.asarray(np.sqrt(self.variance[setting] * (left + self.encoder.noise)))
+
+    def without(self, settings: Sequence[int]) -> SettingsModel:
+        """The same functions, but for those of these settings."""
+        keep = [s for s in range(len(self.settings)) if s not in settings]
+        kept = [self.settings[s] for s in keep]
+        columns = (self.labelled[:, keep], self.weights[:, keep], self.level[keep], self.variance[keep])
+        return SettingsModel(tuple(kept), self.encoder, self.known, *columns)
+
+    def _factor(self, setting: int) -> np.ndarray:
+        own = self.labelled[:, setting]
+        key = own.tobytes()
+        if key not in self._factors:
+            kernel = self.encoder.kernel(self.known[own], self.known[own])
+            self._factors[key] = np.linalg.cholesky(kernel + (self.encoder.noise + JITTER) * np.eye(len(kernel)))
+        return self._factors[key]
+
+    @cached_property
+    def _factors(self) -> dict[bytes, np.ndarray]:
+        """Cholesky factors by the networks that a setting has labels of."""
+        return {}
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Tensors and a JSON document."""
+        tensors = {
+            "mean": self.encoder.mean,
+            "deviation": self.encoder.deviation,
+            "known": self.known.astype(np.float32),
+            "labelled": self.labelled.astype(np.uint8),
+            "weights": self.weights,
+            "level": self.level,
+            "variance": self.variance,
+        }
+        encoder = {name: getattr(self.encoder, name) for name in ("reach", "linear", "noise")}
+        settings = [setting.document() for setting in self.settings]
+        return tensors, {"features": list(FEATURES), "encoder": encoder, "settings": settings}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, document: Document) -> Self:
+        """Raises ``InputError`` for a model of other features, or whose parts do not belong together."""
+        if document["features"] != list(FEATURES):
+            raise InputError("the predictor was trained with other features of networks than this slotool has: retrain")
+        numbers = strict_json.convert(document["encoder"], dict[str, float])
+        settings = tuple(map(Setting.from_document, document["settings"]))
+        known, weights = tensors["known"].astype(np.float64), tensors["weights"]
+        shape = (len(known), len(settings))
+        if known.shape[1:] != (len(FEATURES),) or weights.shape != shape or tensors["labelled"].shape != shape:
+            raise InputError(f"the weights of {len(known)} networks do not fit the {len(settings)} settings")
+        encoder = Encoder(tensors["mean"], tensors["deviation"], **numbers)
+        labelled = tensors["labelled"].astype(bool)
+        return cls(settings, encoder, known, labelled, weights, tensors["level"], tensors["variance"])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """n networks: ``at`` float64 [n, ``FEATURES``] as the encoder has them, ``roofline`` float64 [n] log(seconds)."""
+
+    at: np.ndarray
+    roofline: np.ndarray
+
+    def take(self, rows: np.ndarray | Sequence[int]) -> Encoded:
+        return Encoded(self.at[rows], self.roofline[rows])
+
+
+MIN_LABELS_OF_SETTING = 10
+
+
+def _solved(
+    encoder: Encoder, kernel: np.ndarray, target: np.ndarray, labelled: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Weights [n, S], variance [S] of greatest likelihood, and the log likelihood of all labels."""
+    weights, variance, likelihood = np.zeros(target.shape), np.empty(target.shape[1]), 0.0
+    masks: Mapping[bytes, list[int]] = _by_mask(labelled)
+    for settings in masks.values():
+        own = labelled[:, settings[0]]
+        count = int(own.sum())
+        factor = np.linalg.cholesky(kernel[np.ix_(own, own)] + (encoder.noise + JITTER) * np.eye(count))
+        labels = target[own][:, settings]
+        solved = cho_solve((factor, True), labels)
+        weights[np.flatnonzero(own)[:, None], settings] = solved
+        found = np.maximum(np.mean(labels * solved, axis=0), 1e-9)
+        variance[settings] = found
+        determinant = float(np.log(np.diag(factor)).sum())
+        likelihood -= float(np.sum(0.5 * count * np.log(found) + determinant))
+    return weights, variance, likelihood
+
+
+def _by_mask(labelled: np.ndarray) -> dict[bytes, list[int]]:
+    """Settings with labels of the very same networks: their systems share one factor."""
+    found: dict[bytes, list[int]] = {}
+    for setting, own in enumerate(labelled.T):
+        found.setdefault(own.tobytes(), []).append(setting)
+    return found
+
+
+def _likeliest(
+    known: np.ndarray, target: np.ndarray, labelled: np.ndarray, mean: np.ndarray, deviation: np.ndarray
+) -> Encoder:
+    """The encoder under which the labels of all settings are likeliest, found along one number after the other."""
+    # Of more networks a sample says as much.
+    some = np.sort(np.random.default_rng(0).permutation(len(known))[:600])
+    own, labels, there = known[some], target[some], labelled[some]
+    best = Encoder(mean, deviation, 0.7, 0.1, 0.003)
+    tried: dict[tuple[float, float, float], float] = {}
+
+    def likelihood(numbers: tuple[float, float, float]) -> float:
+        if numbers not in tried:
+            encoder = Encoder(mean, deviation, *numbers)
+            tried[numbers] = _solved(encoder, encoder.kernel(own, own), labels, there)[2]
+        return tried[numbers]
+
+    numbers = (best.reach, best.linear, best.noise)
+    for at, values in (*enumerate((REACHES, LINEAR, NOISES)), *enumerate((REACHES, LINEAR, NOISES))):
+        options = [(*numbers[:at], value, *numbers[at + 1 :]) for value in values]
+        numbers = max(options, key=likelihood)  # type: ignore[assignment, arg-type]  # three numbers each
+    return Encoder(mean, deviation, *numbers)
+
+
+# ---- a new setting
+
+
+# How far a new setting's function lies from each known one (deviations of the weights of all known functions), how much
+# it is one of its own (in units of the mean variance), and noise of its labels.
+NEAR, OWN, NOISE = (0.05, 0.3), (0.003, 0.03, 0.15, 0.6), (0.02, 0.06, 0.15)
+SHIFT, STRETCH = 2.0, 0.1
+BROAD = 1.0
+FACTS = ("device", "backend", "threads", "batch_size", "precision")
+# A known setting counts so many times less for each fact in which the new one differs.
+FACT_ODDS = 0.7
+MIN_WEIGHT = 1e-4
+
+
+class Function:
+    """A new setting's function, found by its labels: the Gaussian mixture of functions that the known settings make
+    likely, conditioned on them.
+
+    Each known setting is one hypothesis: the new function is near its, stretched, shifted, with a share in the others,
+    and a part of its own that is smooth in the encoder's kernel. Another is their mean, and far from it. All are
+    weighed by how likely they make the labels, ``sources`` says how much each known setting got. ``at``: the labelled
+    networks; ``log_s``: their labels, float64 [m].
+    """
+
+    def __init__(self, model: SettingsModel, at: Encoded, log_s: np.ndarray, setting: Setting | None = None):
+        self.model, self.at, self.log_s = model, at, log_s
+        self._functions = model.answer(at)
+        self._own = model.encoder.kernel(at.at, at.at)
+        self._middle = float((self._functions - at.roofline[:, None]).mean())
+        with threadpool_limits(1):
+            fits = [_Hypothesis(self, *numbers) for numbers in self._hypotheses(setting)]
+        evidence = np.array([each.evidence for each in fits])
+        weights = np.exp(evidence - evidence.max())
+        weights /= weights.sum()
+        kept = weights > MIN_WEIGHT
+        self._fits = [each for each, keep in zip(fits, kept.tolist(), strict=True) if keep]
+        self._weights = weights[kept] / weights[kept].sum()
+        of = np.array([-1 if each.source is None else each.source for each in fits])
+        self.sources = np.array([weights[of == s].sum() for s in range(len(model.settings))])
+
+    def _hypotheses(self, setting: Setting | None) -> list[tuple[int | None, float, float, float, float]]:
+        """Source or None, near, own, noise, and log of the prior weight."""
+        found: list[tuple[int | None, float, float, float, float]] = []
+        parts = [*range(len(self.model.settings))]
+        prior = np.array([fact_odds(setting, known) for known in self.model.settings])
+        prior = np.log(prior / prior.sum())
+        for own, noise in product(OWN, NOISE):
+            found.append((None, BROAD, own, noise, 0.0))
+            found += [(source, near, own, noise, float(prior[source])) for source in parts for near in NEAR]
+        return found
+
+    def answer(self, asked: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of log(seconds), a label's noise included, float64 [n] each."""
+        functions, across = self.model.answer(asked), self.model.encoder.kernel(asked.at, self.at.at)
+        diagonal = self.model.encoder.variances(asked.at)
+        pairs = [each.answer(functions, asked.roofline, across, diagonal) for each in self._fits]
+        means, variances = (np.stack(part) for part in zip(*pairs, strict=True))
+        mean = self._weights @ means
+        return mean, self._weights @ (variances + (means - mean) ** 2)
+
+    def left_out(self) -> np.ndarray:
+        """Error of each label, log(predicted ÷ label), from all others, float64 [m]."""
+        return np.asarray(self._weights @ np.stack([each.left_out for each in self._fits]))
+
+
+class _Hypothesis:
+    """One Gaussian process of the mixture. Functions are centred on the roofline, and on ``middle``, over the labels'
+    networks."""
+
+    def __init__(self, of: Function, source: int | None, near: float, own: float, noise: float, prior: float):
+        self.source, self._near, self._noise = source, near, noise
+        self._own = own * float(of.model.variance.mean())
+        self._spots = _centred(of._functions, of.at.roofline, of._middle)
+        base = self._mean(of._functions)
+        covariance = self._covariance(self._spots, self._spots) + self._own * of._own + noise**2 * np.eye(len(base))
+        self._inverse = np.linalg.inv(covariance)
+        residual = of.log_s - base
+        self._alpha = self._inverse @ residual
+        sign = np.linalg.slogdet(self._inverse)[1]
+        self.evidence = float(-0.5 * residual @ self._alpha + 0.5 * sign) + prior
+        self._middle = of._middle
+        self.left_out = -self._alpha / np.diag(self._inverse)
+
+    def _mean(self, functions: np.ndarray) -> np.ndarray:
+        return np.asarray(functions.mean(axis=1) if self.source is None else functions[:, self.source])
+
+    def _covariance(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Shift, stretch of the mean function, and a share in how each known setting differs from the mean."""
+        means = first.mean(axis=1), second.mean(axis=1)
+        apart = (first - means[0][:, None]) @ (second - means[1][:, None]).T / first.shape[1]
+        return np.asarray(SHIFT**2 + STRETCH**2 * np.outer(*means) + self._near * apart)
+
+    def answer(
+        self, functions: np.ndarray, roofline: np.ndarray, across: np.ndarray, diagonal: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        spots = _centred(functions, roofline, self._middle)
+        between = self._covariance(spots, self._spots) + self._own * across
+        means = spots.mean(axis=1)
+        apart = np.mean((spots - means[:, None]) ** 2, axis=1)
+        before = SHIFT**2 + STRETCH**2 * means**2 + self._near * apart + self._own * diagonal
+        after = before - np.sum((between @ self._inverse) * between, axis=1)
+        return self._mean(functions) + between @ self._alpha, np.maximum(after, 0.0) + self._noise**2
+
+
+def _centred(functions: np.ndarray, roofline: np.ndarray, middle: float) -> np.ndarray:
+    return np.asarray(functions - roofline[:, None] - middle)
+
+
+def fact_odds(new: Setting | None, known: Setting) -> float:
+    """How much a known setting counts before any label: less for each fact in which it differs from the new one."""
+    if new is None:
+        return 1.0
+    differing = sum(getattr(new, fact) != getattr(known, fact) for fact in FACTS)
+    return float(FACT_ODDS**differing)
+
+
+def covariance_before(model: SettingsModel, asked: Encoded) -> tuple[np.ndarray, float]:
+    """Covariance [n, n] of log(seconds) of networks in a setting that nothing is known of, and the variance of a
+    label's noise: what choosing networks to measure goes by."""
+    spots = _centred(model.answer(asked), asked.roofline, 0.0)
+    means = spots.mean(axis=1)
+    apart = (spots - means[:, None]) @ (spots - means[:, None]).T / spots.shape[1]
+    own = OWN[2] * float(model.variance.mean()) * model.encoder.kernel(asked.at, asked.at)
+    return SHIFT**2 + STRETCH**2 * np.outer(means, means) + BROAD * apart + own, NOISE[1] ** 2

@@ -1,0 +1,202 @@
+"""One predictor of many settings: what it learns from them, and how a few labels take it to a new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import slotool
+from slotool.errors import ArgumentError, InputError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.store import write_graphs
+from slotool.predictors.adaptation import adapt_and_score
+from slotool.predictors.base import Examples
+from slotool.predictors.contenders import SETTINGS
+from slotool.predictors.labels import Labelled, Setting
+from slotool.predictors.network_features import CATEGORIES, FEATURES, network_features
+from slotool.predictors.setting import SettingsPredictor, matching
+from slotool.predictors.setting_labels import SettingsLabelled, join_settings
+from slotool.predictors.settings import Function, SettingsModel, fact_odds
+from slotool.predictors.settings_training import SettingsRun, of_setting, train_settings
+from slotool.predictors.trained import TrainedPredictor
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks
+
+DEVICES = ("a", "b", "c", "d")
+
+
+def latency_on(graphs: list[OperatorGraph], calls: float, flops: float, moved: float) -> np.ndarray:
+    """Made up: seconds per operator, and per FLOP or byte, whichever takes longer."""
+    sizes = np.array([[len(g.operators), g.flops, g.memory_bytes()] for g in graphs], dtype=float)
+    return np.asarray(calls * sizes[:, 0] + np.maximum(flops * sizes[:, 1], moved * sizes[:, 2]))
+
+
+PRICES = {"a": (1e-6, 1e-10, 1e-10), "b": (5e-6, 2e-11, 3e-11), "c": (2e-6, 3e-10, 1e-11), "d": (1e-5, 1e-11, 1e-10)}
+NEW = (4e-6, 5e-11, 5e-11)
+
+
+@pytest.fixture(scope="module")
+def networks() -> list[OperatorGraph]:
+    return random_networks(60, 0) + random_networks(60, 1, kind="cnn")
+
+
+def setting_of(device: str, precision: str = "float32") -> Setting:
+    return Setting("far", device, "torch", 1, 1, precision=precision)
+
+
+@pytest.fixture(scope="module")
+def run(networks: list[OperatorGraph]) -> SettingsRun:
+    latency_s = np.column_stack([latency_on(networks, *PRICES[device]) for device in DEVICES])
+    latency_s[::7, 1] = np.nan
+    return train_settings(SettingsLabelled(tuple(networks), tuple(map(setting_of, DEVICES)), latency_s))
+
+
+def test_features_are_named_and_say_what_operators_do(networks: list[OperatorGraph]) -> None:
+    features = network_features(networks[:3])
+    assert features.shape == (3, len(FEATURES))
+    assert np.isfinite(features).all()
+    named = dict(zip(FEATURES, features[0], strict=True))
+    assert named["log operators"] == pytest.approx(np.log(len(networks[0].operators)))
+    assert sum(named[f"cost share {name}"] for name in CATEGORIES) == pytest.approx(1.0)
+    assert named["cost share dense"] > 0
+
+
+def test_it_learns_every_setting_from_labels_of_all(run: SettingsRun) -> None:
+    scores = run.scores()["settings"]
+    assert [each["setting"]["device"] for each in scores] == list(DEVICES)
+    for each in scores:
+        assert each["mape"] < 0.05 < each["least_squares_mape"]
+        assert each["new_mape"] < 0.15
+        assert 0.8 <= each["interval_coverage"] <= 0.98
+    assert scores[1]["n"] == 120 - 18
+
+
+def test_it_answers_for_the_setting_that_is_asked(run: SettingsRun, networks: list[OperatorGraph]) -> None:
+    predictor = run.trained.predictor
+    assert isinstance(predictor, SettingsPredictor)
+    for number, device in enumerate(DEVICES):
+        there = of_setting(run.trained, predictor, number)
+        found = there.predict(networks[:40])
+        truth = latency_on(networks[:40], *PRICES[device])
+        assert there.setting.device == device
+        assert np.median(np.abs(found.latency_s / truth - 1)) < 0.03
+        assert np.mean((found.low_s <= truth) & (truth <= found.high_s)) > 0.85
+
+
+def test_ten_labels_take_it_to_a_new_setting(run: SettingsRun) -> None:
+    others = random_networks(40, 5) + random_networks(40, 6, kind="cnn")
+    labelled = Labelled(tuple(others), latency_on(others, *NEW), np.full(80, np.nan), setting_of("new"))
+    found = adapt_and_score(run.trained, labelled, samples=10)
+    assert found.mape[SETTINGS] < 0.08 < found.mape["scaled"]
+    assert found.harm is None
+    predictor = run.trained.predictor
+    assert isinstance(predictor, SettingsPredictor)
+    taken = predictor.for_new(setting_of("new"))
+    taken.fit(Examples([others[i] for i in found.chosen], labelled.latency_s[found.chosen]))
+    told = taken.sources()
+    assert 0 < sum(share for _, share in told) <= 1 + 1e-9
+    assert taken.residuals is not None
+
+
+def test_labels_that_do_harm_are_said_to(run: SettingsRun) -> None:
+    others = random_networks(10, 8)
+    noise = np.exp(0.6 * np.random.default_rng(0).normal(size=10))
+    noisy = latency_on(others, *PRICES["a"]) * noise
+    labelled = Labelled(tuple(others), noisy, np.full(10, np.nan), setting_of("a"))
+    found = adapt_and_score(run.trained, labelled)
+    assert found.harm is not None
+    assert "do harm" in found.harm
+
+
+def test_what_is_written_answers_the_same(run: SettingsRun, networks: list[OperatorGraph], tmp_path: Path) -> None:
+    run.save(tmp_path / "p", config={}, seed=0)
+    opened: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(tmp_path / "p"))
+    for before, after in zip(
+        run.trained.predict(networks[:9]).high_s, opened.predict(networks[:9]).high_s, strict=True
+    ):
+        assert after == pytest.approx(before, rel=1e-6)
+    taken = SettingsPredictor(run.trained.predictor.model)  # type: ignore[attr-defined]
+    taken.fit(Examples(networks[:10], latency_on(networks[:10], *NEW)))
+    tensors, document = taken.state()
+    again = SettingsPredictor.from_state(tensors, document)
+    np.testing.assert_allclose(again.predict(networks), taken.predict(networks), rtol=1e-6)
+
+
+def test_its_state_is_checked(run: SettingsRun) -> None:
+    tensors, document = run.trained.predictor.state()
+    with pytest.raises(InputError, match="do not fit"):
+        SettingsPredictor.from_state({**tensors, "weights": tensors["weights"][:5]}, document)
+    with pytest.raises(InputError, match="none of the predictor's 4"):
+        SettingsPredictor.from_state(tensors, {**document, "chosen": 4})
+    with pytest.raises(InputError, match="other features"):
+        SettingsPredictor.from_state(tensors, {**document, "model": {**document["model"], "features": ["one"]}})
+
+
+def test_the_source_most_alike_is_found(run: SettingsRun, networks: list[OperatorGraph]) -> None:
+    predictor = run.trained.predictor
+    assert isinstance(predictor, SettingsPredictor)
+    labels = Examples(networks[:12], 1.7 * latency_on(networks[:12], *PRICES["c"]))
+    assert predictor.nearest(labels).settings[predictor.nearest(labels).chosen].device == "c"
+    assert fact_odds(setting_of("a"), setting_of("a")) > fact_odds(setting_of("a"), setting_of("b", "amp"))
+
+
+def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[OperatorGraph]) -> None:
+    model = run.trained.predictor.model  # type: ignore[attr-defined]
+    assert isinstance(model, SettingsModel)
+    known = model.features(networks[:20])
+    far = replace(known, at=known.at + 4.0)
+    assert np.all(model.spread(far, 0) > model.spread(known, 0))
+    function = Function(model, known, np.log(latency_on(networks[:20], *NEW)))
+    assert np.all(function.answer(far)[1] > function.answer(known)[1])
+
+
+@pytest.mark.parametrize(
+    ("facts", "count"), [({"device": "A"}, 1), ({"precision": "float32"}, 4), ({"device": "z"}, 0)]
+)
+def test_settings_are_found_by_what_is_known_of_them(run: SettingsRun, facts: dict[str, str], count: int) -> None:
+    assert len(matching(run.labelled.settings, **facts)) == count
+
+
+def table_of(networks: list[OperatorGraph]) -> LatencyTable:
+    rows = []
+    for device, precision, prices in (("a", "float32", PRICES["a"]), ("b", "amp", PRICES["b"])):
+        facts = {"device": device, "backend": "torch", "machine": "far"}
+        seconds = latency_on(networks, *prices).tolist()
+        rows += [
+            {**facts, "subject": graph.id, "samples_s": [s], "precision": precision}
+            for graph, s in zip(networks, seconds, strict=True)
+        ]
+    facts = {"device": "few", "backend": "torch", "machine": "far", "precision": "float32"}
+    rows += [{**facts, "subject": graph.id, "samples_s": [1.0]} for graph in networks[:5]]
+    import pandas as pd
+
+    return LatencyTable(pd.DataFrame(rows))
+
+
+def test_from_tables_to_a_predictor_of_a_device(networks: list[OperatorGraph], tmp_path: Path) -> None:
+    table_of(networks).save(tmp_path / "latency.parquet")
+    write_graphs(tmp_path / "graphs.parquet", networks)
+    joined = join_settings(table_of(networks), networks)
+    assert [(s.device, s.precision) for s in joined.settings] == [("a", "float32"), ("b", "amp")]
+    assert [(s.device, count) for s, count in joined.left_out] == [("few", 5)]
+    found = slotool.train_predictor(
+        tmp_path / "latency.parquet", graphs=tmp_path / "graphs.parquet", model="settings", out=tmp_path / "p"
+    )
+    assert found.document["settings"][1]["setting"]["precision"] == "amp"
+    assert "ten labels" in str(found)
+    said = slotool.predict(networks[:3], predictor=tmp_path / "p", device="B", precision="amp")
+    truth = latency_on(networks[:3], *PRICES["b"])
+    assert said.latency_s == pytest.approx(truth, rel=0.2)
+    assert np.isfinite(said.interval_s).all()
+    with pytest.raises(ArgumentError, match="a, torch, float32"):
+        slotool.predict(networks[:3], predictor=tmp_path / "p", device="c")
+
+
+def test_it_is_asked_for_alone(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="alone"):
+        slotool.train_predictor(tmp_path / "l.csv", graphs=tmp_path / "g.jsonl", model=["settings", "linear"])
+    with pytest.raises(ArgumentError, match="trains no DNN"):
+        slotool.train_predictor(tmp_path / "l.csv", graphs=tmp_path / "g.jsonl", model="settings", depths=[2])
