@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotool import __version__
+from slotool import __version__, factories
 from slotool.cli import (
     adapt_predictor,
     build_tables,
@@ -133,7 +133,10 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the stack trace of an error.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Print no moving progress bar.")] = False,
     color: Annotated[str, typer.Option("--color", help="When to print colours: auto, always or never.")] = "auto",
+    allow_code: Annotated[bool, typer.Option("--allow-code", hidden=True)] = False,
 ) -> None:
+    if allow_code:
+        factories.allow_code()
     terminal.change(quiet=quiet, verbose=verbose, no_progress=no_progress, color=color)
 
 

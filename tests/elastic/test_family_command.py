@@ -122,6 +122,8 @@ def test_code_makes_versions_and_a_task_and_runs_again_where_it_is_allowed(
     allowed = slotool(*command, "--allow-code")
     assert allowed.exit_code == 0, allowed.stderr
     assert OutcomeTable.load(here / "e.parquet").matrix("error").mean() == pytest.approx(1 / 3)
+    monkeypatch.setenv(factories.ALLOW_VARIABLE, "0")
+    assert slotool("--allow-code", *command, "--force").exit_code == 0
     monkeypatch.chdir("/")
     assert len(load_model(str(here / "f")).points) == 3
     (here / "own_code.py").write_text(CODE + "\n")

@@ -12,9 +12,13 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import LinearSVC
 
 from slotool.errors import InputError, RunError
@@ -173,6 +177,28 @@ def test_a_forest_whose_trees_read_features_that_it_has_not(tmp_path: Path) -> N
     io.dump(narrow, tmp_path / "narrow.skops")
     with pytest.raises(InputError, match="a tree in it has a node that leads nowhere"):
         load(tmp_path / "narrow.skops")
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        CalibratedClassifierCV(GaussianNB(), cv=2),
+        GridSearchCV(GaussianNB(), {"var_smoothing": [1.0]}),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_sklearns_own_private_classes_are_read(tmp_path: Path, estimator: Any) -> None:
+    io = pytest.importorskip("skops.io")
+    io.dump(estimator.fit(X / 100, Y), tmp_path / "made.skops")
+    made = load(tmp_path / "made.skops")(X / 100)["probabilities"]
+    np.testing.assert_allclose(made, estimator.predict_proba(X / 100))
+
+
+def test_compiled_classes_whose_indices_nothing_checks_are_not_read(tmp_path: Path) -> None:
+    io = pytest.importorskip("skops.io")
+    io.dump(KNeighborsClassifier(algorithm="kd_tree").fit(X, Y), tmp_path / "near.skops")
+    with pytest.raises(InputError, match="which is not known to be harmless"):
+        load(tmp_path / "near.skops")
 
 
 def test_sklearn_estimators_without_probabilities() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -19,17 +20,13 @@ from slotool.printable import reason
 from slotool.tables import FULL, OperatingPoint
 
 INPUT = "features"
-# Types of scikit-learn beyond those that skops vouches for: plain Python here, and compiled trees, whose indices
-# ``_require_sound`` checks before any of them is followed.
+# Compiled types of scikit-learn beyond those that skops vouches for: trees, whose indices ``_require_sound`` checks
+# before any of them is followed.
 _TREE = "sklearn.tree._tree.Tree"
 _PREDICTOR = "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor"
-_ACCEPTED = {
-    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
-    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
-    "sklearn.utils._bunch.Bunch",
-    _TREE,
-    _PREDICTOR,
-}
+_COMPILED = {_TREE, _PREDICTOR}
+# Bits of a class that is made by Python code (Py_TPFLAGS_HEAPTYPE).
+_MADE_BY_PYTHON = 1 << 9
 
 
 class SklearnModel(Model):
@@ -72,7 +69,7 @@ class SklearnModel(Model):
             beyond = io.get_untrusted_types(file=path)
         except Exception as error:
             raise InputError(f"{path}: not a file that skops wrote ({reason(error)})") from error
-        unknown = [name for name in beyond if name not in _ACCEPTED]
+        unknown = [name for name in beyond if name not in _COMPILED and not _is_python_of_sklearn(name)]
         if unknown:
             known = "which is not known to be harmless; save the model as ONNX (skl2onnx) instead"
             raise InputError(f"{path}: it holds {', '.join(unknown[:3])}, {known}")
@@ -122,6 +119,22 @@ class SklearnModel(Model):
         if labels.dtype.kind in "OUS":
             return np.array([str(label).encode() for label in labels], dtype=np.object_)
         return labels
+
+
+def _is_python_of_sklearn(name: str) -> bool:
+    """Whether ``name`` is a class of scikit-learn in plain Python, private ones such as those within a
+    ``CalibratedClassifierCV`` included: skops fills its attributes, and what these are is checked by itself. Compiled
+    classes follow indices that a file may have forged."""
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("sklearn.") or "test" in module or ".externals" in module:
+        return False
+    try:
+        found = getattr(import_module(module), kind, None)
+    except Exception:
+        return False
+    if not isinstance(found, type) or found.__module__ != module:
+        return False
+    return all(each.__flags__ & _MADE_BY_PYTHON or each in (object, dict) for each in found.__mro__)
 
 
 def _require_sound(path: Path, estimator: Any) -> None:
