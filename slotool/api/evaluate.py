@@ -76,6 +76,7 @@ def evaluate(
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
     from slotool.elastic import load_model
+    from slotool.elastic.activators.last_layer.model import seen_by_tables, tabled
     from slotool.machine import machine_id
 
     if confidence is not None and not 0 < confidence < 1:
@@ -97,7 +98,7 @@ def evaluate(
             ALLOWED_LOSS if allowed_loss is None else allowed_loss,
             confidence,
         )
-        on_device, others = model.on(device), options.load(model)
+        on_device, others = model.on(device), options.load(tabled(model) or model)
         name, examples = held_out(model, data or opened.manifest["config"].get("data", "auto"), split, limit)
         provenance: dict[str, Any] = {
             "subject": model.name,
@@ -114,7 +115,7 @@ def evaluate(
             outcomes = measured(on_device, examples, metric, repeats, provenance, steps.advance)
         if out is not None:
             outcomes.save(Path(out))
-        found = sweeps(model, others, examples, outcomes, options)
+        found = sweeps(tabled(model) or model, others, seen_by_tables(model, examples), outcomes, options)
     return Evaluation(outcomes, provenance, found, len(examples), None if out is None else Path(out))
 
 
@@ -140,10 +141,10 @@ def measured(
 
 def _require_effect(model: ElasticModel, metric: str, own: dict[str, Any]) -> None:
     """Refuses what this model or metric would ignore."""
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.last_layer.model import tabled
     from slotool.elastic.evaluation import METRICS
 
-    if isinstance(model, SloNN) and metric == METRICS[0]:
+    if tabled(model) is not None and metric == METRICS[0]:
         return
     for argument, value in own.items():
         if value is not None:

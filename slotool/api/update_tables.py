@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from slotool.errors import InputError
 
 if TYPE_CHECKING:
     from slotool.data import DataSource
+    from slotool.elastic.activators.last_layer.model import LastLayerSloNN
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.updates import TableUpdates
 
@@ -39,7 +42,7 @@ def update_tables(
     of the test split.
 
     Args:
-        artifact: An SLO-NN, as ``build_tables`` writes it.
+        artifact: An SLO-NN, as ``build_tables`` writes it, of a whole network or of its last layer.
         data: Data set of what is served now.
         out: Artifact to write.
         half_life: After so many inputs an input counts half as much.
@@ -57,46 +60,59 @@ def update_tables(
     """
     from slotool.artifacts import open_artifact
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.elastic.activators.slo_nn import SloNN
+    from slotool.elastic.activators.last_layer.model import KIND as LAST_LAYER
+    from slotool.elastic.activators.last_layer.model import LastLayerSloNN, seen_by_tables, tabled
+    from slotool.elastic.activators.slo_nn import KIND
     from slotool.elastic.activators.updates import TableUpdates
+    from slotool.elastic.loading import load_model
     from slotool.elastic.queries import dataset_of
 
     written = None if out is None else Path(out)
     if written is not None:
         refuse_existing(written, force)
-    opened = open_artifact(artifact, "slo-nn")
-    model = SloNN.load(opened)
+    opened = open_artifact(artifact, (KIND, LAST_LAYER))
+    model: Any = load_model(opened)
     dataset: Any = dataset_of(model, data)
     if dataset.input_shape != model.input_shape or dataset.classes != model.classes:
         raise InputError(
             f"{model.name} takes inputs {model.input_shape} and knows {model.classes} classes, but {dataset.name} has "
             f"{dataset.input_shape} and {dataset.classes}"
         )
-    updates = TableUpdates(model, half_life)
-    _follow(updates, dataset, reporter_of(progress))
-    now = updates.updated()
+    head = tabled(model)
+    assert head is not None  # by the kind of the artifact
+    updates = TableUpdates(head, half_life)
+    _follow(updates, dataset, partial(seen_by_tables, model), reporter_of(progress))
+    new_head = updates.updated()
+    now = model.with_head(new_head) if isinstance(model, LastLayerSloNN) else new_head
     if written is not None:
         config = {**opened.manifest["config"], "data": getattr(dataset, "source", dataset.name), "half_life": half_life}
         now.save(written, config=config, seed=opened.manifest.get("seed") or 0, parents=(opened,), force=force)
-    return TablesUpdated(now, _accuracies(model, now, dataset.test), dataset, written)
+    rows = _accuracies(head, new_head, seen_by_tables(model, dataset.test))
+    return TablesUpdated(now, rows, dataset, promised_by(new_head), written)
 
 
-def _follow(updates: TableUpdates, dataset: Any, reporter: Reporter) -> None:
+def promised_by(model: SloNN) -> int:
+    """Validation examples that the promises are counted on."""
+    evidence = model.calibration.evidence_by_point
+    return evidence.examples if evidence else 0
+
+
+def _follow(updates: TableUpdates, dataset: Any, seen: Callable[[Any], Any], reporter: Reporter) -> None:
     ranked, counted = (range(0, len(split), BATCH) for split in (dataset.train, dataset.validation))
     with reporter.progress(f"following {dataset.name}", total=len(ranked) + len(counted)) as steps:
         for start in ranked:
-            updates.rank(_batch(dataset.train, start)[0])
+            updates.rank(seen(_batch(dataset.train, start)).x)
             steps.advance()
         for start in counted:
-            updates.count(*_batch(dataset.validation, start))
+            part = seen(_batch(dataset.validation, start))
+            updates.count(part.x, part.y)
             steps.advance()
 
 
-def _batch(split: Any, start: int) -> tuple[Any, Any]:
+def _batch(split: Any, start: int) -> Any:
     import numpy as np
 
-    part = split.take(np.arange(start, min(start + BATCH, len(split))))
-    return part.x, part.y
+    return split.take(np.arange(start, min(start + BATCH, len(split))))
 
 
 def _accuracies(model: SloNN, now: SloNN, test: Any) -> list[dict[str, Any]]:
@@ -113,21 +129,17 @@ def _accuracies(model: SloNN, now: SloNN, test: Any) -> list[dict[str, Any]]:
 @dataclass(frozen=True, repr=False, eq=False)
 class TablesUpdated(Result):
     """``model``: the SLO-NN with its new tables. ``rows``: by point, accuracy on the test split before and after.
-    ``data``: the data set. ``out``: the artifact, if written."""
+    ``data``: the data set. ``promised_by``: validation examples that the promises are counted on. ``out``: the
+    artifact, if written."""
 
-    model: SloNN
+    model: SloNN | LastLayerSloNN
     rows: list[dict[str, Any]]
     data: Any
+    promised_by: int
     out: Path | None = None
 
     schema = "update-tables"
     rows_key = "points"
-
-    @property
-    def promised_by(self) -> int:
-        """Validation examples that the promises are counted on."""
-        evidence = self.model.calibration.evidence_by_point
-        return evidence.examples if evidence else 0
 
     def findings(self) -> dict[str, Any]:
         return {

@@ -37,7 +37,8 @@ class ElasticModel(ABC):
     ``points``: cheapest first, the last is the full model. ``input_shape``: shape of one example.
     ``classes``: number of classes. ``name``: what tables call the subject. ``sparse``: its inputs are mostly zeros and
     come as CSR matrices; it takes arrays too. ``negative_inputs``: whether it answers
-    negative inputs as it does others. ``remote_points``: points that another server answers, and the seconds that a
+    negative inputs as it does others; ``whole_inputs``: whether it takes whole numbers only, such as the ids of tokens.
+    ``remote_points``: points that another server answers, and the seconds that a
     call may take at most; a server calls them by ``forward_within``, outside its workers. ``signature`` and
     ``task``: of a model with named inputs and outputs of its own, and what these mean (``respond``); None of one with a
     single float32 input and scores of classes. ``data_options``: how data sets are read for it, where it says so.
@@ -47,6 +48,7 @@ class ElasticModel(ABC):
 
     sparse: bool = False
     negative_inputs: bool = True
+    whole_inputs: bool = False
     remote_points: Mapping[OperatingPoint, float] = MappingProxyType({})
     signature: Signature | None = None
     task: Task | None = None

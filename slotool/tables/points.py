@@ -23,7 +23,8 @@ class OperatingPoint:
 
     ``settings``: name to number or plain text. Two points are equal when their settings are, whatever their
     order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back. A text
-    that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``.
+    that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``. Of a float it
+    has ten digits, and so has the setting, so that 8 of 300 nodes are found again.
 
     Raises ``InputError`` for a name or a text value that the key could not carry.
     """
@@ -31,7 +32,8 @@ class OperatingPoint:
     settings: tuple[tuple[str, Setting], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", tuple(sorted(self.settings)))
+        carried = ((name, _carried(value)) for name, value in self.settings)
+        object.__setattr__(self, "settings", tuple(sorted(carried)))
         for name, value in self.settings:
             if not _NAME.fullmatch(name):
                 raise InputError(f"operating point: {name!r} is not a setting's name (lower-case letters, digits, _)")
@@ -69,9 +71,16 @@ class OperatingPoint:
 FULL = OperatingPoint()
 
 
+def _carried(value: Setting) -> Setting:
+    """``value`` as its text gives it back."""
+    return float(f"{value:.10g}") if isinstance(value, float) else value
+
+
 def _plain(value: Setting) -> str:
-    if not isinstance(value, str):
+    if isinstance(value, float):
         return f"{value:.10g}"
+    if isinstance(value, int):
+        return str(value)
     return value if _PLAIN.fullmatch(value) and isinstance(_number_or_text(value), str) else f"({value})"
 
 

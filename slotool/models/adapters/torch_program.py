@@ -108,6 +108,14 @@ class _Runner:
             raise RunError(f"{self._name}: torch failed ({reason(error)})") from error
 
 
+def datatype_of_torch(dtype: Any) -> str:
+    """The datatype of torch's ``dtype``. Raises ``InputError`` for one that the protocol has no name for."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DATATYPES:
+        raise InputError(f"torch's {name} has no datatype; there are {', '.join(_DATATYPES)}")
+    return _DATATYPES[name]
+
+
 def _signature(path: Path, program: ExportedProgram) -> Signature:
     nodes = {node.name: node.meta.get("val") for node in program.graph.nodes}
     signature = program.graph_signature

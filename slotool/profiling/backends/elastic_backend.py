@@ -56,6 +56,9 @@ class ElasticBackend(OnTorch):
         x = self.inputs(model.input_shape, batch_size)
         if not model.negative_inputs:
             x = np.abs(x)
+        if model.whole_inputs:
+            # Ids that every vocabulary has.
+            x = (x > 0).astype(np.float32)
         return lambda: model.forward(x, point)
 
     def array(self, output: np.ndarray) -> np.ndarray:

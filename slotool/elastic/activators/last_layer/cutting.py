@@ -26,8 +26,9 @@ BATCH = 256
 class Features:
     """The front of a network: what its last layer receives of inputs float32 [n, *input_shape].
 
-    ``model``: has one input and one output [n, features]. Inputs of another shape with the same values are reshaped;
-    images that a model takes with their channels last are turned. Raises ``InputError`` where the model takes neither.
+    ``model``: has one input of numbers and one output [n, features]. Inputs of another shape with the same values are
+    reshaped; images that a model takes with their channels last are turned. Whole numbers, such as token ids, are exact
+    up to 2²⁴ in float32. Raises ``InputError`` where the model takes neither.
     """
 
     def __init__(self, model: Model, input_shape: tuple[int, ...]):
@@ -35,23 +36,45 @@ class Features:
             raise InputError(f"{model.name} takes {len(model.signature.inputs)} inputs; tables need a network of one")
         self.model, self.input_shape = model, input_shape
         spec = model.signature.inputs[0]
-        if spec.datatype != "FP32":
-            raise InputError(f"{model.name}: input {spec.name} is {spec}; tables need an input of FP32")
-        self._input, self._output = spec.name, model.signature.outputs[0].name
+        if spec.dtype.kind not in "iuf":
+            raise InputError(f"{model.name}: input {spec.name} is {spec}; tables need an input of numbers")
+        self._spec, self._input, self._output = spec, spec.name, model.signature.outputs[0].name
         self._batch = BATCH if spec.shape[0] == FREE else spec.shape[0]
         self._fixed = spec.shape[0] != FREE
         self._arranged = _arrangement(model.name, input_shape, spec.shape[1:])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """float32 [n, features]."""
+        """float32 [n, features]. Raises ``InputError`` for values that the model's datatype does not hold."""
+        x = self._cast(x)
         parts = [self._of_batch(x[at : at + self._batch]) for at in range(0, len(x), self._batch)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the model takes whole numbers only."""
+        return self._spec.dtype.kind in "iu"
+
+    def _cast(self, x: np.ndarray) -> np.ndarray:
+        """``x`` as the model takes it."""
+        dtype = self._spec.dtype
+        if x.dtype == dtype:
+            return x
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast: np.ndarray = x.astype(dtype)
+        # A number that does not fit comes out as another.
+        lost = np.isfinite(cast) != np.isfinite(x) if dtype.kind == "f" else cast != x
+        if lost.any():
+            raise InputError(
+                f"{self.model.name}: input {self._input} is {self._spec}, which {float(x[lost][0]):.9g} does not fit"
+            )
+        return cast
 
     def _of_batch(self, x: np.ndarray) -> np.ndarray:
         n = len(x)
         if self._fixed and n < self._batch:
             x = np.concatenate([x, np.repeat(x[:1], self._batch - n, axis=0)])
-        return self.model.run({self._input: self._arranged(x)})[self._output][:n]
+        made = self.model.run({self._input: self._arranged(x)})[self._output][:n]
+        return made.astype(np.float32, copy=False)
 
 
 def _arrangement(name: str, given: tuple[int, ...], wanted: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:

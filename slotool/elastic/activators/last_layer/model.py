@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ KIND = "last-layer-slo-nn"
 LAYERS_FILE = "layers.json"
 
 
+def tabled(model: ElasticModel) -> SloNN | None:
+    """What of ``model`` has tables: itself, its last layer, or nothing."""
+    if isinstance(model, LastLayerSloNN):
+        return model.head
+    return model if isinstance(model, SloNN) else None
+
+
+def seen_by_tables(model: ElasticModel, split: Any) -> Any:
+    """``split`` with what the tables of ``model`` receive of its examples."""
+    return replace(split, x=model.features(split.x)) if isinstance(model, LastLayerSloNN) else split
+
+
 class LastLayerSloNN(ElasticModel):
     """``features`` runs the network up to its last layer, of which ``head`` computes the nodes that an input needs.
 
@@ -31,6 +44,7 @@ class LastLayerSloNN(ElasticModel):
     def __init__(self, name: str, features: Features, head: SloNN, front: Path):
         self.name, self.features, self.head, self.front = name, features, head, front
         self.input_shape, self.classes, self.points = features.input_shape, head.classes, head.points
+        self.whole_inputs = features.whole
 
     def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
         self.require(point)
@@ -48,9 +62,21 @@ class LastLayerSloNN(ElasticModel):
             raise InputError(f"{self.name} takes inputs {list(self.input_shape)}, not {list(x.shape[1:])}")
         return x
 
-    def save(self, path: str | Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
+    def with_head(self, head: SloNN) -> LastLayerSloNN:
+        """The same network with other tables."""
+        return LastLayerSloNN(self.name, self.features, head, self.front)
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        config: Mapping[str, Any],
+        seed: int,
+        parents: Sequence[Artifact] = (),
+        force: bool = False,
+    ) -> None:
         """Write the artifact, with a copy of the model file that its first layers are."""
-        with create_artifact(path, KIND, config=config, seed=seed, force=force) as bundle:
+        with create_artifact(path, KIND, config=config, seed=seed, parents=parents, force=force) as bundle:
             bundle.copy_file(self.front.name, self.front)
             bundle.write_json(LAYERS_FILE, {"front": self.front.name, "input_shape": list(self.input_shape)})
             stored.write(bundle, self.head, self.head.calibration)

@@ -30,17 +30,19 @@ def cut_onnx(path: Path, folder: Path) -> Cut:
         raise InputError(f"{path}: its weights cannot be read ({reason(error)})") from error
     if len(model.graph.output) != 1:
         raise InputError(f"{path} gives {len(model.graph.output)} outputs; tables need a network of one")
-    features, layer = _last_layer(path, model.graph)
+    features, layer, datatype = _last_layer(path, model.graph)
     front = folder / "front.onnx"
     try:
-        onnx.save(_front(model, features, layer.inputs), front)
+        onnx.save(_front(model, features, datatype, layer.inputs), front)
     except ValueError as error:
         raise InputError(f"{path}: its front is too large for one ONNX file ({reason(error)})") from error
     return Cut(front, layer, whole, "ONNX Runtime")
 
 
-def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer]:
-    """The name of the features, and the layer on them."""
+def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer, int]:
+    """The name of the features, the layer on them, and the ONNX datatype of both."""
+    from onnx.helper import np_dtype_to_tensor_dtype
+
     made = {name: node for node in graph.node for name in node.output}
     node = made.get(graph.output[0].name)
     while node is not None and node.op_type in ENDINGS:
@@ -56,6 +58,7 @@ def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer]:
     if node is None or not known or node.input[1] not in constants:
         what = "an input" if node is None else node.op_type
         raise InputError(f"{path}: the last layer is {what}, not a dense layer with weights of its own")
+    datatype = np_dtype_to_tensor_dtype(constants[node.input[1]].dtype)
     weights, settings = constants[node.input[1]], {each.name: _number(each) for each in node.attribute}
     if node.op_type == "Gemm":
         weights = (weights if settings.get("transB") else weights.T) * settings.get("alpha", 1.0)
@@ -65,7 +68,7 @@ def _last_layer(path: Path, graph: Any) -> tuple[str, DenseLayer]:
         weights = weights.T
     if settings.get("transA") or weights.ndim != 2:
         raise InputError(f"{path}: the last layer {node.name or node.output[0]!r} is no dense layer on features")
-    return node.input[0], dense_layer(node.name or "last", weights, bias)
+    return node.input[0], dense_layer(node.name or "last", weights, bias), datatype
 
 
 def _constants(graph: Any) -> dict[str, np.ndarray]:
@@ -86,7 +89,7 @@ def _number(attribute: Any) -> float:
     return float(attribute.f if attribute.type == 1 else attribute.i)
 
 
-def _front(model: Any, features: str, width: int) -> Any:
+def _front(model: Any, features: str, datatype: int, width: int) -> Any:
     """The model with ``features`` for its only output, and without what only its last layer needs."""
     import onnx
 
@@ -96,7 +99,7 @@ def _front(model: Any, features: str, width: int) -> Any:
     batch = graph.input[0].type.tensor_type.shape.dim
     free = batch[0].dim_param or (batch[0].dim_value if batch and batch[0].dim_value else "batch")
     del graph.output[:]
-    graph.output.append(onnx.helper.make_tensor_value_info(features, onnx.TensorProto.FLOAT, [free, width]))
+    graph.output.append(onnx.helper.make_tensor_value_info(features, datatype, [free, width]))
     nodes = list(graph.node)
     if not any(each.type in (5, 10) for node in nodes for each in node.attribute):  # no graphs within nodes
         needed, kept = {features}, []

@@ -10,7 +10,7 @@ from slotool.elastic.activators.last_layer.cutting import Cut, dense_layer
 from slotool.errors import InputError
 from slotool.graphs.capture.loading import load_torch
 from slotool.graphs.capture.torch import inference, quiet
-from slotool.models.adapters.torch_program import TorchModuleModel
+from slotool.models.adapters.torch_program import TorchModuleModel, datatype_of_torch
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.printable import reason
 
@@ -35,32 +35,48 @@ def cut_module(module: nn.Module, name: str, input_shape: Sequence[int], folder:
 
     module = module.eval().requires_grad_(False)
     with inference(module), quiet():
-        program = _exported(module, name, input_shape)
+        program, dtype = _traced(module, name, input_shape)
         features, weights, bias, label = _last_layer(name, program)
         front = program.module(check_guards=False)
         _end_at(front, features)
-        traced = _exported(front, name, input_shape)
+        traced = _exported(front, name, input_shape, dtype)
         path = folder / "front.pt2"
         torch.export.save(traced, path)
-    specs = (TensorSpec("input", "FP32", (FREE, *input_shape)),)
-    signature = Signature(specs, (TensorSpec("output", "FP32", (FREE, len(weights))),))
+    specs = (TensorSpec("input", datatype_of_torch(dtype), (FREE, *input_shape)),)
+    made = datatype_of_torch(next(iter(program.parameters())).dtype)
+    signature = Signature(specs, (TensorSpec("output", made, (FREE, len(weights))),))
     return Cut(path, dense_layer(label, weights, bias), TorchModuleModel(module, signature, name=name), "PyTorch")
 
 
-def _exported(module: Any, name: str, input_shape: Sequence[int]) -> ExportedProgram:
+def _traced(module: nn.Module, name: str, input_shape: Sequence[int]) -> tuple[ExportedProgram, Any]:
+    """The module on inputs of the datatype of its weights or, where it takes none of these, on whole numbers."""
+    import torch
+
+    own = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    try:
+        return _exported(module, name, input_shape, own), own
+    except InputError as error:
+        try:
+            return _exported(module, name, input_shape, torch.int64), torch.int64
+        except InputError:
+            raise error from error.__cause__
+
+
+def _exported(module: Any, name: str, input_shape: Sequence[int], dtype: Any) -> ExportedProgram:
     """With a batch of any size where the module allows that, else of one example."""
     import torch
 
     batch = torch.export.Dim("batch", min=1)
     try:
         with torch.no_grad():
-            return torch.export.export(module, (torch.zeros(BATCH, *input_shape),), dynamic_shapes=({0: batch},))
+            example = torch.zeros(BATCH, *input_shape, dtype=dtype)
+            return torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
     except Exception:
         # Export reports what it cannot trace through dozens of classes; one example may be traced where any number
         # cannot.
         try:
             with torch.no_grad():
-                return torch.export.export(module, (torch.zeros(1, *input_shape),))
+                return torch.export.export(module, (torch.zeros(1, *input_shape, dtype=dtype),))
         except Exception as error:
             raise InputError(f"{name} cannot be traced on inputs {tuple(input_shape)} ({reason(error)})") from error
 
@@ -82,7 +98,8 @@ def _last_layer(name: str, program: ExportedProgram) -> tuple[str, Any, Any, str
         what = call_name(last)
         raise InputError(f"{name}: the last layer {label_of(last)!r} is {what}, not a linear layer on features")
     bias = arguments["bias"]
-    return features.name, arguments["weight"].numpy(), None if bias is None else bias.numpy(), label_of(last)
+    weight = arguments["weight"].float().numpy()
+    return features.name, weight, None if bias is None else bias.float().numpy(), label_of(last)
 
 
 def _end_at(front: Any, features: str) -> None:
