@@ -1,14 +1,18 @@
-"""Arguments of another type than a function takes: one sentence that names the argument, before anything is done."""
+"""What every function does with arguments and errors: another type than it takes ends in one sentence before anything
+is done, and sentences name arguments where they are read in Python, options where the command line prints them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, ParamSpec, TypeVar
 
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, SlotoolError
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -22,6 +26,12 @@ _BUILTINS: Mapping[str, Any] = {
     "Literal": str,
     "str": str,
 }
+_names_options: ContextVar[bool] = ContextVar("names_options", default=False)
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+# Functions take seconds; options take them with a unit.
+_UNIT = re.compile(r"_(s|ms|gb)$")
+# A whole command to type, whose options are its own.
+_COMMAND = re.compile(r"\bslotool [a-z]")
 # Such a value is shown as it is, any other by its type.
 _SHORT = 40
 
@@ -32,10 +42,49 @@ def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Retu
 
     @wraps(function)
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-        require_types(function, signature, signature.bind(*args, **kwargs).arguments)
-        return function(*args, **kwargs)
+        with naming_arguments(signature):
+            require_types(function, signature, signature.bind(*args, **kwargs).arguments)
+            return function(*args, **kwargs)
 
     return checked
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors name options meanwhile, as the command line's users know them: ``--min-accuracy``."""
+    before = _names_options.set(True)
+    try:
+        yield
+    finally:
+        _names_options.reset(before)
+
+
+@contextmanager
+def naming_arguments(signature: inspect.Signature) -> Iterator[None]:
+    """Errors name arguments of the function instead of options, except under ``naming_options``."""
+    try:
+        yield
+    except SlotoolError as error:
+        if not _names_options.get():
+            error.args = tuple(_by_argument(each, signature) for each in error.args)
+            if isinstance(error, ArgumentError):
+                error.problem = _by_argument(error.problem, signature)
+        raise
+
+
+def _by_argument(text: Any, signature: inspect.Signature) -> Any:
+    """``text`` with the names of arguments for those of options: ``force=True`` for ``--force``."""
+    if not isinstance(text, str) or _COMMAND.search(text):
+        return text
+    arguments = {_UNIT.sub("", name): name for name in signature.parameters}
+
+    def argument(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        name = arguments.get(_UNIT.sub("", name), name)
+        known = signature.parameters.get(name)
+        return f"{name}=True" if known is not None and str(known.annotation) == "bool" else name
+
+    return _OPTION.sub(argument, text)
 
 
 def require_types(function: Callable[..., Any], signature: inspect.Signature, given: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from slotool.api.arguments import Parameters, Returned, require_types
+from slotool.api.arguments import Parameters, Returned, naming_arguments, require_types
 from slotool.errors import ArgumentError
 
 
@@ -27,15 +27,16 @@ def writes(
 
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-            given = signature.bind(*args, **kwargs).arguments
-            require_types(function, signature, given)
-            outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
-            others = {name: value for name, value in given.items() if name not in outputs}
-            read = [name for name in others if "Path" in str(signature.parameters[name].annotation)]
-            require_kept(outputs, inputs_among(others, read))
-            for name, path in outputs.items():
-                _require_writable(name, path, is_folder=name in folders)
-            return function(*args, **kwargs)
+            with naming_arguments(signature):
+                given = signature.bind(*args, **kwargs).arguments
+                require_types(function, signature, given)
+                outputs = {name: Path(given[name]) for name in (*files, *folders) if _is_path(given.get(name))}
+                others = {name: value for name, value in given.items() if name not in outputs}
+                read = [name for name in others if "Path" in str(signature.parameters[name].annotation)]
+                require_kept(outputs, inputs_among(others, read))
+                for name, path in outputs.items():
+                    _require_writable(name, path, is_folder=name in folders)
+                return function(*args, **kwargs)
 
         checked.writes = (*files, *folders)  # type: ignore[attr-defined]  # for the test that every function has it
         return checked

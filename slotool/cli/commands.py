@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from slotool import factories
+from slotool.api.arguments import naming_options
 from slotool.api.outputs import inputs_among, require_kept
 from slotool.cli import terminal
 from slotool.cli.plugin_names import plugins_of
@@ -59,7 +60,8 @@ class Command(TyperCommand):
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # typer's own name for it
         _running.append(ctx)
         try:
-            return super().invoke(ctx)
+            with naming_options():
+                return super().invoke(ctx)
         except ArgumentError as error:
             option = _option_of(ctx.command, error)
             raise _naming_file(typer.BadParameter(error.problem, ctx=ctx, param_hint=option), ctx) from error
