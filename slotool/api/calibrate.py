@@ -15,6 +15,7 @@ from slotool.api.chosen_predictor import SHIPPED, TORCH
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import cores_given
 from slotool.api.networks import Network, Networks
+from slotool.api.outputs import writes
 from slotool.api.profile import required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
 from slotool.api.progress import Reporter, Reporting, reporter_of
@@ -117,6 +118,7 @@ class Calibrated(Result):
         return float(self.profile.document["cores_busy_with_others"])
 
 
+@writes(folders=("out",))
 def calibrate(
     networks: Network | Sequence[Network] | None = None,
     *,
