@@ -284,6 +284,8 @@ predictions[].kind text         its kind
 predictions[].operators integer number of operators
 predictions[].weights integer   number of weights
 predictions[].flops integer     FLOPs per example
+predictions[].weight_bytes integer bytes of all weights
+predictions[].peak_activation_bytes integer most bytes that its outputs take at one time, without work space
 predictions[].form text         type of its weights, and what else is unlike the measured ones
 predictions[].latency_s number  predicted latency of one call, seconds
 predictions[].low_s number?     lower end of the interval, seconds
@@ -295,7 +297,9 @@ predictions[].solo_s? number    solo latency, seconds
 predictions[].solo_measured? flag whether that was measured
 predictions[].degradation_ratio? number predicted over solo latency
 predictions[].probability_within_slo? number? probability that the latency is at most slo_s
+predictions[].explanation? object with --explain, seconds by type of operator and by operator
 latency_table   text?           table written
+plot            text?           plot written
 """,
     "train": """
 artifact        text            folder written

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slotool.predictors.trained import TrainedPredictor
 
 
-@writes("out")
+@writes("out", "plot")
 def predict(
     networks: Network | Sequence[Network] | Mapping[str, Network],
     *,
@@ -30,6 +30,8 @@ def predict(
     precision: str | None = None,
     co_runners: Sequence[Network] = (),
     slo_s: float | None = None,
+    explain: bool = False,
+    plot: str | Path | None = None,
     out: str | Path | None = None,
     force: bool = False,
     timeout_s: float = 600.0,
@@ -52,6 +54,8 @@ def predict(
         precision: The same by precision, such as ``"amp"``.
         co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
         slo_s: Also give the probability that the latency is at most this, seconds.
+        explain: Also say where the time of each network goes, by type of operator; it adds up to the latency.
+        plot: With ``explain``, file for a plot (PNG) of it.
         out: Also write a latency table here, its rows marked as predicted.
         force: Replace ``out`` if it exists.
         timeout_s: Seconds after which the capture of one model has hung.
@@ -63,7 +67,8 @@ def predict(
         ArgumentError: An argument has a value that it cannot have.
         GraphError: A model cannot be captured, or the predictor cannot take it.
         ArtifactError: ``predictor`` is damaged, or does not predict this (co-located or solo latencies).
-        AlreadyExistsError: ``out`` exists.
+        AlreadyExistsError: ``out`` or ``plot`` exists.
+        MissingPackageError: ``plot`` is given and matplotlib is not installed.
         TimedOut: A capture took longer than ``timeout_s``.
         RunError: A capture died, or took too much memory.
     """
@@ -73,8 +78,13 @@ def predict(
     asked = Networks.of(networks, input_shape, input_dtype)
     if slo_s is not None and not slo_s > 0:
         raise ArgumentError("slo_s", f"{slo_s} is no latency")
-    if out is not None:
-        refuse_existing(Path(out), force)
+    if explain and co_runners:
+        raise ArgumentError("explain", "it explains the latency of networks alone")
+    if plot is not None and not explain:
+        raise ArgumentError("plot", "it draws what --explain finds")
+    for path in (out, plot):
+        if path is not None:
+            refuse_existing(Path(path), force)
     chosen = chosen_predictor(predictor, backend, asked, bool(co_runners), device=device, precision=precision)
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
@@ -87,6 +97,8 @@ def predict(
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)
     else:
         found = Prediction(chosen, trained, graphs, graphs, trained.predict(graphs), slo_s=slo_s, out=written)
+        if explain:
+            found = found.explained(None if plot is None else Path(plot))
     if (device, precision) == (None, None):
         found = found.on_this_machine()
     if written is not None:

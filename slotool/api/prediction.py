@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from slotool.graphs import OperatorGraph
     from slotool.predictors.colocation import SoloLatency
+    from slotool.predictors.explanation import Explanation
     from slotool.predictors.trained import Predictions, TrainedPredictor
 
 MAX_ROWS_SHOWN = 20
 MAX_WARNINGS = 3
+MAX_EXPLAINED, MAX_TYPES = 3, 12
 NOT_HERE = "measured on another machine, where an interval says nothing of this one"
 Row = dict[str, Any]
 
@@ -32,7 +34,8 @@ class Prediction(Result):
     """Latencies of ``graphs``, which were predicted as ``items``, each a network or a co-location.
 
     ``solo``: of co-locations, each one's solo latency; ``others``: the co-runners. ``differences`` of this machine from
-    the predictor's, in words, None where it is the same. ``out``: the latency table written, if any.
+    the predictor's, in words, None where it is the same. ``out``: the latency table written, if any. ``explanations``:
+    where the time of each goes, where that was asked for; ``plot``: the picture of it written, if any.
     """
 
     chosen: Chosen
@@ -45,6 +48,8 @@ class Prediction(Result):
     slo_s: float | None = None
     differences: Sequence[str] | None = None
     out: Path | None = None
+    explanations: Sequence[Explanation] = ()
+    plot: Path | None = None
 
     schema = "predict"
     rows_key = "predictions"
@@ -66,6 +71,17 @@ class Prediction(Result):
         """P(latency ≤ ``slo_s``), float64 [n], NaN where there is no interval; None without an SLO."""
         return None if self.slo_s is None else self.trained.probability_within(self.predictions, self.slo_s)
 
+    def explained(self, plot: Path | None) -> Prediction:
+        """With where the time of each network goes, drawn into ``plot``."""
+        from slotool.predictors.explanation import Explanation
+
+        found = [Explanation.of(self.trained.predictor, graph) for graph in self.graphs]
+        if plot is not None:
+            from slotool.reports.explanation import save_explanations
+
+            save_explanations(found[:MAX_ROWS_SHOWN], plot)
+        return replace(self, explanations=found, plot=plot)
+
     def on_this_machine(self) -> Prediction:
         """Without intervals where this machine is not the predictor's."""
         found = machine_differences(self.trained)
@@ -85,6 +101,7 @@ class Prediction(Result):
             "co_runners": self._names,
             "predictions": self._rows,
             "latency_table": None if self.out is None else str(self.out),
+            "plot": None if self.plot is None else str(self.plot),
         }
 
     def shown(self) -> list[Part]:
@@ -97,11 +114,15 @@ class Prediction(Result):
         if any(row.get("solo_measured") is False for row in shown):
             parts.append("~: predicted solo latency; the others were measured")
         parts += _no_intervals(shown)
+        for each, row in zip(self.explanations[:MAX_EXPLAINED], self._rows, strict=False):
+            weights, outputs = (row[key] / 1e6 for key in ("weight_bytes", "peak_activation_bytes"))
+            parts += [_explained(each), f"memory: {weights:.4g} MB of weights, {outputs:.4g} MB of outputs at one time"]
+        parts += _not_explained(self.explanations)
         if self.differences is not None:
             parts.append(self._calibrate)
         if len(self._rows) > MAX_ROWS_SHOWN:
             parts.append(f"and {len(self._rows) - MAX_ROWS_SHOWN:,} more; --out or --json gives all")
-        return parts if self.out is None else [*parts, f"wrote {self.out}"]
+        return [*parts, *(f"wrote {path}" for path in (self.plot, self.out) if path is not None)]
 
     @property
     def warnings(self) -> list[str]:
@@ -156,6 +177,8 @@ class Prediction(Result):
     @cached_property
     def _rows(self) -> list[Row]:
         """What is said of each network, as JSON."""
+        from slotool.graphs.memory import peak_activation_bytes
+
         predictions, chances = self.predictions, self.probability_within_slo
         rows: list[Row] = []
         for i, graph in enumerate(self.graphs):
@@ -166,6 +189,8 @@ class Prediction(Result):
                 "operators": len(graph.operators),
                 "weights": graph.weights,
                 "flops": graph.flops,
+                "weight_bytes": graph.weight_bytes,
+                "peak_activation_bytes": peak_activation_bytes(graph, self.trained.setting.batch_size),
                 "form": graph.form,
                 "latency_s": float(predictions.latency_s[i]),
                 "low_s": _finite(predictions.low_s[i]),
@@ -174,6 +199,8 @@ class Prediction(Result):
                 "outside": predictions.outside[i],
                 "domain": predictions.distances[i].document() if predictions.distances else None,
             }
+            if self.explanations:
+                row["explanation"] = self.explanations[i].document()
             if self.solo:
                 solo = self.solo[i]
                 ratio = row["latency_s"] / solo.latency_s
@@ -189,6 +216,28 @@ class Prediction(Result):
         if self.others:
             titles[3:4] = ["solo", "latency", "ratio"]
         return titles if self.slo_s is None else [*titles, f"P(≤ {duration(self.slo_s)})"]
+
+
+def _explained(found: Explanation) -> Part:
+    """Where the time of one network goes, by type; the last row is all."""
+    types = [*found.by_type().items()]
+    rest = types[MAX_TYPES:]
+    shown = [[name, count, duration(s), f"{s / found.latency_s:.1%}"] for name, (count, s) in types[:MAX_TYPES]]
+    if rest:
+        count, seconds = sum(count for _, (count, _) in rest), sum(s for _, (_, s) in rest)
+        shown.append([f"{len(rest)} other types", count, duration(seconds), f"{seconds / found.latency_s:.1%}"])
+    shown.append(["all", len(found.graph.operators), duration(found.latency_s), "100.0%"])
+    title = f"Where the time of {found.graph.name or found.graph.id} goes"
+    return table(title, ["operator", "operators", "latency", "share"], shown)
+
+
+def _not_explained(found: Sequence[Explanation]) -> list[str]:
+    lines = []
+    if found and not found[0].learnt:
+        lines.append("the predictor does not add up operators: its latency is shared out by a neutral roofline")
+    if len(found) > MAX_EXPLAINED:
+        lines.append(f"{len(found) - MAX_EXPLAINED} more are explained in --json")
+    return lines
 
 
 def _no_intervals(rows: Sequence[Row]) -> list[str]:

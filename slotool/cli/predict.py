@@ -60,6 +60,10 @@ def predict(
     slo: Annotated[
         str | None, typer.Option("--slo", help="Also say how likely the latency is at most this, e.g. 20ms.")
     ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say where the time goes, by type of operator.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write a plot (PNG) of what --explain finds.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a latency table, rows marked as predicted.")
     ] = None,
@@ -88,6 +92,8 @@ def predict(
         precision=precision,
         co_runners=co_runners or (),
         slo_s=parse_duration(slo, "--slo"),
+        explain=explain,
+        plot=plot,
         out=out,
         force=force,
         timeout_s=timeout,

@@ -266,12 +266,12 @@ class OperatorGraph:
     @property
     def weight_bytes(self) -> int:
         """Of its weights in its own element type, of several the widest."""
-        return self._bytes_per_value * self.weights
+        return self.bytes_per_value * self.weights
 
     @property
     def moved_bytes(self) -> int:
         """What its operators read and write for one example, weights apart, in its own element type."""
-        return self._bytes_per_value * sum(operator.moved for operator in self.operators)
+        return self.bytes_per_value * sum(operator.moved for operator in self.operators)
 
     @property
     def flops(self) -> int:
@@ -281,10 +281,10 @@ class OperatorGraph:
     def memory_bytes(self, batch_size: int = 1) -> int:
         """Bytes of all weights and of all outputs of one batch: an upper estimate of what running it takes."""
         outputs = sum(math.prod(o.shape) for o in self.operators if o.op not in WITHOUT_MEMORY)
-        return self._bytes_per_value * (self.weights + batch_size * outputs)
+        return self.bytes_per_value * (self.weights + batch_size * outputs)
 
     @property
-    def _bytes_per_value(self) -> int:
+    def bytes_per_value(self) -> int:
         return max(_BYTES_OF.get(part, BYTES_PER_VALUE) for part in self.element_type.split("+"))
 
     @cached_property

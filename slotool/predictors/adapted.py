@@ -103,6 +103,12 @@ class AdaptedPredictor(Predictor[OperatorGraph]):
         30 labels, as the fit to all says it would be."""
         return self.posterior.left_out
 
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        """In the proportions that the base has."""
+        assert self.base is not None
+        found = self.base.operator_seconds(item)
+        return None if found is None else found * (self.predict([item])[0] / self.base.predict([item])[0])
+
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         assert self.base is not None
         tensors, document = nested_state(self.base, "base.")

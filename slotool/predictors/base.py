@@ -82,6 +82,11 @@ class Predictor(ABC, Generic[Asked]):
         latency_s = self.predict(graphs)
         return latency_s, np.ones(len(latency_s))
 
+    def operator_seconds(self, item: Asked) -> np.ndarray | None:
+        """What of ``predict`` each operator of a network takes, float64 seconds [operators]: they add up to it but for
+        what a call costs whatever the network. None where a predictor does not add up operators."""
+        return None
+
     def surrogate(self) -> Predictor[Asked]:
         """A new predictor to be trained in this one's stead where only the size of errors on kinds of networks held
         out is asked for, a dozen times over: of the same sort, or a cheaper one that errs as much or more."""

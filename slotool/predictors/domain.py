@@ -176,7 +176,7 @@ class Domain:
         at = {kind: i for i, kind in enumerate(self.types)}
         rows = np.array([at.get(operator_type(operator), -1) for operator in graph.operators])
         unseen = rows < 0
-        cost_s = _operator_cost_s(graph)
+        cost_s = operator_cost_s(graph)
         values = np.array([math.prod(operator.shape) for operator in graph.operators], dtype=np.float64)
         weight, values = cost_s / cost_s.sum(), values / values.sum()
         beyond = np.maximum(_sizes(graph.operators) - self.largest[rows], 0.0).max(axis=1)
@@ -237,7 +237,7 @@ def cost_shares(graphs: Sequence[OperatorGraph], types: Sequence[str] | None = N
     return np.asarray(found / costs.total_s[:, None])
 
 
-def _operator_cost_s(graph: OperatorGraph) -> np.ndarray:
+def operator_cost_s(graph: OperatorGraph) -> np.ndarray:
     from slotool.graphs.encodings import operator_measures
     from slotool.predictors.typecosts import BYTES_PER_SECOND, FLOPS_PER_SECOND, SECONDS_PER_CALL
 

@@ -46,6 +46,18 @@ class EnsemblePredictor(Predictor[OperatorGraph]):
         predicted_s: np.ndarray = np.exp(self.weights @ logs)
         return predicted_s
 
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        """The share that an operator has is the weighted mean of those that the members give it, of those that do."""
+        found = [
+            (weight, member, member.operator_seconds(item))
+            for weight, member in zip(self.weights, self.members, strict=True)
+        ]
+        shares = [(weight, own / member.predict([item])[0]) for weight, member, own in found if own is not None]
+        if not shares:
+            return None
+        total = sum(weight for weight, _ in shares)
+        return np.asarray(sum(weight * share for weight, share in shares) / total * self.predict([item])[0])
+
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         tensors: dict[str, np.ndarray] = {}
         entries = []

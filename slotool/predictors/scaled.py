@@ -44,6 +44,11 @@ class ScaledPredictor(Predictor[OperatorGraph]):
         assert self.base is not None
         return self.factor * self.base.predict(graphs)
 
+    def operator_seconds(self, item: OperatorGraph) -> np.ndarray | None:
+        assert self.base is not None
+        found = self.base.operator_seconds(item)
+        return None if found is None else self.factor * found
+
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         assert self.base is not None
         tensors, document = nested_state(self.base, "base.")

@@ -19,7 +19,7 @@ from slotool.reports.figure import ALARM, FAINT, INK, Axis, Band, Curve, Figure,
 DOTS_PER_INCH = 160
 # Letters of the legend's font in a line, of which a curve's sign takes six.
 LEGEND_LETTERS = 120
-_STYLE: Any = {
+STYLE: Any = {
     # Names come from files: a dollar sign in one is no formula.
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
@@ -41,7 +41,7 @@ _LINES = {"line": "-", "dashes": "--", "dots and line": "-", "steps": "-", "dots
 
 def save_png(figure: Figure, path: Path) -> None:
     """Draw ``figure`` into the PNG file ``path``, with its title above and its caption below."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         canvas = Canvas(figsize=(7.2, 7.0) if figure.square else (8.4, 5.4), dpi=DOTS_PER_INCH, layout="constrained")
         axes = canvas.add_subplot()
         for band in figure.bands:
