@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import mean, median
 from typing import Any
 
 from slotool.cli.output import duration, number
@@ -94,6 +95,22 @@ def predict(figures: Figures) -> list[Table]:
     speeds = [[f"`{name}`", duration(s["one_graph_s"]), duration(s["ten_thousand_graphs_s"])]
               for name, s in figures["seconds"].items()]  # fmt: skip
     return [*tables, Table("Time of a prediction", ["predictor", "one network", "10,000 networks"], speeds)]
+
+
+def graph_network(figures: Figures) -> list[Table]:
+    """Seconds of training beside the bare matrix products, and MAPE beside simpler predictors."""
+    trainings = figures["trainings"]
+    times_ = [
+        [name, f"{f['networks']:,}", f"{f['operators']:.0f}", duration(median(f["train_s"])), times(f["times_floor"])]
+        for name, f in trainings.items()
+    ]
+    rivals = list(next(iter(trainings.values()))["mape"])
+    errors = [[name, *(percent(mean(f["mape"][rival]), 1) for rival in rivals)] for name, f in trainings.items()]
+    speed = f"{figures['predictions_per_s']:,.0f} predictions a second"
+    return [
+        Table(f"Training ({speed})", ["labels", "networks", "operators each", "median", "× bare products"], times_),
+        Table("MAPE on networks held out, mean over seeds", ["labels", *(f"`{rival}`" for rival in rivals)], errors),
+    ]
 
 
 def _scores(score: Figures) -> list[str]:
@@ -318,6 +335,6 @@ def rules(figures: Figures) -> list[Table]:
 
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
-    for of in (startup, generate, profiling, predict, served_request, serving, overload, slo_nn, promises,
-               kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules)
+    for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
+               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules)
 }  # fmt: skip

@@ -19,6 +19,7 @@ BENCHMARKS = (
     "generate",
     "profiling",
     "predict",
+    "graph_network",
     "served_request",
     "serving",
     "overload",
