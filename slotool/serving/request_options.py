@@ -17,6 +17,8 @@ from slotool.serving.rejections import bad_request, shown
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 MAX_TIMEOUT_US = 1e12
 MAX_PRIORITY = 2**32 - 1
+# Triton's, of requests to models that keep state.
+SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 # A name is taken for a misspelt one from this similarity on (difflib's ratio). A longer name is that of no option.
 MISSPELT = 0.8
 MAX_MISSPELT_LENGTH = 16
@@ -40,8 +42,13 @@ def from_parameters(parameters: Mapping[str, Any]) -> RequestOptions:
     """From a V2 request's ``parameters``: timeout (µs; 0 is none), priority, tolerance, objective, min_accuracy.
 
     Parameters of other names are ignored, as the protocol has it. Raises ``Rejection`` (400) for a value that cannot be
-    meant, and for a name that is nearly one of these.
+    meant, for a name that is nearly one of these, and for a request that is part of a sequence.
     """
+    if not parameters:
+        return DEFAULT_OPTIONS
+    for name in SEQUENCE:
+        if parameters.get(name):
+            raise bad_request(f"parameter {name}: sequences are not served, as no state is kept between requests")
     return _options("parameter ", parameters, "timeout", 1.0, "tolerance", "objective", "min_accuracy", "priority")
 
 

@@ -14,7 +14,7 @@ from slotool.serving.request_options import RequestOptions, from_headers, from_p
 
 
 def test_parameters_and_headers_say_the_same() -> None:
-    parameters = {"timeout": 1_500, "tolerance": 0.01, "objective": "cost", "priority": 2, "sequence_id": 9}
+    parameters = {"timeout": 1_500, "tolerance": 0.01, "objective": "cost", "priority": 2, "sequence_id": 0}
     headers = {"deadline-ms": "1.5", "tolerance": "0.01", "objective": "cost", "priority": "2", "host": "x"}
     assert from_parameters(parameters) == from_headers(headers) == RequestOptions(1_500.0, 0.01, "cost", None, 2)
     assert (
@@ -22,6 +22,13 @@ def test_parameters_and_headers_say_the_same() -> None:
         == from_headers({"min-accuracy": "0.9"})
         == RequestOptions(min_accuracy=0.9)
     )
+
+
+@pytest.mark.parametrize(("name", "value"), [("sequence_id", 9), ("sequence_id", "a"), ("sequence_start", True)])
+def test_a_request_of_a_sequence_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(Rejection, match=f"parameter {name}: sequences are not served") as caught:
+        from_parameters({name: value})
+    assert caught.value.status == 400
 
 
 def test_nothing_asked_for_and_a_timeout_of_zero_mean_no_deadline() -> None:
@@ -88,7 +95,7 @@ def test_a_misspelt_option_is_rejected_and_the_one_meant_is_named(read: Any, nam
 
 
 def test_names_of_others_are_ignored() -> None:
-    protocol = ("sequence_id", "sequence_start", "binary_data_output", "bogus", "headers", "triton_enable_empty", "")
+    protocol = ("binary_data_output", "bogus", "headers", "triton_enable_empty", "")
     assert from_parameters(dict.fromkeys(protocol, 1)) == RequestOptions()
     sent = "host accept connection origin referer content-type content-length user-agent x-priority cookie model "
     sent += "accept-encoding accept-language cache-control traceparent dnt date range te via upgrade pragma forwarded"
