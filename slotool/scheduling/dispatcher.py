@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +12,10 @@ from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy
 from slotool.scheduling.query import Query
 from slotool.scheduling.workers import Batch, Workers
+from slotool.tables import OperatingPoint
+
+# Queries that a batch may pass to be filled with others behind them.
+MAX_PASSED = 64
 
 
 class RequestOutcome(StrEnum):
@@ -164,12 +168,38 @@ class Dispatcher:
         queries = self.queue.take(
             room, lambda query: not query.alone and query.batch_key == key and serves(decision.point, query)
         )
+        behind = self.queue.peek()
+        if behind is not None and (behind.alone or behind.batch_key != key):
+            queries += self._fitting(key, room, sum(query.examples for query in queries), decision.point, now_us)
         second = (
             self.workers.second_idle(worker) if decision.concurrent and not self.workers.runs_ensemble_calls else None
         )
         batch = Batch(worker, queries, decision, now_us, second)
         self.workers.begins(batch, self.policy.planned_us(decision.point, batch.examples))
         return batch
+
+    def _fitting(self, key: Hashable, room: int, taken: int, point: OperatingPoint, now_us: float) -> list[Query]:
+        """Take queries of this key from behind others, to fill a batch of ``taken`` examples.
+
+        As many as let every query that they pass begin in time at the same point, once the batch has ended.
+        """
+        found: list[Query] = []
+        ends_by_us, passed = math.inf, 0
+        for query in self.queue:
+            if query.alone or query.batch_key != key:
+                ends_by_us = min(ends_by_us, query.deadline_us - self.policy.planned_us(point, query.examples))
+                passed += 1
+                if passed > MAX_PASSED:
+                    break
+                continue
+            taken += query.examples
+            in_time = now_us + self.policy.planned_us(point, taken) <= ends_by_us
+            if taken > room or not in_time or not self.policy.serves(point, query):
+                break
+            found.append(query)
+        for query in found:
+            self.queue.remove(query)
+        return found
 
     def _dropped(self, query: Query, outcome: RequestOutcome, reason: str) -> Drop:
         self.outcomes[outcome] += 1

@@ -22,7 +22,8 @@ class Query:
     Protocol's servers). It decides between equal deadlines, and which query is shed when not all can be in time.
     ``examples``: how many examples must be answered together. ``expected_accuracy``: what this very input may
     expect of each point; None when points differ only on average. ``alone``: it shares no call with others.
-    ``batch_key``: it shares a call only with queries of the same key, whose tensors can be joined.
+    ``batch_key``: it shares a call only with queries of the same key, whose tensors can be joined; such a call may pass
+    others that can still be in time.
     """
 
     id: str

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 
 from slotool.errors import InputError
 from slotool.rules.ruleset import Rule, RuleSet
-from slotool.scheduling import Dispatcher, EdfQueue, FixedPoint, Query, RequestOutcome, ToleranceTiers, Workers
+from slotool.scheduling import (
+    Decision,
+    Dispatcher,
+    EdfQueue,
+    FixedPoint,
+    Query,
+    RequestOutcome,
+    ToleranceTiers,
+    Workers,
+)
 from slotool.scheduling.batching import BatchingPolicy, ControlGrid, MaxBatch, SlackFit, ValueIteration
+from slotool.scheduling.dispatcher import MAX_PASSED
 from slotool.scheduling.edf import FixedWorkers
 from slotool.tables import OperatingPoint
 from slotool.testing.policies import NOW_US, queue_of, three_versions
@@ -224,3 +234,65 @@ def test_what_is_removed_from_the_middle_leaves_the_rest_in_order() -> None:
     with pytest.raises(IndexError, match="fewer examples wait"):
         queue.at(99)
     assert not EdfQueue().remove(waiting[0])
+
+
+class Eights(FixedPoint):
+    """Batches of eight; a call takes 100 µs, and 10 µs more for each example."""
+
+    def decide(self, now_us: float, queue: EdfQueue) -> Decision:
+        return Decision(self.points[0], 8, "as many as fit")
+
+    def serves(self, point: OperatingPoint, query: Query) -> bool:
+        return query.min_accuracy is None
+
+    def planned_us(self, point: OperatingPoint, examples: int) -> float:
+        return 100.0 + 10.0 * examples
+
+
+def shaped(*entries: tuple[str, float, dict[str, Any]]) -> Dispatcher:
+    """Queries of the shape that is their name's first letter, with these deadlines."""
+    state = Dispatcher(Eights(three_versions()))
+    for at, (name, deadline_us, options) in enumerate(entries):
+        state.arrive(Query(name, float(at) / 100, deadline_us, batch_key=name[0], **options))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("entries", "batch"),
+    [
+        # Those of one shape share a call, whatever waits between them; the others are next.
+        ([("a1", 900, {}), ("b1", 901, {}), ("a2", 902, {}), ("c1", 903, {}), ("a3", 904, {})], "a1 a2 a3"),
+        # A call of two takes until 120; b1 needs 110 more. With a third in it, b1 would be late.
+        ([("a1", 200, {}), ("b1", 230, {}), ("a2", 900, {}), ("a3", 900, {})], "a1 a2"),
+        ([("a1", 200, {}), ("b1", 219, {}), ("a2", 900, {})], "a1"),
+        # Without deadlines in order of arrival.
+        ([("a1", math.inf, {}), ("b1", math.inf, {}), ("a2", math.inf, {})], "a1 a2"),
+        # Another end of a batch is one still: no room, or not served at this point.
+        ([("a1", 900, {}), ("b1", 901, {}), ("a2", 902, {"examples": 8}), ("a3", 903, {})], "a1"),
+        ([("a1", 900, {}), ("b1", 901, {}), ("a2", 902, {"min_accuracy": 0.9}), ("a3", 903, {})], "a1"),
+        # What is to be tried alone stays alone.
+        ([("a1", 900, {"alone": True}), ("b1", 901, {}), ("a2", 902, {})], "a1"),
+        ([("a1", 900, {}), ("a2", 901, {"alone": True}), ("a3", 902, {})], "a1 a3"),
+    ],
+)
+def test_a_batch_is_filled_from_behind_other_shapes_unless_those_would_be_late(
+    entries: list[tuple[str, float, dict[str, Any]]], batch: str
+) -> None:
+    state = shaped(*entries)
+    found, dropped = state.next_batch(0.0)
+    assert found is not None
+    assert dropped == []
+    assert " ".join(query.id for query in found.queries) == batch
+    left = [name for name, _, _ in entries if name not in batch.split()]
+    assert [query.id for query in state.queue] == left
+    assert len(state.queue.deadlines_us) == sum(query.examples for query in state.queue)
+    assert state.queue.deadlines_us.tolist() == [q.deadline_us for q in state.queue for _ in range(q.examples)]
+
+
+def test_a_batch_passes_only_so_many_others() -> None:
+    others = [(f"{chr(200 + i)}", 5_000.0 + i, {}) for i in range(MAX_PASSED)]
+    near = shaped(("a1", 900.0, {}), *others, ("a2", 9_000.0, {})).next_batch(0.0)[0]
+    far = shaped(("a1", 900.0, {}), *others, ("z", 8_000.0, {}), ("a2", 9_000.0, {})).next_batch(0.0)[0]
+    assert near is not None
+    assert far is not None
+    assert (len(near.queries), len(far.queries)) == (2, 1)

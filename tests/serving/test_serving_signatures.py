@@ -267,4 +267,4 @@ def test_only_requests_of_one_shape_share_a_call(tmp_path: Path) -> None:
         router.close()
     for part, answer in zip(parts, answers, strict=True):
         np.testing.assert_array_equal(answer.output("logits"), model.model(part.arrays)["logits"])
-    assert [columns.arrays["input_ids"].shape for columns in model.given] == [(4, 3), (2, 2), (2, 3)]
+    assert [columns.arrays["input_ids"].shape for columns in model.given] == [(6, 3), (2, 2)]
