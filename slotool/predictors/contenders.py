@@ -12,6 +12,7 @@ from slotool.graphs import OperatorGraph
 from slotool.predictors.adapted import MAX_LABELS, MIN_LABELS, AdaptedPredictor
 from slotool.predictors.additive import AdditivePredictor
 from slotool.predictors.base import NO_EXAMPLES, Examples, Predictor
+from slotool.predictors.composition import CompositionPredictor
 from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.setting import SettingsPredictor
@@ -19,7 +20,7 @@ from slotool.predictors.three_term import ThreeTermPredictor
 
 AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
 SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
-ENSEMBLE, SETTINGS = EnsemblePredictor.name, SettingsPredictor.name
+COMPOSITION, ENSEMBLE, SETTINGS = CompositionPredictor.name, EnsemblePredictor.name, SettingsPredictor.name
 Fit = Callable[[Examples[OperatorGraph]], Predictor[OperatorGraph]]
 # Up to so many labels each is left out alone; of more, a tenth at a time, in an order the seed draws.
 MAX_LEFT_OUT_ALONE = 30
@@ -40,6 +41,7 @@ def contenders(base: Predictor[OperatorGraph], count: int, settings: SettingsPre
     if MIN_LABELS <= count <= MAX_LABELS:
         fits[ADAPTED] = lambda labels: _fit(AdaptedPredictor(base), labels)
         fits[ADAPTED_THREE_TERM] = _adapted_three_term
+        fits[COMPOSITION] = lambda labels: _fit(CompositionPredictor(base), labels)
         if settings is not None:
             fits[SETTINGS] = lambda labels: _fit(settings.for_new(settings.target), labels)
     return fits

@@ -26,6 +26,7 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "adapted": ("adapted:AdaptedPredictor", (FROM_OTHERS,)),
     "scaled": ("scaled:ScaledPredictor", (FROM_OTHERS,)),
     "settings": ("setting:SettingsPredictor", (FROM_OTHERS,)),
+    "composition": ("composition:CompositionPredictor", (FROM_OTHERS,)),
     "ensemble": ("ensemble:EnsemblePredictor", (FROM_OTHERS,)),
 }
 registry: Registry[type[Predictor[Any]]] = Registry("predictors", PREDICTORS, Predictor)

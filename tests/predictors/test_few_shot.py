@@ -20,6 +20,7 @@ from slotool.predictors.contenders import (
     ADAPTED,
     ADAPTED_THREE_TERM,
     AS_IS,
+    COMPOSITION,
     ENSEMBLE,
     SCALED,
     SCRATCH,
@@ -198,7 +199,7 @@ def test_the_command_keeps_the_best_by_held_out_labels_and_writes_what_predicts(
     done = slotool("adapt-predictor", *inputs, "--samples", 10, "-o", tmp_path / "a", "--json")
     assert done.exit_code == 0, done.stderr
     others = {name: each["others_mape"] for name, each in done.document["predictors"].items()}
-    assert set(others) == {AS_IS, SCALED, THREE_TERM, SCRATCH, ADAPTED, ADAPTED_THREE_TERM, ENSEMBLE}
+    assert set(others) == {AS_IS, SCALED, THREE_TERM, SCRATCH, ADAPTED, ADAPTED_THREE_TERM, COMPOSITION, ENSEMBLE}
     assert others[ADAPTED] < 0.5 * others[SCALED] < others[AS_IS]
     assert others[done.document["chosen"]] < 0.5 * others[SCALED]
     assert (len(done.document["adapted_to"]), done.document["scored"]) == (10, len(GRAPHS) - 10)
