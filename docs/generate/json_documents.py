@@ -87,6 +87,8 @@ flops?          integer         one network: FLOPs per example
 unknown?        list            one network: operators kept by name alone
 unknown_share?  number          one network: their share of the operators
 unknown_flops_share? number?    one network: their share of the FLOPs
+unknown_bytes_share? number?    one network: their share of the bytes that operators read and write, weights apart
+moved_bytes?         integer?   one network: these bytes of one example, in its own element type
 counted_flops?  integer?        one network: FLOPs by the framework's own counter
 flops_mismatch? number?         one network: relative difference of the two counts
 examples_interact? flag         one network: an example's answer depends on the rest of its batch

@@ -195,6 +195,8 @@ def _facts(graph: OperatorGraph) -> dict[str, Any]:
         "unknown": [operator.name for operator in graph.unknown],
         "unknown_share": graph.unknown_share,
         "unknown_flops_share": graph.unknown_flops_share,
+        "unknown_bytes_share": graph.unknown_bytes_share,
+        "moved_bytes": graph.moved_bytes,
         "counted_flops": graph.counted_flops,
         "flops_mismatch": graph.flops_mismatch,
         "examples_interact": graph.examples_interact,
@@ -205,9 +207,8 @@ def _facts(graph: OperatorGraph) -> dict[str, Any]:
 
 
 def _unknown_work(graph: OperatorGraph) -> str:
-    if not graph.unknown_flops_share:
-        return "their FLOPs are not counted, however many they are, and predictions leave them out"
-    return f"{graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
+    moved = f"they are priced by what they read and write, {graph.unknown_bytes_share:.0%} of the network's bytes"
+    return f"{moved}, and {graph.unknown_flops_share:.0%} of the counted FLOPs are theirs"
 
 
 def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
@@ -215,8 +216,9 @@ def _missing(graph: OperatorGraph, *, named: bool) -> Iterator[str]:
     prefix = f"{graph.name}: " if named else ""
     if graph.unknown:
         ops = ", ".join(sorted({operator.op for operator in graph.unknown}))
+        operators = len(graph.operators) - len(graph.inputs)
         yield (
-            f"{prefix}slotool does not know {len(graph.unknown)} of {len(graph.operators) - 1} operators ({ops}): "
+            f"{prefix}slotool does not know {len(graph.unknown)} of {operators} operators ({ops}): "
             f"{_unknown_work(graph)}; no backend can run the graph, so profile cannot measure it"
         )
     if graph.uncounted_flops_share > UNCOUNTED_WARNED:

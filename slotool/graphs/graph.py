@@ -218,6 +218,12 @@ class OperatorGraph:
         return sum(operator.flops for operator in self.unknown) / max(1, self.flops)
 
     @property
+    def unknown_bytes_share(self) -> float:
+        """The share of the bytes that its operators read and write, weights apart, in those that slotool does not know:
+        0 to 1. By these an unknown operator is priced."""
+        return sum(operator.moved for operator in self.unknown) / max(1, sum(o.moved for o in self.operators))
+
+    @property
     def uncounted_flops_share(self) -> float:
         """The share of ``counted_flops`` that its operators do not account for; 0 where nobody has counted."""
         return max(0.0, 1 - self.matrix_flops / self.counted_flops) if self.counted_flops else 0.0
@@ -262,6 +268,18 @@ class OperatorGraph:
     @property
     def weights(self) -> int:
         return sum(operator.weights for operator in self.operators) - self.shared_weights
+
+    @property
+    def parameters(self) -> int:
+        """Its weights without running statistics: what a framework calls trainable."""
+        statistics = 0
+        for operator in self.operators:
+            if operator.known and operator.op == "BatchNormalization":
+                trained = operator.attributes.get("scale", True) + operator.attributes.get("center", True)
+                statistics += 2 * operator.weights // (2 + trained)
+            elif operator.known and operator.op == "Normalization":
+                statistics += operator.weights
+        return self.weights - statistics
 
     @property
     def weight_bytes(self) -> int:

@@ -160,12 +160,27 @@ def test_the_projection_before_attention_is_a_known_layer_of_its_true_cost(name:
     assert projection.flops == 2 * positions * (units // 3) * units
 
 
-def test_attention_is_unknown_and_its_flops_are_counted_in_the_share() -> None:
+def test_attention_is_known_and_costs_the_square_of_the_length() -> None:
     graph = captured("language")
-    (attention,) = (o for o in graph.unknown if o.op == "torch.scaled_dot_product_attention")
+    (attention,) = (o for o in graph.operators if o.op == "ScaledDotProductAttention")
+    assert attention.attributes == {"causal": True}
     assert attention.flops == 2 * 2 * 4 * 12 * 12 * 8
-    assert 0 < graph.unknown_flops_share < 0.2
-    assert 0 < graph.unknown_share < 1
+    assert not graph.unknown
+
+
+class Copies(nn.Module):
+    """A transpose that stays a view, and one that cannot."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.transpose(1, 2)).softmax(-1).transpose(1, 2).reshape(len(x), -1)
+
+
+def test_a_reshape_that_cannot_be_a_view_copies() -> None:
+    graph = capture_torch(Copies(), (5, 7))
+    assert [o.op for o in graph.operators] == [
+        "InputLayer", "Transpose", "MatMul", "Softmax", "Transpose", "Copy", "Flatten",
+    ]  # fmt: skip
+    assert [o.moved for o in graph.operators if o.op in ("Transpose", "Copy", "Flatten")] == [0, 0, 2 * 25, 0]
 
 
 class AcrossTheBatch(nn.Module):

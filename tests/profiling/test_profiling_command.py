@@ -316,7 +316,11 @@ def test_an_interruption_before_the_first_row_names_no_journal(
 def test_a_network_that_cannot_be_built_is_called_by_its_name(slotool: Slotool, out: Path) -> None:
     from slotool.graphs.capture import capture_torch
 
-    graph = replace(capture_torch(torch.nn.GLU(), (8,)), name="nets:gated")
+    class Bessel(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.special.bessel_j0(x)
+
+    graph = replace(capture_torch(Bessel(), (8,)), name="nets:gated")
     write_graphs(out.with_name("own.jsonl"), [graph])
     done = slotool("profile", "solo", out.with_name("own.jsonl"), "-o", out, "--threads", 1)
     assert done.exit_code == 3

@@ -57,23 +57,23 @@ def sizes_beside(shapes: Iterable[Sequence[int]], batch: int) -> Iterator[Shape]
         yield tuple(size // batch for size in shape if size % batch == 0)
 
 
-def share_of(shape: Sequence[int], batch: int) -> Share | None:
-    """One example's share of a tensor of this shape, or None where the batch cannot be found in it, or twice.
-
-    Of an axis of batch × windows the windows join a neighbour that is not the last axis, which holds features:
-    [batch·64, 49, 96] is (3136, 96) per example.
-    """
+def axis_of(shape: Sequence[int], batch: int) -> tuple[int, int] | None:
+    """Which axis holds the batch, and how many windows or heads it is folded with there; None where it cannot be found,
+    or is found twice."""
     holding = [axis for axis, size in enumerate(shape) if size and size % batch == 0]
     if len(holding) != 1 or math.prod(shape) % batch**2 == 0:
         return None
-    axis = holding[0]
-    windows, rest = shape[axis] // batch, [*shape[:axis], *shape[axis + 1 :]]
-    if windows == 1:
-        return Share(tuple(rest), axis == 0)
-    if axis < len(shape) - 2:
-        rest[axis] *= windows
-    elif axis == len(shape) - 1 or axis == 0:
-        rest.insert(axis, windows)
-    else:
-        rest[axis - 1] *= windows
-    return Share(tuple(rest), leading=False)
+    return holding[0], shape[holding[0]] // batch
+
+
+def share_of(shape: Sequence[int], batch: int) -> Share | None:
+    """One example's share of a tensor of this shape, or None where the batch cannot be found in it, or twice.
+
+    Of an axis of batch × windows the windows stay: [batch·64, 49, 96] is (64, 49, 96) per example.
+    """
+    found = axis_of(shape, batch)
+    if found is None:
+        return None
+    axis, windows = found
+    within = (windows,) if windows > 1 else ()
+    return Share((*shape[:axis], *within, *shape[axis + 1 :]), axis == 0 and windows == 1)

@@ -87,12 +87,16 @@ class Drafts:
     def shape(self, name: str) -> Shape:
         return self.layers[self.source(name)].shape
 
-    def graph(self, outputs: Sequence[str], kind: str) -> OperatorGraph:
-        """The operator graph that computes ``outputs``. Raises ``GraphError`` when they need no input."""
+    def graph(self, outputs: Sequence[str], kind: str, inputs: Sequence[str] = ()) -> OperatorGraph:
+        """The operator graph that computes ``outputs``; ``inputs`` come first, used or not, where there are several.
+
+        Raises ``GraphError`` when the outputs need no input.
+        """
         ends = [self.source(name) for name in outputs]
         self._fold(ends)
         builder = GraphBuilder(kind)
-        for name in self._order([self.source(name) for name in ends]):
+        first = list(inputs) if len(inputs) > 1 else self._first_input(inputs)
+        for name in self._order([*first, *(self.source(name) for name in ends)]):
             self._build(builder, self.layers[name])
         return builder.graph()
 
@@ -110,6 +114,10 @@ class Drafts:
                 users[before.name] = users[name]
                 self.same[name] = before.name
                 del self.layers[name]
+
+    def _first_input(self, inputs: Sequence[str]) -> list[str]:
+        """The input, where a constant would come before it."""
+        return list(inputs) if any(draft.op == "Constant" for draft in self.layers.values()) else []
 
     def _order(self, outputs: Sequence[str]) -> list[str]:
         """Every layer after its inputs, first inputs first: an order that the structure alone decides."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.batch_axis import MAX_TRACES, batch_size, is_ambiguous, sizes_beside
@@ -20,49 +20,52 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
+    from slotool.graphs.capture.torch_forms import Forms
+    from slotool.graphs.capture.torch_inputs import TensorsOnly, TorchInput
+
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
-INPUT_DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "uint8", "bool")
 
 
-def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: str | None = None) -> OperatorGraph:
-    """The graph of a module of one input, in inference mode, ``input_shape`` without the batch.
+def capture_torch(
+    module: nn.Module,
+    input_shape: Sequence[int] | Mapping[str, Sequence[int]],
+    input_dtype: str | Mapping[str, str] | None = None,
+) -> OperatorGraph:
+    """The graph of a module in inference mode, ``input_shape`` without the batch.
 
-    ``input_dtype`` is one of ``INPUT_DTYPES``; None: that of the module's weights, or int64 where it can only run on
-    whole numbers, as one that begins with an embedding. Weights are parameters and running statistics; one that two
-    operators share counts for each. Operators that slotool does not know, and those in which the batch cannot be
+    A module of several inputs takes a mapping: shapes by the names of its forward's parameters, in the order in which
+    the graph is to have them. ``input_dtype`` is one of ``INPUT_DTYPES``, or a mapping of these; None: that of the
+    module's weights, or int64 where it can only run on whole numbers, as one that begins with an embedding.
+
+    Weights are parameters and running statistics. Those that several operators have in common are counted once, see
+    ``OperatorGraph.shared_weights``. Operators that slotool does not know, and those in which the batch cannot be
     followed, are kept as ``torch.<name>`` with the shape and the weights they have and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``. ``counted_flops`` is what torch's own counter says of the module, where it
     can run on shapes alone. A compiled module is captured as what was compiled, and marked. The module is left as it
     was. Raises ``GraphError`` when the module cannot run on such inputs or its forward cannot be traced.
     """
-    from slotool.graphs.capture.fx import add_pieces
     from slotool.graphs.capture.torch_flops import module_flops, without_fast_paths
     from slotool.graphs.capture.torch_forms import INT8, Forms, uncompiled
-    from slotool.graphs.capture.torch_program import add_program, lazy_zeros
+    from slotool.graphs.capture.torch_inputs import TensorsOnly, inputs_of, zeros
 
-    if not input_shape or min(input_shape) < 1:
-        raise GraphError(f"input shape {list(input_shape)} has a size below 1")
+    inputs = inputs_of(input_shape, input_dtype)
     module, compiled = uncompiled(module)
-    _require_one_input(module)
+    _require_inputs(module, [each.name for each in inputs])
     _require_weights(module)
     forms = Forms(module)
     drafts = Drafts("torch")
-    source = drafts.add("input", "InputLayer", (), {"shape": tuple(input_shape)}, input_shape)
     with inference(module), quiet(), without_fast_paths():
-        dtype = _input_dtype(module, input_shape, input_dtype)
-        example = lazy_zeros((_first_batch(module, input_shape), *input_shape), dtype, _device(module))
-        try:
-            program, example = _export_clearly(module, example)
-        except Exception as error:
-            # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
-            outputs = add_pieces(drafts, module, example, source, error, forms)
-        else:
-            outputs = add_program(drafts, program, [source], len(example), forms)
-        count = module_flops(module, example)
-    if all(drafts.source(name) == source for name in outputs):
+        dtype = _input_dtype(module, inputs)
+        batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
+        examples = zeros(inputs, dtype, batch, _device(module))
+        sources = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
+        wrapped = TensorsOnly(module, [each.name for each in inputs])
+        outputs, examples = _added(drafts, wrapped, examples, sources, forms)
+        count = module_flops(wrapped, examples)
+    if all(drafts.source(name) in sources for name in outputs):
         raise GraphError(f"{type(module).__name__} computes nothing from its input")
-    graph = drafts.graph(outputs, "torch")
+    graph = drafts.graph(outputs, "torch", sources)
     if forms.element_type == INT8:
         # The counter does not see the products of quantised layers.
         count = None
@@ -73,10 +76,44 @@ def capture_torch(module: nn.Module, input_shape: Sequence[int], input_dtype: st
         counted_flops=None if count is None else count.per_example,
         uncosted=tuple(sorted(forms.uncosted)),
         examples_interact=forms.batch_lost or (count is not None and count.examples_interact),
+        shared_weights=min(forms.shared_weights, graph.weights),
     )
 
 
-def _require_one_input(module: nn.Module) -> None:
+def _input_layer(drafts: Drafts, given: TorchInput, example: torch.Tensor) -> str:
+    """An input as a layer; its type is said where it is no float."""
+    dtype = str(example.dtype).removeprefix("torch.")
+    attributes: dict[str, Any] = {"shape": given.shape}
+    if not example.is_floating_point():
+        attributes["dtype"] = dtype
+    return drafts.add(given.label, "InputLayer", (), attributes, given.shape)
+
+
+def _added(
+    drafts: Drafts, wrapped: TensorsOnly, examples: list[torch.Tensor], sources: list[str], forms: Forms
+) -> tuple[list[str], list[torch.Tensor]]:
+    """Append the operators of a module; the names of its outputs, and the examples it was traced on."""
+    from slotool.graphs.capture.fx import add_pieces
+    from slotool.graphs.capture.torch_program import add_program
+
+    try:
+        program, examples = _export_clearly(wrapped, examples)
+    except Exception as error:
+        # Export reports what it cannot trace through dozens of classes; whatever it was, fx may manage.
+        if len(sources) > 1 or drafts.layers[sources[0]].name != "input":
+            raise _not_exported(wrapped.module, examples, error) from error
+        return add_pieces(drafts, wrapped.module, examples[0], sources[0], error, forms), examples
+    return add_program(drafts, program, sources, len(examples[0]), forms), examples
+
+
+def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
+    shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
+    said = " ".join(str(error).split("\n")[0].split())[:200]
+    return GraphError(f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}")
+
+
+def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
+    """Raises ``GraphError`` for inputs that the module's forward does not take, or does not go without."""
     from inspect import Parameter, signature
 
     try:
@@ -85,11 +122,19 @@ def _require_one_input(module: nn.Module) -> None:
         return  # Compiled code may have no signature; running it says what it takes.
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     needed = [each.name for each in parameters if each.kind in by_position and each.default is Parameter.empty]
-    if len(needed) > 1:
+    if names == [""] and len(needed) > 1:
         raise GraphError(
-            f"{type(module).__name__} takes {len(needed)} inputs ({', '.join(needed)}), and slotool captures modules "
-            "of one: wrap it in a module whose forward takes one tensor and makes the others of it, or of constants"
+            f"{type(module).__name__} takes {len(needed)} inputs ({', '.join(needed)}): say the shape of each by its "
+            f"name, as {needed[0]}=…;{needed[1]}=…"
         )
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    strange = [name for name in names if name and name not in {each.name for each in parameters}]
+    if strange and not takes_any:
+        known = ", ".join(each.name for each in parameters)
+        raise GraphError(f"{type(module).__name__} takes no input {strange[0]!r}; its forward has {known}")
+    lacking = [name for name in needed if name not in names] if names != [""] else []
+    if lacking:
+        raise GraphError(f"{type(module).__name__} needs the input {lacking[0]!r}, of which no shape is said")
 
 
 def _require_weights(module: nn.Module) -> None:
@@ -103,28 +148,26 @@ def _require_weights(module: nn.Module) -> None:
             )
 
 
-def _first_batch(module: nn.Module, input_shape: Sequence[int]) -> int:
-    return batch_size([input_shape, *_weight_shapes(module)])
-
-
-def _export_clearly(module: nn.Module, example: torch.Tensor) -> tuple[ExportedProgram, torch.Tensor]:
-    """The module's program, and the example it was exported on: with a batch that is found once in every tensor, where
+def _export_clearly(module: nn.Module, examples: list[torch.Tensor]) -> tuple[ExportedProgram, list[torch.Tensor]]:
+    """The module's program, and the examples it was exported on: with a batch that is found once in every tensor, where
     a few traces find one. Raises whatever torch.export raises."""
     from slotool.graphs.capture.torch_program import export, lazy_zeros
 
-    program, sizes = export(module, [example]), [tuple(example.shape[1:]), *_weight_shapes(module)]
+    program = export(module, examples)
+    sizes = [*(tuple(example.shape[1:]) for example in examples), *_weight_shapes(module)]
     for _ in range(MAX_TRACES - 1):
-        shapes = _shapes_of(program)
-        if not is_ambiguous(shapes, len(example)):
+        shapes, batch = _shapes_of(program), len(examples[0])
+        if not is_ambiguous(shapes, batch):
             break
-        sizes += sizes_beside(shapes, len(example))
-        another = lazy_zeros((batch_size(sizes), *example.shape[1:]), example.dtype, example.device)
+        sizes += sizes_beside(shapes, batch)
+        other = batch_size(sizes)
+        another = [lazy_zeros((other, *each.shape[1:]), each.dtype, each.device) for each in examples]
         try:
-            program, example = export(module, [another]), another
+            program, examples = export(module, another), another
         except Exception:
             # A module may refuse a batch; what is there is better than nothing.
             break
-    return program, example
+    return program, examples
 
 
 def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
@@ -133,30 +176,28 @@ def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
     return [shape for node in program.graph.nodes if (shape := shape_of(node))]
 
 
-def _input_dtype(module: nn.Module, input_shape: Sequence[int], wanted: str | None) -> torch.dtype:
-    """What is asked for; else the weights' own, or int64 when the module runs on that and not on the other."""
+def _input_dtype(module: nn.Module, inputs: Sequence[TorchInput]) -> torch.dtype:
+    """Of inputs that state none: the weights' own, or int64 when the module runs on that and not on the other."""
     import torch
 
-    if wanted is not None:
-        if wanted not in INPUT_DTYPES:
-            raise GraphError(f"input dtype {wanted!r} is none of {', '.join(INPUT_DTYPES)}")
-        dtype: torch.dtype = getattr(torch, wanted)
-        return dtype
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
     like = next(tensors, torch.zeros(()))
     embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())
-    if not embeds or _runs(module, input_shape, like.dtype) or not _runs(module, input_shape, torch.int64):
+    undecided = embeds and any(each.dtype is None for each in inputs)
+    if not undecided or _runs(module, inputs, like.dtype) or not _runs(module, inputs, torch.int64):
         return like.dtype
     return torch.int64
 
 
-def _runs(module: nn.Module, input_shape: Sequence[int], dtype: torch.dtype) -> bool:
+def _runs(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> bool:
     """Whether the module takes a batch of two such inputs."""
     import torch
 
+    from slotool.graphs.capture.torch_inputs import TensorsOnly, zeros
+
     try:
         with torch.no_grad():
-            module(torch.zeros(BATCH, *input_shape, dtype=dtype, device=_device(module)))
+            TensorsOnly(module, [each.name for each in inputs])(*zeros(inputs, dtype, BATCH, _device(module)))
     except Exception:
         # A module's own forward runs here, so anything may be raised.
         return False

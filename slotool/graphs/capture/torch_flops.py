@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -88,15 +88,15 @@ class ModuleFlops:
     examples_interact: bool
 
 
-def module_flops(module: nn.Module, example: Tensor) -> ModuleFlops | None:
+def module_flops(module: nn.Module, examples: Sequence[Tensor]) -> ModuleFlops | None:
     """FLOPs of a module by the example, None where it cannot run on shapes alone.
 
     The module's own forward runs, not what was captured of it, so that the one can be held against the other: on the
-    batch ``example`` and on one of two, of which the difference is the other examples'. What both have in common is
-    work on weights alone, done once.
+    batch ``examples``, one tensor an input, and on one of two, of which the difference is the other examples'. What
+    both have in common is work on weights alone, done once.
     """
-    batch = len(example)
-    large, small = _flops_on(module, example), _flops_on(module, example[:2])
+    batch = len(examples[0])
+    large, small = _flops_on(module, examples), _flops_on(module, [example[:2] for example in examples])
     if large is None or small is None or batch <= 2:
         return None if large is None else ModuleFlops(round(large / batch), False)
     each = (large - small) / (batch - 2)
@@ -106,18 +106,18 @@ def module_flops(module: nn.Module, example: Tensor) -> ModuleFlops | None:
     return ModuleFlops(round(each + fixed) if fixed > 0 else round(large / batch), fixed < 0)
 
 
-def _flops_on(module: nn.Module, example: Tensor) -> int | None:
+def _flops_on(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
     state = {name: _shapes(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
     with torch.no_grad(), without_fast_paths():
         try:
             with FlopCounterMode(display=False) as counter:
-                torch.func.functional_call(module, state, (_shapes(example),))
+                torch.func.functional_call(module, state, tuple(map(_shapes, examples)))
             return int(counter.get_total_flops())
         except Exception:
-            return _flops_without_numbers(module, example)
+            return _flops_without_numbers(module, examples)
 
 
-def _flops_without_numbers(module: nn.Module, example: Tensor) -> int | None:
+def _flops_without_numbers(module: nn.Module, examples: Sequence[Tensor]) -> int | None:
     """As ``module_flops``, for a forward that takes tensors which are no part of the module's state; slower."""
     attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
     try:
@@ -126,7 +126,7 @@ def _flops_without_numbers(module: nn.Module, example: Tensor) -> int | None:
             torch.backends.mkldnn.flags(enabled=False),
             FlopCounterMode(display=False, custom_mapping=attention) as counter,
         ):
-            module(shapes.from_tensor(example))
+            module(*map(shapes.from_tensor, examples))
     except Exception:
         # A forward may do what needs numbers.
         return None

@@ -84,6 +84,8 @@ class Forms:
         self.batch_lost = False
         # Calls whose cost follows neither from the bytes they move nor from FLOPs that torch counts.
         self.uncosted: set[str] = set()
+        # How many weights were met again by another operator.
+        self.shared_weights = 0
         self._quantised = any(map(_is_quantised, module.modules()))
 
     def note(self, name: str, value: Any, *, is_product: bool) -> None:

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_forms import Forms
-from slotool.graphs.capture.torch_walk import Walk
+from slotool.graphs.capture.torch_network import NetworkWalk
 
 
 def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -28,12 +28,16 @@ def add_program(
 
     ``batch`` is the size of the batch it was exported on; ``forms`` notes the element types it computes in.
     """
-    walk = Walk(drafts, batch, forms, prefix)
+    walk = NetworkWalk(drafts, batch, forms, prefix)
     inputs = iter(sources)
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            is_input = node.name in program.graph_signature.user_inputs
-            walk.place(node, next(inputs) if is_input else None)
+            if node.name in program.graph_signature.user_inputs:
+                walk.place(node, next(inputs))
+            elif node.name in program.graph_signature.inputs_to_parameters:
+                walk.place_parameter(node, _identity(program, node.name))
+            else:
+                walk.place(node, None)
         elif node.op == "get_attr":
             walk.place(node, None)
         elif node.op == "call_function":
@@ -41,6 +45,15 @@ def add_program(
     results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
     wanted = set(program.graph_signature.user_outputs)
     return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+
+
+def _identity(program: ExportedProgram, name: str) -> object:
+    """What two names of one parameter have in common."""
+    tensor = program.state_dict[program.graph_signature.inputs_to_parameters[name]]
+    try:
+        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape))
+    except (RuntimeError, NotImplementedError):
+        return name
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:

@@ -154,6 +154,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
     "count_padding": _flag,
     "dtype": _dtype,
     "factor": _whole,
+    "flops": _count,
     "function": _word,
     "indices": _flag,
     "k": _whole,

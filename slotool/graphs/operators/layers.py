@@ -24,8 +24,9 @@ def _input(attributes: Attributes, _: Sequence[Shape]) -> Effect:
 
 def _constant(attributes: Attributes, _: Sequence[Shape]) -> Effect:
     """Values that are the same for every example: trained, as position embeddings, or fixed, as masks. ``shape`` has
-    no batch; ``weights`` says how many trained numbers they are made of."""
-    return Effect(attributes["shape"], attributes.get("weights", 0), moved=0)
+    no batch; ``weights`` says how many trained numbers they are made of, ``flops`` what their products cost, which run
+    once for a whole batch."""
+    return Effect(attributes["shape"], attributes.get("weights", 0), attributes.get("flops", 0), moved=0)
 
 
 def _dense(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
@@ -145,7 +146,9 @@ _RECURRENT = {"units": REQUIRED, "layers": 1, "bidirectional": False, "bias": Tr
 
 LAYERS: dict[str, OperatorType] = {
     "InputLayer": OperatorType(_input, {"shape": REQUIRED, "dtype": "float32"}, inputs=0),
-    "Constant": OperatorType(_constant, {"shape": REQUIRED, "dtype": "float32", "weights": 0}, inputs=0),
+    "Constant": OperatorType(
+        _constant, {"shape": REQUIRED, "dtype": "float32", "weights": 0, "flops": 0}, inputs=0, is_product=True
+    ),
     "Dense": OperatorType(_dense, {"units": REQUIRED, "bias": True, "activation": None}, is_product=True),
     "Embedding": OperatorType(_embedding, {"vocabulary": REQUIRED, "units": REQUIRED}),
     "MatMul": OperatorType(_mat_mul, inputs=2, is_product=True),

@@ -1,0 +1,188 @@
+"""The tensors of an exported call as one example sees them: without the batch, wherever that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from slotool.errors import GraphError
+from slotool.graphs.capture.batch_axis import axis_of
+from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.operators import Effect, Shape, infer
+
+
+class Untranslatable(Exception):
+    """A call that no operators of ours are, or not on tensors such as these."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor: its ``node``, its shape with the batch, and whether it depends on the network's input (``is_data``).
+
+    ``stride`` and ``dtype`` are torch's; ``batch`` is the size of the batch. ``is_computed``: a constant that is a
+    product of others, which somebody must pay for.
+    """
+
+    node: Any
+    whole: Shape
+    batch: int
+    is_data: bool
+    stride: tuple[int, ...] = ()
+    dtype: str = "float32"
+    is_computed: bool = False
+
+    @cached_property
+    def found(self) -> tuple[int, int] | None:
+        """The axis of the batch, and how many windows it holds of each example."""
+        return axis_of(self.whole, self.batch)
+
+    @property
+    def folded_axis(self) -> int | None:
+        """The axis that is the batch and nothing else; None where there is none, or windows stay of it."""
+        return self.found[0] if self.found is not None and self.found[1] == 1 else None
+
+    @cached_property
+    def shape(self) -> Shape:
+        """Of one example; of a constant without a batch the whole."""
+        if self.found is None:
+            if self.is_data:
+                raise Untranslatable("the batch is lost")
+            return self.whole
+        axis, windows = self.found
+        return (*self.whole[:axis], *((windows,) if windows > 1 else ()), *self.whole[axis + 1 :])
+
+    def at(self, axis: int) -> int:
+        """An axis of the whole as one of one example's. Raises ``Untranslatable`` for that of the batch."""
+        axis %= max(1, len(self.whole))
+        if self.found is not None and axis == self.found[0]:
+            raise Untranslatable("works along the batch")
+        return axis - (self.folded_axis is not None and axis > self.folded_axis)
+
+    def kept(self) -> list[int]:
+        """The axes of the whole that are one example's, in order."""
+        return [axis for axis in range(len(self.whole)) if axis != self.folded_axis]
+
+
+class Emitter:
+    """Appends operators to drafts, their shapes inferred; ``undo`` takes back what it appended."""
+
+    def __init__(self, drafts: Drafts, label: str):
+        self._drafts, self._label = drafts, label
+        self.added: list[str] = []
+        self.weights = self.product_flops = 0
+
+    def add(self, op: str, inputs: str | Sequence[str], **attributes: Any) -> str:
+        """Append an operator and return its name. Raises ``GraphError`` where it does not fit."""
+        from slotool.graphs.operators import OPERATORS
+
+        sources = [inputs] if isinstance(inputs, str) else list(inputs)
+        given = {name: value for name, value in attributes.items() if value is not None}
+        effect: Effect = infer(op, given, [self._drafts.shape(name) for name in sources])
+        self.weights += effect.weights
+        self.product_flops += effect.flops if OPERATORS[op].is_product else 0
+        name = self._drafts.add(self._label, op, sources, given, effect.shape)
+        self.added.append(name)
+        return name
+
+    def activation(self, source: str, activation: str) -> str:
+        name = self._drafts.add_activation(self._label, activation, [source], self.shape(source))
+        self.added.append(name)
+        return name
+
+    def reshape(self, source: str, shape: Sequence[int]) -> str:
+        """The same values in another shape, as a view; nothing is appended where it is that already."""
+        if tuple(shape) == self.shape(source):
+            return source
+        if len(shape) == 1:
+            return self.add("Flatten", source)
+        if not shape:
+            # A number for each example: the axis of one goes.
+            return self.add("Slice", source, axis=0, size=1, keepdims=False)
+        return self.add("Reshape", source, shape=tuple(shape))
+
+    def transpose(self, source: str, axes: Sequence[int]) -> str:
+        return source if list(axes) == sorted(axes) else self.add("Transpose", source, axes=tuple(axes))
+
+    def shape(self, name: str) -> Shape:
+        return self._drafts.shape(name)
+
+    def undo(self) -> None:
+        for name in self.added:
+            del self._drafts.layers[name]
+        self.added.clear()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call: its ``name`` without overload, ``arguments`` by schema name, tensors as ``Value``s, what comes ``out``
+    (several values of a call with several outputs), and the walk that knows the names of its inputs."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    outs: tuple[Value, ...]
+    emit: Emitter
+    namer: Any
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def out(self) -> Value:
+        return self.outs[0]
+
+    def value(self, name: str) -> Value:
+        """A tensor among the arguments. Raises ``Untranslatable`` for anything else."""
+        found = self.arguments.get(name)
+        if not isinstance(found, Value):
+            raise Untranslatable(f"{name} is no tensor")
+        return found
+
+    def data(self, name: str = "self") -> Value:
+        """A tensor that depends on the input."""
+        found = self.value(name)
+        if not found.is_data:
+            raise Untranslatable(f"{name} is a constant")
+        return found
+
+    def source(self, value: Value) -> str:
+        """The operator whose output a value is; a ``Constant`` where it depends on no input."""
+        name: str = self.namer(value)
+        return name
+
+    def stretched(self, value: Value, like: Value | None = None) -> str:
+        """As ``source``, of a shape that stretches to that of ``like``, by default the output's."""
+        like = like or self.out
+        whole, pad = value.whole, len(like.whole) - len(value.whole)
+        if like.found is None or pad < 0:
+            raise Untranslatable("the batch is lost")
+        axis, windows = like.found
+        if value.found is not None:
+            own, own_windows = value.found
+            if own + pad != axis or own_windows != windows:
+                raise Untranslatable("batches of different axes meet")
+            return self.source(value)
+        if value.is_data or (axis >= pad and whole[axis - pad] != 1):
+            raise Untranslatable("a constant meets the batch")
+        shape = list(whole)
+        if windows == 1 and axis >= pad:
+            del shape[axis - pad]
+        while len(shape) > 1 and shape[0] == 1:
+            del shape[0]
+        name: str = self.namer(value, tuple(shape) or (1,))
+        return name
+
+
+def is_view(stride: Sequence[int], before: Shape, after: Shape) -> bool:
+    """Whether torch can look at a tensor in another shape without a copy."""
+    import torch
+
+    try:
+        torch.empty_strided(before, stride, device="meta").view(after)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+__all__ = ["Call", "Emitter", "GraphError", "Untranslatable", "Value", "is_view"]
