@@ -207,6 +207,7 @@ class Scaling:
             constant_s=torch.full((len(graphs),), float(self.call_s[0])),
             gather=gather,
             scatter=scatter,
+            counts=gather.sizes().clamp(min=1).float()[:, None],
         )
 
     def tensors(self) -> dict[str, np.ndarray]:

@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+# Below so many rows a call costs more than its product.
+MIN_ROWS = 256
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """x · weightᵀ + bias, float32 [n, out], with gradients: of x [n, in], weight [out, in] and bias [out].
 
-    The operator is the one that torch's own compiler emits; where it is missing, as on a GPU, this is
-    ``torch.nn.functional.linear``.
+    The operator is the one that torch's own compiler emits; where it is missing, as on a GPU, and for few rows, this
+    is ``torch.nn.functional.linear``.
     """
-    if x.is_cuda or not _there():
+    if len(x) < MIN_ROWS or x.is_cuda or not _there():
         return nn.functional.linear(x, weight, bias)
     product: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product

@@ -36,7 +36,7 @@ class Ones:
         )
         return total
 
-    def counts(self) -> Tensor:
+    def sizes(self) -> Tensor:
         """int64 [rows]: how many ones each has."""
         return self.starts[1:] - self.starts[:-1]
 
@@ -51,7 +51,7 @@ class Packed:
     ``operators`` float32 [n, features]; ``known`` float32 [n] 0 for a type never seen, else 1; ``cost`` float32 [n] in
     seconds, of all that it stands for; ``graph`` int64 [n] the graph of each; ``constant_s`` float32 [g] of each graph.
     ``gather`` [3n, n]: for each operator a row of itself, one of its inputs and one of its users; ``scatter`` [n, 3n]
-    its transpose.
+    its transpose; ``counts`` float32 [3n, 1] what to divide each row's sum by for a mean, at least 1.
     """
 
     operators: Tensor
@@ -61,6 +61,7 @@ class Packed:
     constant_s: Tensor
     gather: Ones
     scatter: Ones
+    counts: Tensor
 
     def to(self, device: str) -> Packed:
         return Packed(**{name: value.to(device) for name, value in vars(self).items()})
@@ -77,12 +78,11 @@ class _Neighbourhoods(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, state: Tensor, packed: Packed) -> Tensor:
         ctx.packed = packed
-        return packed.gather.times(state).div_(packed.gather.counts().clamp(min=1)[:, None])
+        return packed.gather.times(state).div_(packed.counts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        packed = ctx.packed
-        return packed.scatter.times(gradient / packed.gather.counts().clamp(min=1)[:, None]), None
+        return ctx.packed.scatter.times(gradient / ctx.packed.counts), None
 
 
 class Picker:
@@ -92,29 +92,33 @@ class Picker:
         self._packed = packed
         device = packed.graph.device
         self._starts = torch.searchsorted(packed.graph, torch.arange(len(packed.constant_s) + 1, device=device))
+        # A graph's ones stand side by side, and at the same places in both matrices.
+        self._ones = packed.scatter.starts[self._starts]
+        self._gathered = packed.gather.sizes().view(-1, GATHERED)
+        self._scattered = packed.scatter.sizes()
 
     def __call__(self, rows: Tensor) -> Packed:
         packed = self._packed
         nodes, graph = _ranges(self._starts, rows)
-        counts = self._starts[rows + 1] - self._starts[rows]
-        shift = counts.cumsum(0) - counts - self._starts[rows]
+        ones, owner = _ranges(self._ones, rows)
+        first = self._starts[rows]
+        sizes = self._starts[rows + 1] - first
+        shift = (sizes.cumsum(0) - sizes - first)[owner]
         return Packed(
             operators=packed.operators[nodes],
             known=packed.known[nodes],
             cost=packed.cost[nodes],
             graph=graph,
             constant_s=packed.constant_s[rows],
-            gather=_picked(packed.gather, GATHERED * self._starts, rows, shift),
-            scatter=_picked(packed.scatter, self._starts, rows, GATHERED * shift),
+            gather=Ones(packed.gather.columns[ones] + shift, _bounds(self._gathered[nodes].view(-1))),
+            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, _bounds(self._scattered[nodes])),
+            counts=packed.counts.view(-1, GATHERED)[nodes].view(-1, 1),
         )
 
 
-def _picked(ones: Ones, starts: Tensor, graphs: Tensor, shift: Tensor) -> Ones:
-    """The rows of ``graphs``, of which each has those from ``starts``, with columns moved by ``shift``."""
-    entries, owner = _ranges(ones.starts[starts], graphs)
-    rows, _ = _ranges(starts, graphs)
-    counts = ones.starts[rows + 1] - ones.starts[rows]
-    return Ones(ones.columns[entries] + shift[owner], torch.nn.functional.pad(counts.cumsum(0), (1, 0)))
+def _bounds(sizes: Tensor) -> Tensor:
+    """int64 [rows + 1]: where each row of these sizes starts, and where the last ends."""
+    return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
 
 
 def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
