@@ -16,6 +16,7 @@ from live_server import LiveServer, ThreeLinear, live_server, served
 from slotool.errors import InputError, RunError, TimedOut
 from slotool.models import Signature, TensorSpec
 from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
+from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
 from slotool.models.loading import load
 from slotool.serving.guard import Token
 
@@ -50,11 +51,40 @@ def test_outputs_are_asked_for_by_name_over_grpc(live: LiveServer, monkeypatch: 
         assert [output.name() for output in infer.call_args.args[3]] == ["label"]
 
 
-def test_a_server_that_wants_a_token() -> None:
+def test_a_server_that_wants_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     token = Token.of("a-token-for-the-test", "the test")
-    refused = pytest.raises(RunError, match="answered 401: it wants a token, and remote models send none")
-    with live_server([served(MODEL)], token=token) as live, refused:
-        HttpModel(f"{live.url}/v2/models/three")
+    with live_server([served(MODEL)], token=token) as live:
+        urls = f"{live.url}/v2/models/three", f"grpc://{live.grpc_address}/three"
+        with pytest.raises(RunError, match=r"answered 401: it wants a token; name it in \$SLOTOOL_REMOTE_TOKENS"):
+            load(urls[0])
+        monkeypatch.setenv(VARIABLE, f"elsewhere:1=OTHER {live.address}=MINE {live.grpc_address}=MINE")
+        monkeypatch.setenv("MINE", token.secret.decode())
+        for url in urls:
+            with load(url) as model:
+                assert model(X)["label"].tolist() == MODEL.forward(X, MODEL.full).argmax(axis=1).tolist()
+        monkeypatch.setenv("MINE", "another-token-altogether")
+        with pytest.raises(RunError, match="answered 401: the token shown is not its own"):
+            load(urls[0])
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("here:1", "not HOST:PORT=NAME"),
+        ("here:1=", "not HOST:PORT=NAME"),
+        ("here:1=NONE", r"\$NONE, for here:1, is not"),
+    ],
+)
+def test_a_token_that_is_not_there_is_named(named: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        headers_for("http://here:1/v2/models/m", {VARIABLE: named})
+
+
+def test_a_token_goes_to_its_own_server_only() -> None:
+    environment = {VARIABLE: "here:1=MINE", "MINE": "s3cret"}
+    assert headers_for("grpc://HERE:1/m", environment) == {"authorization": "Bearer s3cret"}
+    for other in ("http://here:2/v2/models/m", "http://here/v2/models/m", "http://here:1.evil.example/v2/models/m"):
+        assert headers_for(other, environment) == {}
 
 
 def test_an_unknown_model_and_a_wrong_address(live: LiveServer) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from slotool import extras, strict_json
 from slotool.errors import InputError, RunError, SlotoolError, TimedOut
 from slotool.models import inference_messages as messages
+from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
 from slotool.models.model import Model
 from slotool.models.signature import Signature
 from slotool.printable import reason
@@ -50,6 +51,8 @@ class RemoteModel(Model):
     A call that was sent and got no answer is not: it may have been computed. Raises ``InputError`` when the model is
     unknown there, ``RemoteRejection`` when it finds the inputs wrong, ``RemoteUnavailable`` when the endpoint cannot be
     reached, ``TimedOut`` when the time ran out.
+
+    The server is shown the token that ``remote_tokens`` finds for it.
     """
 
     timeout_s: float
@@ -58,6 +61,7 @@ class RemoteModel(Model):
         if not timeout_s > 0:
             raise InputError(f"{url}: a timeout of {timeout_s:g} s leaves no time for a call")
         self.url, self.timeout_s = url, timeout_s
+        self._authorization = headers_for(url)
 
     def run(self, inputs: Mapping[str, np.ndarray], point: OperatingPoint = FULL) -> dict[str, np.ndarray]:
         self.require(point)
@@ -103,7 +107,7 @@ class HttpModel(RemoteModel):
             raise InputError(f"{url}: http://host:port/v2/models/NAME is expected")
         self.name = path.partition("/")[0]
         # No proxy of the environment: where a call goes is what was written.
-        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False, headers=self._authorization)
         self._server_url = f"{base}/v2"
         # Known once the server was asked, by the first call at the latest.
         self._binary: bool | None = None
@@ -155,7 +159,10 @@ class HttpModel(RemoteModel):
         if answer.status_code == 404:
             raise InputError(f"{url} answered {answer.status_code}: {_sentence(content)}")
         if answer.status_code in (401, 403):
-            raise RunError(f"{url} answered {answer.status_code}: it wants a token, and remote models send none")
+            wants = (
+                "the token shown is not its own" if self._authorization else f"it wants a token; name it in ${VARIABLE}"
+            )
+            raise RunError(f"{url} answered {answer.status_code}: {wants}")
         if answer.status_code != 200:
             raise RunError(f"{url} answered {answer.status_code}: {_sentence(content)}")
         return content, answer.headers.get(messages.HEADER_LENGTH)
@@ -192,7 +199,9 @@ class GrpcModel(RemoteModel):
 
     def _signature(self, timeout_s: float) -> Signature:
         def ask() -> Any:
-            return self._client.get_model_metadata(self.name, self._version, as_json=True, client_timeout=timeout_s)
+            return self._client.get_model_metadata(
+                self.name, self._version, self._authorization, as_json=True, client_timeout=timeout_s
+            )
 
         return Signature.of_document(_with_shapes(self._guarded(ask, timeout_s)))
 
@@ -202,7 +211,9 @@ class GrpcModel(RemoteModel):
         wanted = [self._grpc.InferRequestedOutput(spec.name) for spec in self.signature.outputs]
 
         def ask() -> Any:
-            return self._client.infer(self.name, given, self._version, wanted, client_timeout=timeout_s)
+            return self._client.infer(
+                self.name, given, self._version, wanted, headers=self._authorization, client_timeout=timeout_s
+            )
 
         made = self._guarded(ask, timeout_s)
         outputs = {spec.name: made.as_numpy(spec.name) for spec in self.signature.outputs}
