@@ -153,7 +153,7 @@ class Sources:
             made_for = f"--replicas {plan.replicas} --threads {plan.threads}"
             raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
         rates = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
-        return ModelSwitching(grid, rates)
+        return ModelSwitching(grid, rates, deadline_us=plan.deadline_s * 1e6)
 
     def _nothing_unused(
         self, served: Mapping[str, ServedModel], rules: RuleSet | None, tables: Mapping[Path, OutcomeTable]

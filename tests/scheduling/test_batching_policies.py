@@ -162,6 +162,25 @@ def test_switching_follows_the_rate_of_the_window_per_worker() -> None:
         ModelSwitching(three_versions(), {SMALL: 1.0, MEDIUM: 1.0})
 
 
+def test_switching_serves_what_no_point_is_good_for_by_the_one_that_is_good_for_most() -> None:
+    rates = {SMALL: 5.0, MEDIUM: 100.0, LARGE: 10.0}
+    asked = (Query(str(i), NOW_US - i * 1e3, NOW_US + 1e6) for i in reversed(range(900)))
+    decision = ModelSwitching(three_versions(), rates).decide(NOW_US, queue_of(*asked))
+    assert isinstance(decision, Decision)
+    assert decision.point == MEDIUM
+
+
+def test_the_window_of_switching_is_two_deadlines_where_one_is_known() -> None:
+    """600 a second until 100 ms ago, and since then 20."""
+    rates = {SMALL: 1_000.0, MEDIUM: 100.0, LARGE: 30.0}
+    gaps = [NOW_US - 1e5 - i * 1e6 / 600 for i in reversed(range(300))] + [NOW_US - 5e4, NOW_US]
+    for deadline_us, expected in ((4e4, LARGE), (math.inf, SMALL)):
+        queue = queue_of(*(Query(str(i), at_us, NOW_US + 1e6) for i, at_us in enumerate(gaps)))
+        decision = ModelSwitching(three_versions(), rates, deadline_us=deadline_us).decide(NOW_US, queue)
+        assert isinstance(decision, Decision)
+        assert decision.point == expected
+
+
 def test_slackfit_needs_buckets() -> None:
     with pytest.raises(InputError, match="at least one latency bucket"):
         SlackFit(three_versions(), 0)

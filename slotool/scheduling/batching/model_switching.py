@@ -15,6 +15,12 @@ from slotool.scheduling.batching.policy import BatchingPolicy
 from slotool.scheduling.space import ControlSpace
 from slotool.tables import OperatingPoint
 
+# Of the deadline: over less a rate is noise, over more it is that of a load which is gone. In simulations of three
+# points, 12 pairs of latencies and deadline, and swinging loads of three durations, windows of 1 to 16 deadlines and of
+# 1 s were tried. With 2 switching never lost to the best single point; with 1 s in 15 of 36, by up to 0.11 of effective
+# accuracy.
+WINDOW_DEADLINES = 2.0
+# Where no deadline is known.
 WINDOW_US = 1e6
 # Of what a point could serve at its best, at random arrivals and still in time.
 USABLE_SHARE = 0.8
@@ -39,10 +45,16 @@ def choose_by_rate(
     for at_us in free_us:
         workers += at_us < np.inf
     rate_per_s = 1e6 * recent / span_us / max(workers, 1)
-    # Rates a point is good for, in plan[1:], fall as accuracy rises. The least accurate serves what none is good for.
-    row = latency_us.shape[0] - 1
-    while row > 0 and plan[1 + row] < rate_per_s:
+    # Rates a point is good for, in plan[1:], mostly fall as accuracy rises. Beyond all of them the point with the
+    # greatest serves.
+    row, greatest = latency_us.shape[0] - 1, 0
+    while row >= 0 and plan[1 + row] < rate_per_s:
         row -= 1
+    if row < 0:
+        for other in range(1, latency_us.shape[0]):
+            if plan[1 + other] > plan[1 + greatest]:
+                greatest = other
+        row = greatest
     column = widest(latency_us, max(row, lowest), narrowest, deadlines_us[0] - now_us)
     return max(row, lowest) * len(sizes) + column if column >= 0 else REJECT
 
@@ -52,8 +64,9 @@ class ModelSwitching(BatchingPolicy):
 
     ``rates_per_s``: per point, up to which rate per worker its P99 stays within the deadline, as found by load tests
     beforehand. Where left out, ``USABLE_SHARE`` of its throughput at the best batch that takes at most half the
-    deadline, ``deadline_us`` (any batch when that is left out too). When no point is good for the rate the fastest
-    serves; the listing in the paper would return the last model it looked at, which is the slowest.
+    deadline, ``deadline_us`` (any batch when that is left out too). When no point is good for the rate the one that is
+    good for the greatest serves; the listing in the paper would return the last model it looked at, which is the
+    slowest. The window is ``WINDOW_DEADLINES`` long.
     Source: model-switching, §3 and Algorithm 1. Raises ``InputError`` for a point without a rate.
     """
 
@@ -72,11 +85,12 @@ class ModelSwitching(BatchingPolicy):
         super().__init__(space)
 
     def prepare(self) -> np.ndarray:
+        window_us = WINDOW_DEADLINES * self._deadline_us if self._deadline_us < math.inf else WINDOW_US
         if self._rates is not None:
             missing = [point for point in self.grid.points if point not in self._rates]
             if missing:
                 raise InputError(f"no sustainable rate is given for {missing[0]}")
-            return np.array([WINDOW_US, *(self._rates[point] for point in self.grid.points)])
+            return np.array([window_us, *(self._rates[point] for point in self.grid.points)])
         in_half = self.grid.latency_us <= self._deadline_us / 2
         throughput = np.where(in_half, 1e6 * self.grid.sizes / self.grid.latency_us, 0.0).max(axis=1)
-        return np.concatenate([[WINDOW_US], USABLE_SHARE * throughput])
+        return np.concatenate([[window_us], USABLE_SHARE * throughput])
