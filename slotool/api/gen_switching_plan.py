@@ -63,7 +63,7 @@ class PlannedSwitching(Result):
         steps = "; ".join(f"up to {rate:,.0f}/s {point}" for rate, point in plan.breakpoints)
         return [
             table(f"{plan.subject}: rates up to which {limit}", columns, cells),
-            f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the fastest",
+            f"plan on ⟨{plan.replicas}, {plan.threads}⟩: {steps}; beyond that the same",
             *(f"wrote {path}" for path in (self.out, *self.plots)),
         ]
 

@@ -23,6 +23,8 @@ CRITERIA = (P99, EFFECTIVE_ACCURACY)
 RESOLUTION = 1.15
 # The search ends when it is so many times above or below its first guess.
 MAX_GROWTH = 64
+# Of the deadlines, by a point that serves by effective accuracy.
+MAX_MISSED = 0.5
 # Rates at which plans for two configurations are compared.
 COMPARED_RATES = 200
 
@@ -64,8 +66,8 @@ class SwitchingPlan:
     def breakpoints(self) -> list[tuple[float, str]]:
         """Algorithm 1, the most accurate point that is good for the rate, as the rate up to which each point serves.
 
-        Descending in accuracy, without points that another dominates. Beyond the last no point is good; the paper's
-        listing then returns the last model it looked at, which is the slowest.
+        Descending in accuracy, without points that another dominates. Beyond the last no point is good, and the last
+        goes on; the paper's listing would return the last model it looked at, which is the slowest.
         """
         steps: list[tuple[float, str]] = []
         for point in sorted(self.rates_per_s, key=lambda point: -self.accuracy[point]):
@@ -78,7 +80,7 @@ class SwitchingPlan:
         for [n], from the load tests."""
         steps = self.breakpoints
         least = min(self.accuracy, key=lambda point: self.accuracy[point])
-        serves = [point for _, point in steps] + [least]
+        serves = [point for _, point in steps] + [steps[-1][1] if steps else least]
         at = np.searchsorted([rate for rate, _ in steps], rates_per_s)
         every = np.stack([self.accuracy[p] * attainment(self.loads_of(p), rates_per_s) for p in serves])
         found: np.ndarray = every[at, np.arange(len(rates_per_s))]
@@ -146,18 +148,28 @@ def keeps_deadline(deadline_s: float) -> Callable[[LoadTest], bool]:
 
 
 def is_most_effective(
-    accuracy: Mapping[str, float], others: Mapping[str, Sequence[LoadTest]]
+    accuracy: Mapping[str, float],
+    others: Mapping[str, list[LoadTest]],
+    measure: Callable[[str, float], LoadTest] | None = None,
 ) -> Callable[[LoadTest], bool]:
     """Whether none of ``others`` (load tests by point) would have answered more requests of a load test correctly and
     in time (model-switching, §3: the controller maximises effective accuracy).
 
-    A point may miss more than a hundredth of its deadlines, as long as its accuracy makes up for it.
+    A point may miss more than a hundredth of its deadlines, as long as its accuracy makes up for it, but not more than
+    ``MAX_MISSED``: what is left beyond that is small, and the load test as much of the client as of the server.
+    ``measure``: of a point at a rate; another one that was not loaded with as much, and whose accuracy is above what
+    the point reached, is measured, and its test kept in ``others``. Without it its attainment is extrapolated.
     """
 
     def is_good(load: LoadTest) -> bool:
-        rate = np.array([load.rate_per_s])
-        theirs = [accuracy[point] * float(attainment(loads, rate)[0]) for point, loads in others.items()]
-        return accuracy[load.point] * load.attainment >= max(theirs)
+        rate, mine = np.array([load.rate_per_s]), accuracy[load.point] * load.attainment
+        for point, loads in others.items():
+            untried = all(other.rate_per_s < load.rate_per_s for other in loads)
+            if measure is not None and untried and accuracy[point] > mine:
+                loads.append(measure(point, load.rate_per_s))
+            if accuracy[point] * float(attainment(loads, rate)[0]) > mine:
+                return False
+        return load.attainment >= 1.0 - MAX_MISSED
 
     return is_good
 
@@ -165,12 +177,13 @@ def is_most_effective(
 def attainment(loads: Sequence[LoadTest], rates_per_s: np.ndarray) -> np.ndarray:
     """Share of requests within the deadline at each rate: float64 of the same shape.
 
-    Interpolated between load tests of one point and configuration, from all at rate 0. It is taken to fall as the rate
-    rises, and beyond the highest rate tried as many requests a second are in time as were there.
+    Interpolated between load tests of one point and configuration, from all at rate 0. What was attained at a rate is
+    taken to be attained at lower ones too, where less was found: a disturbance only makes things worse. Beyond the
+    highest rate tried as many requests a second are in time as were there.
     """
     tried = sorted(loads, key=lambda load: load.rate_per_s)
     rates = np.array([0.0, *(load.rate_per_s for load in tried)])
-    shares = np.minimum.accumulate([1.0, *(load.attainment for load in tried)])
+    shares = np.maximum.accumulate([1.0, *(load.attainment for load in tried)][::-1])[::-1]
     beyond = np.divide(rates[-1], rates_per_s, out=np.ones_like(rates_per_s), where=rates_per_s > rates[-1])
     found: np.ndarray = np.interp(rates_per_s, rates, shares) * beyond
     return found

@@ -12,7 +12,7 @@ import pytest
 from slotool.data.dataset import Split
 from slotool.planning import PlanSearch
 from slotool.rules.switching import LoadTest, SwitchingPlan
-from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
+from slotool.tables import LatencyTable, OutcomeTable
 from tests.conftest import Slotool
 from tests.elastic.text_models import text_network, texts
 
@@ -92,11 +92,9 @@ def test_a_switching_plan_needs_no_labels(slotool: Slotool, monkeypatch: pytest.
     asked: list[Any] = []
 
     @contextmanager
-    def served(
-        self: PlanSearch, point: OperatingPoint, configuration: tuple[int, int], split: Split, *rest: Any
-    ) -> Any:
+    def served(self: PlanSearch, configuration: tuple[int, int], split: Split, *rest: Any) -> Any:
         asked.append(split)
-        yield lambda rate: LoadTest(point.key, *configuration, rate, 0.01, min(1.0, 100 / rate))
+        yield lambda point, rate: LoadTest(point, *configuration, rate, 0.01, min(1.0, 100 / rate))
 
     monkeypatch.setattr(PlanSearch, "_served", served)
     pd.read_parquet("texts.parquet").drop(columns=["kind", "note"]).to_parquet("unlabelled.parquet")

@@ -95,7 +95,7 @@ def test_attainment_between_load_tests() -> None:
     loads = [LoadTest("p", 1, 1, 200.0, None, 0.5), LoadTest("p", 1, 1, 100.0, 0.01, 0.98)]
     noisy = [*loads, LoadTest("p", 1, 1, 150.0, 0.01, 0.99)]
     np.testing.assert_allclose(attainment(loads, np.array([0.0, 50.0, 150.0, 400.0])), [1.0, 0.99, 0.74, 0.25])
-    np.testing.assert_allclose(attainment(noisy, np.array([100.0, 150.0])), [0.98, 0.98])
+    np.testing.assert_allclose(attainment(noisy, np.array([100.0, 150.0])), [0.99, 0.99])
 
 
 def test_a_plan_comes_back_from_its_file_and_a_damaged_one_does_not(tmp_path: Path) -> None:
@@ -116,3 +116,20 @@ def test_a_plan_comes_back_from_its_file_and_a_damaged_one_does_not(tmp_path: Pa
         path.write_text(json.dumps(broken))
         with pytest.raises(InputError, match=said):
             SwitchingPlan.load(path)
+
+
+def test_a_rival_is_loaded_with_as_much_where_that_decides() -> None:
+    """Small was tried at 20/s alone, on a disturbed machine; extrapolated it would answer no request at 200/s."""
+    accuracy, tried = {"small": 0.75, "medium": 0.9}, {"small": [LoadTest("small", 1, 1, 20.0, None, 0.1)]}
+    measured: list[tuple[str, float]] = []
+
+    def measure(point: str, rate: float) -> LoadTest:
+        measured.append((point, rate))
+        return served(point, 300.0, rate)
+
+    is_good = is_most_effective(accuracy, tried, measure)
+    assert is_good(served("medium", 180.0, 200.0))  # 0.9 of 0.9: no accuracy of 0.75 reaches that
+    assert measured == []
+    assert not is_good(served("medium", 150.0, 200.0))
+    assert measured == [("small", 200.0)]
+    assert not is_most_effective(accuracy, {"small": []})(served("medium", 90.0, 200.0))  # misses more than half
