@@ -35,6 +35,7 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
     if isinstance(values, np.ndarray) and values.dtype.kind == "f" and not np.isfinite(values).all():
         bad = ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         raise table.trouble(column, int(bad.argmax()), "the label is no finite number")
+    _require_named(table, column, values, field)
     kind = _fitting(values) if kind == "any" else kind
     if kind == "class":
         _require_labels(table, column, values)
@@ -49,6 +50,16 @@ def targets_of(table: Table, column: str, kind: str, classes: tuple[str, ...] = 
         others = "; --target says what labels are: class, numbers, sets or text" if kind == "class" else ""
         raise DataError(f"{table.source}: label column {column!r} holds {described(values)}, {wanted}{others}")
     return _in_order(table, column, made, classes) if classes and made.names else made
+
+
+def _require_named(table: Table, column: str, values: Any, field: Field) -> None:
+    """Raises ``DataError`` naming a row whose class number is beyond the names of the column's classes."""
+    if field.class_names and isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
+        beyond = values >= len(field.class_names)
+        if beyond.any():
+            at = int(beyond.argmax())
+            what = f"class {values[at]}, but there are names for {len(field.class_names)}"
+            raise table.trouble(column, at, what)
 
 
 def _require_labels(table: Table, column: str, values: np.ndarray | Ragged) -> None:

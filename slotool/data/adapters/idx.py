@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ def read_idx(path: Path) -> np.ndarray:
     if len(raw) < header:
         raise DataError(f"{path}: cut short within its header")
     shape = struct.unpack(f">{raw[3]}I", raw[4:header])
-    expected = header + int(np.prod(shape, dtype=np.int64))
+    expected = header + math.prod(shape)
     if len(raw) != expected:
         raise DataError(f"{path}: {len(raw)} bytes, but its header promises {expected}")
     return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape)

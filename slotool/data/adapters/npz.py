@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 
@@ -12,6 +15,10 @@ from slotool.data.options import DataOptions
 from slotool.data.table import SPLIT_NAMES, SPLIT_OF, ArrayTable, Table
 from slotool.errors import DataError
 from slotool.printable import reason
+
+# Smaller arrays are read whole.
+MAPPED_BYTES = 64 << 20
+_LOCAL_HEADER = 30
 
 
 class NpzAdapter(DataAdapter):
@@ -22,17 +29,62 @@ class NpzAdapter(DataAdapter):
         """Arrays whose names end in ``_train``, ``_validation`` or ``_test`` are splits of one array."""
         path = location.path
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            with zipfile.ZipFile(path) as archive:
+                arrays = {
+                    info.filename.removesuffix(".npy"): _array(path, archive, info) for info in archive.infolist()
+                }
+        except (
+            OSError,
+            ValueError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
             raise DataError(f"{path}: cannot be read ({reason(error)})") from error
+        if not arrays:
+            raise DataError(f"{path}: it holds no array")
         for name, array in arrays.items():
-            if array.ndim == 0 or array.dtype.kind not in "fiubSU":
-                raise DataError(f"{path}: array {name!r} holds {array.dtype} {list(array.shape)}; expected [n, …]")
+            if array.ndim == 0:
+                raise DataError(f"{path}: array {name!r} is a single value, expected one per example")
+            if array.dtype.kind not in "fiubSU":
+                kind = array.dtype
+                raise DataError(f"{path}: array {name!r} holds {kind}, expected numbers, booleans or text")
         splits: dict[str, np.ndarray] = {}
         if all(_split_of(name)[1] for name in arrays):
             arrays, splits = _joined(str(path), arrays)
         return ArrayTable(str(path), arrays, splits, name=location.text)
+
+
+def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """One array of the archive: a large one that is not compressed is mapped, others are read and their checksum is
+    compared. Raises ``ValueError`` for what is no array of plain values."""
+    if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1 and info.file_size >= MAPPED_BYTES:
+        return _mapped(path, info)
+    with archive.open(info) as stored:
+        try:
+            return np.lib.format.read_array(stored, allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{info.filename}: {error}") from error
+
+
+def _mapped(path: Path, info: zipfile.ZipInfo) -> np.ndarray:
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        head = file.read(_LOCAL_HEADER)
+        name, extra = struct.unpack("<HH", head[26:30])
+        file.seek(info.header_offset + _LOCAL_HEADER + name + extra)
+        start = file.tell()
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_column, dtype = read(file)
+        offset = file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename}: it holds Python objects")
+    if offset - start + dtype.itemsize * math.prod(shape) != info.file_size:
+        raise ValueError(f"{info.filename}: its header promises another number of values than there are")
+    return np.memmap(path, dtype, "r", offset, shape, "F" if by_column else "C")
 
 
 def _split_of(name: str) -> tuple[str, str | None]:
