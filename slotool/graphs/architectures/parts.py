@@ -103,11 +103,11 @@ def joint_attention(b: GraphBuilder, last: str, heads: int) -> str:
 
 
 def joined_heads(b: GraphBuilder, attended: str) -> str:
-    """Heads (…, heads, length, dim) side by side again, and a product."""
+    """Heads (…, heads, length, dim) side by side again, as fused attention leaves them in memory, and a product."""
     *windows, heads, length, dim = b.shape(attended)
     outer = len(windows)
     turned = b.add("Transpose", attended, axes=[*range(outer), outer + 1, outer, outer + 2])
-    joined = b.add("Reshape", b.add("Copy", turned), shape=[*windows, length, heads * dim])
+    joined = b.add("Reshape", turned, shape=[*windows, length, heads * dim])
     return b.add("Dense", joined, units=heads * dim)
 
 

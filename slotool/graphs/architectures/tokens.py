@@ -112,10 +112,8 @@ def _attention_with_bias(b: GraphBuilder, last: str, heads: int, *, masked: bool
     query, key, value = (b.add("Slice", joint, axis=0, start=part, size=1, keepdims=False) for part in range(3))
     scores = b.add("MatMul", [b.add("Rescaling", query), b.add("Transpose", key, axes=[0, 1, 3, 2])])
     side = round(length**0.5)
-    places = b.add("Constant", shape=[length * length], dtype="int64")
-    biases = b.add("Gather", [table(b, ((2 * side - 1) ** 2, heads)), places], axis=0)
-    biases = b.add("Transpose", b.add("Reshape", biases, shape=[length, length, heads]), axes=[2, 0, 1])
-    scores = add(b, scores, b.add("Copy", biases))
+    biases = b.add("Constant", shape=[heads, length, length], weights=(2 * side - 1) ** 2 * heads)
+    scores = add(b, scores, biases)
     if masked:
         scores = add(b, scores, b.add("Constant", shape=[windows, 1, length, length]))
     attended = b.add("MatMul", [b.add("Softmax", scores, axis=-1), value])

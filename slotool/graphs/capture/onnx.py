@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, NodeCall, product_flops, translate
+from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, NodeCall, Translated, product_flops, translate
+from slotool.graphs.capture.onnx_operators import Batched, Call, batch_of, chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
 from slotool.graphs.graph import OperatorGraph
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import Shape, resolve
 
 if TYPE_CHECKING:
     import onnx
@@ -26,27 +28,32 @@ RESHAPING = ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape", "Flatten")
 TAKE_NUMBERS = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Clip", "Pad", "Where", "Dropout")
 # So are all of these' numbers.
 TAKE_SIZES = ("Resize", "Upsample")
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+# Operators of ours whose constants of more than one number are inputs like any other.
+TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
 
 
 def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
-    """The graph of a model of one input, from its file or loaded already; weights are never computed with.
+    """The graph of a model, from its file or loaded already; weights are never computed with.
 
-    The input's first axis is the batch; it may be free, the others must be fixed. Weights are initialisers and
+    The inputs' first axis is the batch; it may be free, the others must be fixed. It is followed through views, and
+    where windows or heads are folded into it. Weights are initialisers and
     constants that are no single settings and no integers of 32 or 64 bits; one that two nodes share counts for each.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
-    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model that has several inputs or
-    whose shapes cannot be inferred; ``MissingPackageError`` when the package onnx is not installed.
+    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, and for a model whose shapes cannot be
+    inferred; ``MissingPackageError`` when the package onnx is not installed.
     """
     reading = read_model(source)
     walk = _Walk(reading)
     for node in walk.nodes:
         walk.call(node)
     outputs = [walk.names[name] for name in reading.outputs if name in walk.names]
-    if all(walk.drafts.source(name) == walk.names[reading.input] for name in outputs):
+    starts = [walk.names[name] for name in reading.inputs]
+    if all(walk.drafts.source(name) in starts for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    return replace(walk.drafts.graph(outputs, "onnx"), element_type=reading.element_type)
+    return replace(walk.drafts.graph([*outputs], "onnx", starts), element_type=reading.element_type)
 
 
 class _Walk:
@@ -65,14 +72,19 @@ class _Walk:
         users = (name for node in self.nodes for name in (*node.inputs, *node.captured))
         self._used = Counter(users) + Counter(reading.outputs)
         self.channels_last = self._input_channels_last()
-        shape = self._shape(reading.input, "input", last=bool(self.channels_last))
-        layer = self.drafts.add(reading.input, "InputLayer", (), {"shape": shape}, shape)
-        self.names = {reading.input: layer}
+        self.batched: dict[str, Batched] = {}
+        self.names: dict[str, str] = {}
+        for name, dtype in zip(reading.inputs, reading.dtypes, strict=True):
+            shape = self._shape(name, "input", last=name in self.channels_last)
+            typed = {} if dtype in FLOATS else {"dtype": dtype}
+            self.names[name] = self.drafts.add(name, "InputLayer", (), {"shape": shape, **typed}, shape)
         self._turns: dict[str, str] = {}
 
     def call(self, node: Node) -> None:
         """Append what a node is."""
         if self._only_turns(node):
+            return
+        if node.op == "Split" and self._parts(node):
             return
         inputs, last = self._inputs(node)
         shape = self._shape(node.outputs[0], node.op, last=last, node=node)
@@ -93,7 +105,12 @@ class _Walk:
                 self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
 
     def _add(self, call: NodeCall, inputs: list[str]) -> str:
-        node, translated = call.node, translate(call)
+        node = call.node
+        translated = translate(call) if self._is_plain(node) else None
+        if translated is None or not self._fits(call, translated):
+            made = self._chained(call, inputs)
+            if made is not None:
+                return made
         if translated == SAME:
             return inputs[0]
         if translated is None:
@@ -108,9 +125,94 @@ class _Walk:
             inputs = [self.drafts.add(f"{node.name}.padding", "ZeroPadding2D", inputs, {"padding": around}, padded)]
         return self.drafts.add(node.name, op, inputs, attributes, call.shape, _weights(call))
 
+    def _values(self, node: Node) -> dict[int, Batched]:
+        return {at: self.batched[name] for at, name in enumerate(node.inputs) if name in self.batched}
+
+    def _is_plain(self, node: Node) -> bool:
+        """Whether the first axis of all that a node takes and makes is the batch and nothing else."""
+        values = [*self._values(node).values(), self.batched[node.outputs[0]]]
+        return all(value.axis == 0 and value.windows == 1 for value in values)
+
+    def _fits(self, call: NodeCall, translated: Translated) -> bool:
+        """Whether a known operator leaves the shape that the model says."""
+        if translated is None or translated == SAME or AROUND in translated[1] or translated[0] == "Activation":
+            return translated is not None
+        try:
+            return resolve(translated[0], translated[1], call.inputs)[1].shape == call.shape
+        except GraphError:
+            return False
+
+    def _chained(self, call: NodeCall, inputs: list[str]) -> str | None:
+        """What a node is as operators one after the other, on values whose batch may be anywhere."""
+        node = call.node
+        if call.channels_last:
+            return None
+        values, made = self._values(node), self.batched[node.outputs[0]]
+        chain = chain_of(Call(node, values, call.constants, made, call.opset)) if values else None
+        if chain is None:
+            return None
+        if not chain:
+            return inputs[0] if self.drafts.shape(inputs[0]) == made.example else None
+        sources = self._with_constants(node, made, call.constants) if chain[-1][0] in TAKES_CONSTANTS else inputs
+        shapes = [self.drafts.shape(source) for source in sources]
+        steps = []
+        for op, attributes in chain:
+            try:
+                effect = resolve(op, attributes, shapes)[1]
+            except GraphError:
+                return None
+            steps.append((op, attributes, effect.shape))
+            shapes = [effect.shape]
+        if shapes != [made.example]:
+            return None
+        weights = None if chain[-1][0] in TAKES_CONSTANTS else _weights(call)
+        for at, (op, attributes, shape) in enumerate(steps, start=1):
+            name = node.name if at == len(steps) else f"{node.name}.{at}"
+            sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == len(steps) else None)]
+        return sources[0]
+
+    def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
+        """The layers a node takes, its constants of more than one number among them."""
+        found, looks_up = [], node.op in ("Gather", "GatherElements")
+        for at, name in enumerate(node.inputs):
+            constant = constants.get(at)
+            if name in self.names:
+                found.append(self._turned(name) if name in self.channels_last else self.names[name])
+            elif constant is not None and (not constant.single or node.op in ("Concat", "Gather", "MatMul")):
+                found.append(self._constant(name, constant, made, looks_up=looks_up, places=looks_up and at == 1))
+        return found
+
+    def _constant(self, name: str, constant: Constant, made: Batched, *, looks_up: bool, places: bool) -> str:
+        shape = constant.shape
+        if made.axis is not None and len(shape) == len(made.shape) and not looks_up:
+            shape = Batched(shape, made.axis, max(1, shape[made.axis] // self._reading.batch)).example
+        typed = {"dtype": "int64"} if places else {}
+        attributes = {"shape": shape or (1,), "weights": constant.weights, **typed}
+        return self.drafts.add(f"{name}.constant", "Constant", (), attributes, shape or (1,), constant.weights)
+
+    def _parts(self, node: Node) -> bool:
+        """The outputs of a split as slices of its input; whether all of them can be."""
+        value = self.batched.get(node.inputs[0])
+        wholes = [self._reading.shapes.get(name) for name in node.outputs]
+        axis = node.attributes.get("axis", 0)
+        inner = None if value is None else value.inner(axis)
+        if value is None or inner is None or None in wholes or (value.windows > 1 and inner == value.axis):
+            return False
+        source, start = self.names[node.inputs[0]], 0
+        if node.inputs[0] in self.channels_last:
+            source = self._turned(node.inputs[0])
+        for name, whole in zip(node.outputs, wholes, strict=True):
+            assert whole is not None
+            size = whole[axis]
+            made = replace(value, shape=whole)
+            attributes = {"axis": inner, "start": start, "size": size}
+            self.batched[name], start = made, start + size
+            self.names[name] = self.drafts.add(node.name, "Slice", [source], attributes, made.example, 0)
+        return True
+
     def _compute_constants(self) -> None:
         """Everything that does not depend on the network's input, or on its shape alone."""
-        data = {self._reading.input}
+        data = {*self._reading.inputs}
         for node in self._reading.nodes:
             absent = {*node.inputs} - data - {*self.constants, ""}
             if absent:
@@ -132,21 +234,29 @@ class _Walk:
 
     def _input_channels_last(self) -> set[str]:
         """The input, if all that is done with it is to turn it to channels first."""
-        users = [node for node in self.nodes if self._reading.input in node.inputs]
-        turned = [node for node in users if node.op == "Transpose" and node.attributes.get("perm") == TO_FIRST]
-        return {self._reading.input} if users and len(turned) == self._used[self._reading.input] else set()
+        found = set()
+        for name in self._reading.inputs:
+            users = [node for node in self.nodes if name in node.inputs]
+            turned = [node for node in users if node.op == "Transpose" and node.attributes.get("perm") == TO_FIRST]
+            if users and len(turned) == self._used[name]:
+                found.add(name)
+        return found
 
     def _only_turns(self, node: Node) -> bool:
         """Whether a node moves an image's channels, which is a matter of layout: no layer, but remembered."""
         if node.op != "Transpose":
             return False
         value, made, order = node.inputs[0], node.outputs[0], node.attributes.get("perm")
+        if self.batched[value] != Batched(self.batched[value].shape) or made not in self._reading.shapes:
+            return False
         if value in self.channels_last and order == TO_FIRST:
             self.names[made] = self.names[value]
+            self.batched[made] = Batched(self._reading.shapes[made])
             return True
         image = len(self.drafts.shape(self.names[value])) == 3
         if value not in self.channels_last and order == TO_LAST and image:
             self.names[made] = self.names[value]
+            self.batched[made] = Batched(self._reading.shapes[made])
             self.channels_last.add(made)
             return True
         return False
@@ -164,7 +274,9 @@ class _Walk:
         if value not in self._turns:
             channels, height, width = self.drafts.shape(self.names[value])
             shape = (height, width, channels)
-            self._turns[value] = self.drafts.add(f"{value}.turned", "Transpose", [self.names[value]], None, shape, 0)
+            self._turns[value] = self.drafts.add(
+                f"{value}.turned", "Transpose", [self.names[value]], {"axes": (1, 2, 0)}, shape, 0
+            )
         return self._turns[value]
 
     def _shape(self, value: str, op: str, *, last: bool = False, node: Node | None = None) -> Shape:
@@ -172,20 +284,15 @@ class _Walk:
         if value not in self._reading.shapes:
             name = "input" if node is None else f"node {node.name!r}"
             raise GraphError(f"{self._reading.name}: {name} ({op}) has an output whose shape cannot be inferred")
-        shape = self._reading.shapes[value]
-        shape = _share(shape, self._reading.batch)
+        whole, batch = self._reading.shapes[value], self._reading.batch
+        values = {} if node is None else self._values(node)
+        if node is None or not values:
+            made = Batched(whole) if whole[:1] == (batch,) else Batched(whole, None)
+        else:
+            made = batch_of(node, values, whole, batch)
+        self.batched[value] = made
+        shape = made.example
         return (shape[2], shape[0], shape[1]) if last and len(shape) == 3 else shape
-
-
-def _share(shape: Shape, batch: int) -> Shape:
-    """One example's share of a value: without its first axis if that is the batch, else with that axis divided which a
-    node has mixed the batch into."""
-    if shape and shape[0] == batch:
-        return shape[1:]
-    mixed = next((axis for axis, size in enumerate(shape) if size % batch == 0), None) if batch > 1 else None
-    if mixed is None:
-        return shape
-    return (*shape[:mixed], shape[mixed] // batch, *shape[mixed + 1 :])
 
 
 def _weights(call: NodeCall) -> int:

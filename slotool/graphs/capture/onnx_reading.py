@@ -12,7 +12,7 @@ from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
 from slotool.graphs.graph import FLOAT32
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import DTYPES, Shape
 
 if TYPE_CHECKING:
     import onnx
@@ -53,12 +53,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Reading:
-    """A model of one input. ``shapes`` of values are with the batch, which is ``batch`` examples. ``element_type`` is
-    what it computes in, as ``OperatorGraph`` has it."""
+    """A model. ``inputs`` are those that are no weights, ``dtypes`` their types. ``shapes`` of values are with the
+    batch, which is ``batch`` examples. ``element_type`` is what it computes in, as ``OperatorGraph`` has it."""
 
     name: str
     opset: int
-    input: str
+    inputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     constants: dict[str, Constant]
@@ -66,12 +67,18 @@ class Reading:
     batch: int
     element_type: str
 
+    @property
+    def input(self) -> str:
+        """Its first input."""
+        return self.inputs[0]
+
 
 def read_model(source: str | Path | onnx.ModelProto) -> Reading:
     """Read a file or a model that is loaded already; weights that lie in files next to it are not opened.
 
-    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model that has not exactly one input
-    or a free axis in it besides the first; ``MissingPackageError`` when the package onnx is not installed.
+    Raises ``GraphError`` for a file that is missing, torn or no ONNX model, for a model without inputs, whose inputs
+    differ in their number of examples, or with a free axis besides the first; ``MissingPackageError`` when the package
+    onnx is not installed.
     """
     _require_onnx()
     import onnx
@@ -92,7 +99,8 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
     return Reading(
         name=name,
         opset=max((entry.version for entry in light.opset_import if entry.domain in OWN_DOMAINS), default=1),
-        input=_inputs(graph)[0].name,
+        inputs=tuple(value.name for value in _inputs(graph)),
+        dtypes=tuple(_dtype(value) for value in _inputs(graph)),
         outputs=tuple(value.name for value in graph.output),
         nodes=tuple(_node(position, node) for position, node in enumerate(graph.node)),
         constants=dict(_initialisers(graph, name)),
@@ -167,22 +175,41 @@ def _inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 def _fix_batch(graph: onnx.GraphProto, name: str) -> int:
     """Examples per batch; a free first axis becomes one, so that every shape can be inferred."""
     inputs = _inputs(graph)
-    if len(inputs) != 1:
-        names = ", ".join(value.name for value in inputs) or "none"
-        raise GraphError(f"{name}: a model of one input can be captured, this one has {len(inputs)} ({names})")
-    if not inputs[0].type.HasField("tensor_type") or not inputs[0].type.tensor_type.HasField("shape"):
-        raise GraphError(f"{name}: its input {inputs[0].name!r} is no tensor of a stated shape")
-    first, *rest = inputs[0].type.tensor_type.shape.dim or [None]
+    if not inputs:
+        raise GraphError(f"{name}: the model has no inputs, so it computes nothing from data")
+    firsts = [_first_axis(value, name) for value in inputs]
+    stated = {axis.dim_value for axis in firsts if axis.dim_value > 0}
+    if len(stated) > 1:
+        sizes = ", ".join(map(str, sorted(stated)))
+        raise GraphError(f"{name}: the first axes of its inputs have {sizes} examples; export it with as many in each")
+    batch = max(stated, default=1)
+    for axis in firsts:
+        axis.dim_value = batch
+    return int(batch)
+
+
+def _first_axis(value: onnx.ValueInfoProto, name: str) -> Any:
+    """The axis of an input that holds the examples."""
+    if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+        raise GraphError(f"{name}: its input {value.name!r} is no tensor of a stated shape")
+    first, *rest = value.type.tensor_type.shape.dim or [None]
     if first is None or not rest:
-        raise GraphError(f"{name}: its input {inputs[0].name!r} needs an axis of examples and at least one more")
+        raise GraphError(f"{name}: its input {value.name!r} needs an axis of examples and at least one more")
     if any(axis.dim_value < 1 for axis in rest):
         axes = [axis.dim_value if axis.HasField("dim_value") else axis.dim_param or "?" for axis in (first, *rest)]
         shape = ", ".join(map(str, axes))
         raise GraphError(
-            f"{name}: its input {inputs[0].name!r} has a free axis in its shape [{shape}]; export it with a fixed one"
+            f"{name}: its input {value.name!r} has a free axis in its shape [{shape}]; export it with a fixed one"
         )
-    first.dim_value = max(first.dim_value, 1)
-    return int(first.dim_value)
+    return first
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    import onnx
+
+    kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+    name = {"float": "float32", "double": "float64"}.get(kind, kind)
+    return name if name in DTYPES else FLOAT32
 
 
 def _element_type(graph: onnx.GraphProto) -> str:

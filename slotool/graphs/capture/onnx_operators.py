@@ -1,0 +1,460 @@
+"""ONNX operators that are no layers of images: attention written out, views, lookups, arithmetic, reductions.
+
+A node's axes count the batch where the model has it; ours leave it out. Each entry takes a ``Call`` and says what the
+node is as a chain of our operators, one after the other; None where it is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotool.graphs.capture.onnx_reading import Constant, Node
+from slotool.graphs.operators import DTYPES, Shape
+
+Chain = list[tuple[str, dict[str, Any]]] | None
+FAR = 1 << 31
+# As onnx.TensorProto numbers them.
+_DTYPES = {
+    **{1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16"},
+    **{11: "float64", 16: "bfloat16"},
+}
+
+
+@dataclass(frozen=True)
+class Batched:
+    """A value's shape as the model has it, and where the batch is: at ``axis``, folded with so many ``windows``.
+
+    ``axis`` None: it has no batch, or it was lost; the whole shape is an example's.
+    """
+
+    shape: Shape
+    axis: int | None = 0
+    windows: int = 1
+
+    @property
+    def example(self) -> Shape:
+        if self.axis is None:
+            return self.shape
+        within = (self.windows,) if self.windows > 1 else ()
+        return (*self.shape[: self.axis], *within, *self.shape[self.axis + 1 :])
+
+    def inner(self, axis: int) -> int | None:
+        """An axis of the model's value as one of the example's; None for that of the batch."""
+        axis %= len(self.shape)
+        if self.axis is None or self.windows > 1:
+            return axis
+        return None if axis == self.axis else axis - (axis > self.axis)
+
+    def inside(self, axes: Sequence[int]) -> list[int] | None:
+        """Several axes; None where the batch is among them."""
+        found = [self.inner(int(axis)) for axis in axes]
+        return None if None in found else [axis for axis in found if axis is not None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node: its ``values`` by position that depend on the network's input, its ``constants``, and its output."""
+
+    node: Node
+    values: Mapping[int, Batched]
+    constants: Mapping[int, Constant]
+    made: Batched
+    opset: int
+
+    @property
+    def first(self) -> Batched:
+        return next(iter(self.values.values()))
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def numbers(self, position: int, name: str = "") -> list[int] | None:
+        """What newer versions of an operator take as a constant input and older ones as an attribute."""
+        if name in self.node.attributes:
+            value = self.node.attributes[name]
+            return [int(each) for each in value] if isinstance(value, list) else [int(value)]
+        constant = self.constants.get(position)
+        return None if constant is None or constant.values is None else [int(value) for value in constant.values]
+
+    def has(self, position: int) -> bool:
+        return position < len(self.node.inputs) and self.node.inputs[position] != ""
+
+
+def chain_of(call: Call) -> Chain:
+    """What a node is."""
+    known = OPERATORS.get(call.node.op)
+    return None if known is None else known(call)
+
+
+def batch_of(node: Node, values: Mapping[int, Batched], shape: Shape, batch: int) -> Batched:
+    """Where the batch is in what a node makes, by where it is in what the node takes."""
+    at, value = next(((at, value) for at, value in values.items() if value.axis is not None), (0, None))
+    if value is None or value.axis is None:
+        return Batched(shape, None)
+    rule = _MOVES.get(node.op, _aligned_right)
+    axis = rule(node, at, value, shape)
+    if axis is None or not 0 <= axis < len(shape) or shape[axis] % batch:
+        return Batched(shape, None)
+    return Batched(shape, axis, shape[axis] // batch)
+
+
+def _aligned_right(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
+    assert value.axis is not None
+    return value.axis + len(shape) - len(value.shape)
+
+
+def _moved(node: Node, _: int, value: Batched, shape: Shape) -> int | None:
+    order: list[int] = node.attributes.get("perm") or [*range(len(shape))[::-1]]
+    return order.index(value.axis or 0)
+
+
+def _regrouped(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
+    """The axis before which there are as many values as before the batch."""
+    assert value.axis is not None
+    before = math.prod(value.shape[: value.axis])
+    places = [axis for axis in range(len(shape)) if math.prod(shape[:axis]) == before]
+    same = [axis for axis in places if shape[axis] == value.shape[value.axis]]
+    return next(iter(same or places), None)
+
+
+def _reduced(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
+    assert value.axis is not None
+    if len(shape) == len(value.shape):
+        return value.axis
+    axes = node.attributes.get("axes") or [node.attributes["axis"]] if "axis" in node.attributes else None
+    if axes is None:
+        return _regrouped(node, at, value, shape) if value.axis else 0
+    rank, at_axis = len(value.shape), value.axis
+    return at_axis - sum(int(axis) % rank < at_axis for axis in axes)
+
+
+def _looked_up(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
+    assert value.axis is not None
+    axis = node.attributes.get("axis", 0) % (len(value.shape) if at == 0 else len(shape))
+    if at == 1:
+        return int(axis) + value.axis
+    return value.axis if value.axis < axis else value.axis + len(shape) - len(value.shape)
+
+
+def _as_it_was(_: Node, __: int, value: Batched, ___: Shape) -> int | None:
+    return value.axis
+
+
+_MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
+    "Transpose": _moved,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _regrouped),
+    **dict.fromkeys([f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")], _reduced),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
+    "Gather": _looked_up,
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm"), _as_it_was),
+}
+
+
+def _mat_mul(call: Call) -> Chain:
+    weight = call.constants.get(1)
+    if weight is not None and len(weight.shape) == 2 and len(call.values) == 1:
+        return [("Dense", {"units": weight.shape[1], "bias": call.has(2)})]
+    return None if call.has(2) or len(call.made.example) < 2 else [("MatMul", {})]
+
+
+def _softmax(call: Call) -> Chain:
+    axis = call.first.inner(call.attribute("axis", -1 if call.opset >= 13 else 1))
+    if axis is None or (call.opset < 13 and axis != len(call.first.example) - 1):
+        return None
+    return [("Softmax", {"axis": axis})]
+
+
+def _layer_norm(call: Call) -> Chain:
+    rank = len(call.first.shape)
+    axes = call.first.inside(range(call.attribute("axis", -1) % rank, rank))
+    if axes is None or 1 not in call.constants:
+        return None
+    centred = 2 in call.constants and call.constants[2].weights > 0
+    return [("LayerNormalization", {"axes": axes, "scale": call.constants[1].weights > 0, "center": centred})]
+
+
+def _instance_norm(call: Call) -> Chain:
+    scale, center = (at in call.constants and call.constants[at].weights > 0 for at in (1, 2))
+    return [("GroupNormalization", {"groups": call.first.example[0], "scale": scale, "center": center})]
+
+
+def _transpose(call: Call) -> Chain:
+    value = call.first
+    order = call.attribute("perm") or [*range(len(value.shape))[::-1]]
+    inner = [value.inner(axis) for axis in order]
+    axes = [axis for axis in inner if axis is not None]
+    return [] if axes == sorted(axes) else [("Transpose", {"axes": axes})]
+
+
+def _reshape(call: Call) -> Chain:
+    shape = call.made.example
+    if shape == call.first.example:
+        return []
+    if math.prod(shape) != math.prod(call.first.example):
+        return None
+    return [("Flatten", {}) if len(shape) == 1 else ("Reshape", {"shape": shape})]
+
+
+def _slice(call: Call) -> Chain:
+    starts, ends = call.numbers(1, "starts"), call.numbers(2, "ends")
+    if starts is None or ends is None:
+        return None
+    value = call.first
+    chain: list[tuple[str, dict[str, Any]]] = []
+    axes = call.numbers(3, "axes") or [*range(len(starts))]
+    for axis, start, end, step in zip(axes, starts, ends, call.numbers(4, "steps") or [1] * len(starts), strict=True):
+        size = value.shape[axis % len(value.shape)]
+        inner = value.inner(axis)
+        if step < 0:
+            if inner is None:
+                return None
+            chain.append(("Flip", {"axes": [inner]}))
+            continue
+        first, past = (min(max(at + size if at < 0 else at, 0), size) for at in (start, end))
+        count = -(-(past - first) // step)
+        if count == size:
+            continue
+        if inner is None or (value.windows > 1 and axis % len(value.shape) == value.axis):
+            return None
+        chain.append(("Slice", {"axis": inner, "start": first, "size": count, "step": step}))
+    return chain
+
+
+def _gather(call: Call) -> Chain:
+    axis = call.attribute("axis", 0)
+    if 0 in call.constants and len(call.constants[0].shape) == 2 and axis % 2 == 0:
+        vocabulary, units = call.constants[0].shape
+        return [("Embedding", {"vocabulary": vocabulary, "units": units})]
+    if 0 in call.constants:
+        return [("Gather", {"axis": axis % len(call.constants[0].shape)})] if 1 in call.values else None
+    inner, places = call.values[0].inner(axis), call.constants.get(1)
+    if inner is None:
+        return None
+    if places is not None and places.shape == () and places.values is not None:
+        start = int(places.values[0]) % call.values[0].shape[axis % len(call.values[0].shape)]
+        return [("Slice", {"axis": inner, "start": start, "size": 1, "keepdims": False})]
+    return [("Gather", {"axis": inner})]
+
+
+def _gather_elements(call: Call) -> Chain:
+    axis = call.first.inner(call.attribute("axis", 0))
+    return None if axis is None else [("GatherElements", {"axis": axis})]
+
+
+def _concatenate(call: Call) -> Chain:
+    axis = call.first.inner(call.attribute("axis", 1))
+    return None if axis is None else [("Concatenate", {"axis": axis})]
+
+
+def _expand(call: Call) -> Chain:
+    shape = call.made.example
+    return [] if shape == call.first.example else [("Expand", {"shape": shape})]
+
+
+def _tile(call: Call) -> Chain:
+    repeats, value = call.numbers(1), call.first
+    if repeats is None or len(repeats) != len(value.shape):
+        return None
+    inner = [times for axis, times in enumerate(repeats) if value.inner(axis) is not None]
+    return [("Repeat", {"repeats": inner})] if any(times > 1 for times in inner) else []
+
+
+def _pad(call: Call) -> Chain:
+    pads, value = call.numbers(1, "pads"), call.first
+    rank = len(value.shape)
+    if pads is None or len(pads) != 2 * rank:
+        return None
+    kept = [axis for axis in range(rank) if value.inner(axis) is not None]
+    inner = [pads[axis] for axis in kept] + [pads[rank + axis] for axis in kept]
+    return [("Pad", {"pads": inner, "mode": call.attribute("mode", "constant")})] if any(inner) else []
+
+
+def _reduction(op: str) -> Callable[[Call], Chain]:
+    def reduction(call: Call) -> Chain:
+        rank = len(call.first.shape)
+        axes = call.numbers(1, "axes") or [axis for axis in range(rank) if call.first.inner(axis) is not None]
+        inner = call.first.inside(axes)
+        return None if inner is None else [(op, {"axes": inner, "keepdims": bool(call.attribute("keepdims", 1))})]
+
+    return reduction
+
+
+def _arg(op: str) -> Callable[[Call], Chain]:
+    def arg(call: Call) -> Chain:
+        axis = call.first.inner(call.attribute("axis", 0))
+        return None if axis is None else [(op, {"axes": [axis], "keepdims": bool(call.attribute("keepdims", 1))})]
+
+    return arg
+
+
+def _top_k(call: Call) -> Chain:
+    axis, k = call.first.inner(call.attribute("axis", -1)), call.numbers(1, "k")
+    return None if axis is None or k is None else [("TopK", {"k": k[0], "axis": axis})]
+
+
+def _cumulative_sum(call: Call) -> Chain:
+    axis = call.first.inner((call.numbers(1) or [0])[0])
+    return None if axis is None else [("CumulativeSum", {"axis": axis})]
+
+
+def _cast(call: Call) -> Chain:
+    dtype = _DTYPES.get(call.attribute("to", 0), "")
+    return [("Cast", {"dtype": dtype})] if dtype in DTYPES else None
+
+
+def _convolution(call: Call) -> Chain:
+    weight, rank = call.constants.get(1), len(call.first.example) - 1
+    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
+        return None
+    filters, _, *kernel = weight.shape
+    padding = _window_padding(call, rank)
+    if padding is None:
+        return None
+    return [(f"Conv{rank}D", {
+        "filters": filters, "kernel": kernel, "bias": call.has(2), "groups": call.attribute("group", 1),
+        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
+        "padding": padding,
+    })]  # fmt: skip
+
+
+def _transposed(call: Call) -> Chain:
+    weight, rank = call.constants.get(1), len(call.first.example) - 1
+    if weight is None or len(weight.shape) != rank + 2 or rank not in (1, 2, 3):
+        return None
+    _, filters, *kernel = weight.shape
+    padding, groups = _window_padding(call, rank), call.attribute("group", 1)
+    if padding is None or padding == "same":
+        return None
+    return [(f"Conv{rank}DTranspose", {
+        "filters": filters * groups, "kernel": kernel, "bias": call.has(2), "groups": groups,
+        "stride": call.attribute("strides", [1] * rank), "dilation": call.attribute("dilations", [1] * rank),
+        "padding": padding, "output_padding": call.attribute("output_padding", [0] * rank),
+    })]  # fmt: skip
+
+
+def _window_padding(call: Call, rank: int) -> Any:
+    """As much on opposite sides, or 'same'; None where it is neither."""
+    way, pads = call.attribute("auto_pad", "NOTSET"), call.attribute("pads", [0] * 2 * rank)
+    if way == "SAME_UPPER":
+        return "same"
+    return pads[:rank] if way in ("NOTSET", "VALID") and pads[:rank] == pads[rank:] else None
+
+
+def _pool(kind: str) -> Callable[[Call], Chain]:
+    def pool(call: Call) -> Chain:
+        rank = len(call.first.example) - 1
+        padding = _window_padding(call, rank)
+        if padding is None or rank not in (1, 2, 3):
+            return None
+        attributes = {
+            "kernel": call.attribute("kernel_shape"),
+            "stride": call.attribute("strides", [1] * rank),
+            "padding": padding,
+            "ceil": bool(call.attribute("ceil_mode", 0)),
+        }
+        if kind == "Max":
+            attributes["dilation"] = call.attribute("dilations", [1] * rank)
+        else:
+            attributes["count_padding"] = bool(call.attribute("count_include_pad", 0))
+        return [(f"{kind}Pooling{rank}D", attributes)]
+
+    return pool
+
+
+def _global_pool(op: str) -> Callable[[Call], Chain]:
+    return lambda call: [(op, {"axes": [*range(1, len(call.first.example))], "keepdims": True})]
+
+
+def _resize(call: Call) -> Chain:
+    kept, shape = call.first.example, call.made.example
+    if len(kept) != len(shape) or kept[:1] != shape[:1]:
+        return None
+    mode = call.attribute("mode", "nearest")
+    return [] if kept == shape else [("Resize", {"size": shape[1:], "mode": mode})]
+
+
+def _depth_to_space(call: Call) -> Chain:
+    return [("PixelShuffle", {"factor": call.attribute("blocksize")})]
+
+
+def _prelu(call: Call) -> Chain:
+    slope = call.constants.get(1)
+    return None if slope is None else [("PReLU", {"shared": slope.single})]
+
+
+def _function(name: str) -> Callable[[Call], Chain]:
+    return lambda _: [("Elementwise", {"function": name})]
+
+
+def _plain(op: str) -> Callable[[Call], Chain]:
+    return lambda _: [(op, {})]
+
+
+def _combined(op: str) -> Callable[[Call], Chain]:
+    """With one number it rescales."""
+
+    def combined(call: Call) -> Chain:
+        others = [constant for constant in call.constants.values() if not constant.single]
+        return [("Rescaling", {})] if len(call.values) == 1 and not others else [(op, {})]
+
+    return combined
+
+
+# Their constants of more than one number are inputs like any other.
+WITH_CONSTANTS = {
+    *("Add", "Sum", "Mul", "Sub", "Div", "Pow", "Min", "Max", "Mod", "Where", "Concat", "MatMul", "And", "Or", "Xor"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Gather", "GatherElements", "Expand"),
+}
+_FUNCTIONS = {
+    **{"Abs": "abs", "Acos": "acos", "Asin": "asin", "Atan": "atan", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh"},
+    **{"Erf": "erf", "Exp": "exp", "Floor": "floor", "Log": "log", "Neg": "negative", "Reciprocal": "reciprocal"},
+    **{"Round": "round", "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "IsNaN": "is_nan"},
+    **{"Not": "not", "Sub": "subtract", "Div": "divide", "Pow": "power", "Max": "maximum", "Min": "minimum"},
+    **{"Mod": "remainder", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal", "Greater": "greater"},
+    **{"GreaterOrEqual": "greater_equal", "And": "and", "Or": "or", "Xor": "xor", "Clip": "clamp"},
+}
+OPERATORS: dict[str, Callable[[Call], Chain]] = {
+    **{op: _function(name) for op, name in _FUNCTIONS.items()},
+    "MatMul": _mat_mul,
+    "Softmax": _softmax,
+    "LayerNormalization": _layer_norm,
+    "InstanceNormalization": _instance_norm,
+    "Transpose": _transpose,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    "Slice": _slice,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Concat": _concatenate,
+    "Expand": _expand,
+    "Tile": _tile,
+    "Pad": _pad,
+    "ReduceMean": _reduction("Mean"),
+    "ReduceSum": _reduction("Sum"),
+    "ReduceMax": _reduction("Max"),
+    "ReduceMin": _reduction("Min"),
+    "ReduceProd": _reduction("Product"),
+    "ReduceL2": _reduction("Norm"),
+    "ReduceLogSumExp": _reduction("LogSumExp"),
+    "ArgMax": _arg("ArgMax"),
+    "ArgMin": _arg("ArgMin"),
+    "TopK": _top_k,
+    "CumSum": _cumulative_sum,
+    "Cast": _cast,
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "MaxPool": _pool("Max"),
+    "AveragePool": _pool("Average"),
+    "GlobalAveragePool": _global_pool("Mean"),
+    "GlobalMaxPool": _global_pool("Max"),
+    "Resize": _resize,
+    "DepthToSpace": _depth_to_space,
+    "PRelu": _prelu,
+    "Add": _combined("Add"),
+    "Sum": _combined("Add"),
+    "Mul": _combined("Multiply"),
+    "Where": _plain("Where"),
+    "Identity": lambda _: [],
+}
