@@ -52,7 +52,10 @@ def product(first: str, second: str, shift: str = "") -> Translator:
 def _product(call: Call, left: Value, right: Value) -> str:
     if min(len(left.whole), len(right.whole)) < 2:
         return _with_vectors(call, left, right)
-    if left.is_data and left.folded_axis == len(left.whole) - 2 and not right.is_data and right.found is None:
+    rows_of_batch = left.is_data and left.found is not None and left.found[0] == len(left.whole) - 2
+    if rows_of_batch and left.folded_axis is None and not right.is_data and right.found is None:
+        return call.emit.add("MatMul", [call.source(left), call.source(right)])
+    if rows_of_batch and not right.is_data and right.found is None:
         # One row of each example.
         row = call.emit.reshape(call.source(left), [*left.shape[:-1], 1, left.shape[-1]])
         return call.emit.reshape(call.emit.add("MatMul", [row, call.source(right)]), call.out.shape)

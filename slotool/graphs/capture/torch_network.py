@@ -336,6 +336,8 @@ class NetworkWalk(Walk):
         else:
             self.constants[node] = self.constants.get(source, 0) if isinstance(source, fx.Node) else 0
             self._behind[node] = self._behind.get(source, frozenset())
+            if source in self._fixed_flops:
+                self._fixed_flops[node] = self._fixed_flops.pop(source)
 
     def _taken_apart(self, node: fx.Node, data: Sequence[Any]) -> bool:
         """Trace a call that is made of others on shapes alone, and walk what it is made of."""
