@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from slotool.graphs import OperatorGraph
 
 # What an operator gathers in a round of messages: its own state, its inputs', its users'.
 GATHERED = 3
+# oneDNN compiles its product anew for each number of rows, in a millisecond or more: picked operators are filled up to
+# a multiple of the second, unless they are fewer than the first.
+MIN_FILLED, MULTIPLE = 256, 128
 
 
 @dataclass(frozen=True)
@@ -104,21 +108,24 @@ class Picker:
         first = self._starts[rows]
         sizes = self._starts[rows + 1] - first
         shift = (sizes.cumsum(0) - sizes - first)[owner]
+        # What fills up costs nothing and has no neighbours, not even itself.
+        spare = -len(nodes) % MULTIPLE if len(nodes) >= MIN_FILLED else 0
+        gathered, scattered = self._gathered[nodes].view(-1), self._scattered[nodes]
         return Packed(
-            operators=packed.operators[nodes],
-            known=packed.known[nodes],
-            cost=packed.cost[nodes],
-            graph=graph,
+            operators=pad(packed.operators[nodes], (0, 0, 0, spare)),
+            known=pad(packed.known[nodes], (0, spare)),
+            cost=pad(packed.cost[nodes], (0, spare)),
+            graph=pad(graph, (0, spare)),
             constant_s=packed.constant_s[rows],
-            gather=Ones(packed.gather.columns[ones] + shift, _bounds(self._gathered[nodes].view(-1))),
-            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, _bounds(self._scattered[nodes])),
-            counts=packed.counts.view(-1, GATHERED)[nodes].view(-1, 1),
+            gather=Ones(packed.gather.columns[ones] + shift, _bounds(gathered, GATHERED * spare)),
+            scatter=Ones(packed.scatter.columns[ones] + GATHERED * shift, _bounds(scattered, spare)),
+            counts=pad(packed.counts.view(-1, GATHERED)[nodes].view(-1, 1), (0, 0, 0, GATHERED * spare), value=1.0),
         )
 
 
-def _bounds(sizes: Tensor) -> Tensor:
-    """int64 [rows + 1]: where each row of these sizes starts, and where the last ends."""
-    return torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+def _bounds(sizes: Tensor, spare: int) -> Tensor:
+    """int64 [rows + spare + 1]: where each row of these sizes starts, then as many empty ones, and the end."""
+    return pad(pad(sizes, (0, spare)).cumsum(0), (1, 0))
 
 
 def _ranges(starts: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

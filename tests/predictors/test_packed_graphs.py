@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from slotool.graphs import GraphBuilder, OperatorGraph
-from slotool.predictors import graph_network, onednn
+from slotool.predictors import graph_network, onednn, packed_graphs
 from slotool.predictors.base import Examples
 from slotool.predictors.graph_network import GraphNetwork, GraphNetworkPredictor, Scaling
 from slotool.predictors.packed_graphs import Packed, Picker, edges_of
@@ -83,7 +83,9 @@ def test_operators_alike_are_computed_once_and_nothing_else_changes() -> None:
     assert_close(learnt(merged), learnt(plain))
 
 
-def test_picked_graphs_are_those_packed_alone() -> None:
+@pytest.mark.parametrize("min_filled", [1, 10**9])
+def test_picked_graphs_are_those_packed_alone(monkeypatch: pytest.MonkeyPatch, min_filled: int) -> None:
+    monkeypatch.setattr(packed_graphs, "MIN_FILLED", min_filled)
     for merge in (False, True):
         pick, rows = Picker(SCALING.pack(GRAPHS, merge=merge)), [6, 0, 13, 7]
         alone = SCALING.pack([GRAPHS[row] for row in rows], merge=merge)
