@@ -17,11 +17,14 @@ from slotool.errors import ArgumentError, InputError
 if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
     from slotool.data.dataset import Split
-    from slotool.data.options import ImageOptions
+    from slotool.data.options import DataOptions, ImageOptions
     from slotool.elastic.model_family import ModelFamily
+    from slotool.models import Signature, Task
     from slotool.tables import LatencyTable, OutcomeTable
 
 NONE, ALL = "none", "all"
+# What an artifact says of data that no file holds.
+IN_MEMORY = "data in memory"
 # What learns a calibration.
 LEARNING = "validation"
 
@@ -29,7 +32,7 @@ LEARNING = "validation"
 @writes("outcomes", "latency", "plot", folders=("out",))
 def family(
     versions: Mapping[str, FilePath | Any],
-    data: str | DataSource,
+    data: str | DataSource | tuple[Any, Any],
     *,
     out: FilePath | None = None,
     outcomes: FilePath | None = None,
@@ -61,7 +64,8 @@ def family(
         versions: By name, each version's model: a file, a URL, ``module:factory``, or an object: a ``slotool.models``
             model, a fitted scikit-learn estimator, a Keras model, or a torch module or callable with its signature,
             ``(model, "x=FP32[-1,4] -> y=FP32[-1,3]")``. An artifact can hold only models that are in files.
-        data: Labelled examples that trained none of them, such as ``"wine.parquet:quality"``.
+        data: Labelled examples that trained none of them, such as ``"wine.parquet:quality"``, or in memory as
+            ``(features, labels)``: a pandas frame or an array, and the label of each row.
         out: Write the family here.
         outcomes: Write the outcome table here, for ``gen_rules``.
         latency: Measure every batch size, and write the latency table here, for ``serve`` and ``simulate``.
@@ -100,7 +104,6 @@ def family(
     """
     from slotool.artifacts.bundle import refuse_existing
     from slotool.data.options import DataOptions, DataSource, ImageOptions
-    from slotool.data.registry import open_dataset
     from slotool.elastic.family_making import Measuring
     from slotool.elastic.model_family import ModelFamily, common_signature, with_names
     from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
@@ -122,8 +125,11 @@ def family(
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
         asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
         asked = with_names(asked, opened)
-        options, source = asked.of_source(DataSource.of(data)), DataSource.of(data).document()
-        dataset = open_dataset(data, options, stored=True)
+        options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
+        source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
+        dataset = _open(data, options)
+        if (numbered := _numbered_classes(dataset, signature, chosen, options)) is not None:
+            dataset = _open(data, replace(options, classes=numbered))
         _require_classes(dataset, options.classes)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
@@ -186,6 +192,51 @@ def _require_arguments(
     if cost and (free := [version for version in versions if version not in cost]):
         problem = "prices and seconds cannot be compared, so price all versions or none"
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
+
+
+def _open(data: Any, options: DataOptions) -> Dataset:
+    """The data set that ``data`` names, or that it is."""
+    import numpy as np
+
+    from slotool.data.adapters.factory import opened
+    from slotool.data.assembly import assemble
+    from slotool.data.registry import open_dataset
+    from slotool.data.table import Table
+
+    if not isinstance(data, tuple):
+        return open_dataset(data, options, stored=True)
+    if len(data) != 2 or len(data[0]) != len(data[1]):
+        raise ArgumentError("data", "(features, labels) are expected, with as many labels as rows of features")
+    x, y = data
+    frame = {str(name): np.asarray(x[name]) for name in x.columns} if hasattr(x, "columns") else {"features": x}
+    label = next(name for name in ("label", "label_", "label__") if name not in frame)
+    table = opened(IN_MEMORY, {**frame, label: y})
+    assert isinstance(table, Table)  # of arrays by name
+    return assemble(table, replace(options, label=label))
+
+
+def _numbered_classes(
+    dataset: Dataset, signature: Signature, task: Task, options: DataOptions
+) -> tuple[str, ...] | None:
+    """The numbers of a model's classes, where the labels are such and some class has no example; else None.
+
+    Raises ``InputError`` where models that do not name their classes have another number of them than the data set."""
+    from slotool.models import Classification
+    from slotool.models.signature import FREE
+
+    if options.classes or not isinstance(task, Classification) or task.scores == "labels":
+        return None
+    shape = signature.output(task.output).shape
+    if len(shape) != 2 or shape[1] in (FREE, dataset.classes):
+        return None
+    numbers = tuple(map(str, range(shape[1])))
+    if set(dataset.labels) <= set(numbers):
+        return numbers
+    raise InputError(
+        f"{task.output} has {shape[1]} classes, {dataset.name} has {dataset.classes} ({', '.join(dataset.labels[:5])}"
+        f"{', …' if dataset.classes > 5 else ''}); as the models do not name their classes, examples of each are "
+        "needed, or their numbers from 0 as labels; numbers to predict are a regression"
+    )
 
 
 def _require_classes(dataset: Dataset, classes: Sequence[str]) -> None:

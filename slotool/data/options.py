@@ -211,7 +211,8 @@ class DataSource:
         try:
             return cls(**{**value, "images": ImageOptions.of_document(value.get("images", {}))})
         except (TypeError, AttributeError) as error:
-            raise InputError(f"no name of a data set, nor what describes one: {str(value)[:100]}") from error
+            held = f": {value!r:.100}" if isinstance(value, Mapping) else f", but a {type(value).__name__}"
+            raise InputError(f"no name of a data set, nor what describes one{held}") from error
 
 
 def parse_inputs(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
@@ -99,3 +100,31 @@ def test_a_calibration_that_does_harm_is_applied_only_where_that_is_asked(data: 
     kept = slotool.family({"forest": forest}, keep_calibration=True, **wrong)
     assert kept.document["versions"][0]["calibrated"]
     assert set(kept.family.calibrations) == {"forest"}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_data_in_memory(named: bool, tmp_path: Path) -> None:
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    names = np.where(Y == 1, "spam", "ham")
+    model = LogisticRegression().fit(frame if named else X, names)
+    x = frame[list("dcba")] if named else X
+    made = slotool.family({"line": model}, (x, names), repeats=1)
+    assert made.frame()["accuracy"][0] == model.score(frame if named else X, names)
+    assert list(made.family.labels) == ["ham", "spam"]
+    with pytest.raises(ArgumentError, match="as many labels as rows of features"):
+        slotool.family({"line": model}, (x, names[:-1]), repeats=1)
+    with pytest.raises(InputError, match="no name of a data set, nor what describes one, but a DataFrame"):
+        slotool.family({"line": model}, frame, repeats=1)
+
+
+def test_a_class_without_examples(data: str) -> None:
+    def first(features: np.ndarray) -> np.ndarray:
+        return np.stack([-features[:, 0], np.full(len(features), -9.0, np.float32), features[:, 0]], axis=1)
+
+    model = (first, "features=FP32[-1,4] -> logits=FP32[-1,3]")
+    found = slotool.family({"first": model}, (X, 2 * Y), repeats=1)
+    assert found.document["classes"] == ["0", "1", "2"]
+    assert found.frame()["accuracy"][0] == 1.0
+    for labels, said in ((np.where(Y, "a", "b"), r"2 \(a, b\); as the models do not name"), (3 * Y, r"2 \(0, 3\); as")):
+        with pytest.raises(InputError, match=rf"logits has 3 classes, data in memory has {said}"):
+            slotool.family({"first": model}, (X, labels), repeats=1)
