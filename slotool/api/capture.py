@@ -41,7 +41,8 @@ def capture(
         networks: One or several: a ``torch.nn.Module``, a ``keras.Model``, a name in keras.applications, an .onnx or
             .keras file, ``"module:factory"`` of a torch module, an ``OperatorGraph``, or a graph file.
         out: Graph file to write: .jsonl or .parquet.
-        input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
+        input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each; a mapping
+            of shapes by name for a module of several inputs.
         input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
         timeout_s: Seconds after which the capture of one model has hung.
         max_memory_gb: What the capture of a model may take; None: 90 % of what is free.

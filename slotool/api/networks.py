@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slotool.graphs.capture import Limits, Source
 
 GRAPH_SUFFIXES = (".parquet", ".jsonl")
-Shapes = Sequence[int] | Sequence[Sequence[int]]
+Shapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
 # OperatorGraph, Source, torch.nn.Module or keras.Model, a graph or model file, a name: see ``Networks.of``.
 Network = Any
 
@@ -26,7 +26,7 @@ class InMemory:
 
     framework: str
     model: Any
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]]
     input_dtype: str | None
 
     def captured(self) -> OperatorGraph:
@@ -98,7 +98,7 @@ class Networks:
         key = self.framework or "graphs"
         found: dict[str, Any] = {key: self.names if len(self.names) > 1 else self.names[0]}
         if key == "torch":
-            found["input_shape"] = [list(part.input_shape) for part in self.parts if _is_model(part)]
+            found["input_shape"] = [_plain(part.input_shape) for part in self.parts if _is_model(part)]
         return found
 
     def graphs(self, limits: Limits | None = None) -> list[OperatorGraph]:
@@ -172,7 +172,7 @@ def _needs_shape(one: Network) -> bool:
     return _is_instance(one, "torch", "nn", "Module")
 
 
-def _shapes(given: Shapes | None, modules: int) -> list[tuple[int, ...]]:
+def _shapes(given: Shapes | None, modules: int) -> list[Any]:
     """One shape per torch module."""
     if given is None:
         if modules:
@@ -180,6 +180,8 @@ def _shapes(given: Shapes | None, modules: int) -> list[tuple[int, ...]]:
         return []
     if not modules:
         raise ArgumentError("input_shape", "it belongs to torch modules, and none is given")
+    if isinstance(given, Mapping):
+        return [given] * modules
     flat = not any(isinstance(size, Sequence) for size in given)
     shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
     if len(shapes) not in (1, modules):
@@ -187,7 +189,12 @@ def _shapes(given: Shapes | None, modules: int) -> list[tuple[int, ...]]:
     for shape in shapes:
         if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
             raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
-    return shapes * modules if len(shapes) == 1 else shapes  # type: ignore[return-value]  # checked just above
+    return shapes * modules if len(shapes) == 1 else shapes
+
+
+def _plain(shape: Any) -> Any:
+    """A shape, or shapes by name, as JSON has them."""
+    return {name: list(sizes) for name, sizes in shape.items()} if isinstance(shape, Mapping) else list(shape)
 
 
 def _is_model(part: OperatorGraph | Path | Source | InMemory) -> TypeGuard[Source | InMemory]:

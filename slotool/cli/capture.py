@@ -32,7 +32,11 @@ Torch = Annotated[
 Onnx = Annotated[list[Path] | None, typer.Option("--onnx", help="An .onnx file; repeatable.", show_default=False)]
 InputShape = Annotated[
     list[str] | None,
-    typer.Option("--input-shape", help="One example's shape for --torch, e.g. 3,32,32; one for all, or one for each."),
+    typer.Option(
+        "--input-shape",
+        help="One example's shape for --torch, e.g. 3,32,32, or 'tokens=128;mask=128' of several inputs; one for all, "
+        "or one for each.",
+    ),
 ]
 InputDtype = Annotated[
     str | None,
@@ -121,10 +125,21 @@ def sources_of(
             param_hint="--input-shape",
         )
     each = shapes * len(torch) if len(shapes) == 1 else shapes
-    return [Source("torch", name, shape, input_dtype) for name, shape in zip(torch, each, strict=True)]
+    dtype = _named(input_dtype) if input_dtype and "=" in input_dtype else input_dtype
+    return [Source("torch", name, shape, dtype) for name, shape in zip(torch, each, strict=True)]
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _named(text: str) -> dict[str, str]:
+    """``tokens=int64;mask=bool`` by the names of inputs."""
+    return {name.strip(): value.strip() for name, _, value in (part.partition("=") for part in text.split(";"))}
+
+
+def _shape(text: str) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+    """``3,32,32``, or of several inputs ``tokens=128;mask=128``."""
+    return {name: _sizes(sizes) for name, sizes in _named(text).items()} if "=" in text else _sizes(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
     try:
         shape = tuple(int(size) for size in text.split(","))
     except ValueError:

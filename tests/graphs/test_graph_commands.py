@@ -15,6 +15,12 @@ def tiny():
 class Sorting(nn.Module):
     def forward(self, x):
         return special.bessel_j0(x)
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(30, 8)
+    def forward(self, tokens, mask):
+        return self.words(tokens) * mask[:, :, None]
 """
 
 
@@ -122,6 +128,17 @@ def test_capture_torch_prints_and_writes_the_graph(slotool, nets: Path) -> None:
     again = slotool(*arguments, "--force", "--json").document
     assert (again["graph_id"], again["weights"], again["unknown"]) == (graph.id, 1370, [])
     assert again["graph"] == graph.document()
+
+
+def test_capture_takes_several_inputs_by_name(slotool, nets: Path) -> None:
+    given = ("--input-shape", "tokens=6;mask=6", "--input-dtype", "tokens=int64;mask=bool")
+    finished = slotool("capture", "--torch", "command_nets:Masked", *given, "--json")
+    assert finished.exit_code == 0, finished.stderr
+    inputs = [o["attributes"] for o in finished.document["graph"]["operators"] if o["op"] == "InputLayer"]
+    assert inputs == [{"shape": [6], "dtype": "int64"}, {"shape": [6], "dtype": "bool"}]
+    alone = slotool("capture", "--torch", "command_nets:Masked", "--input-shape", "6")
+    assert alone.exit_code == 2
+    assert "say the shape of each by its name, as tokens=…;mask=…" in alone.stderr
 
 
 def test_capture_warns_of_what_it_does_not_know(slotool, nets: Path) -> None:

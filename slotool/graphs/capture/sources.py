@@ -13,19 +13,23 @@ from slotool.graphs.graph import OperatorGraph
 @dataclass(frozen=True)
 class Source:
     """A model by what loads it: ``framework`` is torch, keras or onnx, ``name`` what ``load_torch`` or ``load_keras``
-    takes, or an .onnx file. ``input_shape`` (without the batch) and ``input_dtype`` (None: found out) are for torch."""
+    takes, or an .onnx file. ``input_shape`` (without the batch) and ``input_dtype`` (None: found out) are for torch; of
+    a module of several inputs they are by the names of these."""
 
     framework: str
     name: str
-    input_shape: tuple[int, ...] = ()
-    input_dtype: str | None = None
+    input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]] = ()
+    input_dtype: str | Mapping[str, str] | None = None
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Source:
-        return cls(**{**document, "input_shape": tuple(document["input_shape"])})
+        shape = document["input_shape"]
+        by_name = isinstance(shape, Mapping)
+        read = {name: tuple(sizes) for name, sizes in shape.items()} if by_name else tuple(shape)
+        return cls(**{**document, "input_shape": read})
 
 
 def capture_source(source: Source) -> OperatorGraph:
