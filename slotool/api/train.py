@@ -181,7 +181,7 @@ def train_family(
 def _dataset(data: str | DataSource) -> Dataset:
     from slotool.data import load_dataset
 
-    return load_dataset(data)
+    return load_dataset(data, stored=True).loaded_if_small()
 
 
 def _counts(counts: Sequence[int], argument: str) -> list[int]:

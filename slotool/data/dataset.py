@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,10 @@ from slotool.errors import DataError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+
+# Of the memory that is free, for the examples of one data set.
+MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,14 @@ class Dataset:
             f"{self.name}: one tensor of floating-point numbers is needed here, its examples have {held}; "
             "leave columns out, or name those wanted with --input COLUMN=TENSOR"
         )
+
+    def loaded_if_small(self) -> Dataset:
+        """With its examples in memory where they take at most ``MEMORY_SHARE`` of what is free; else as it is."""
+        stored = [split.x for split in self.splits.values() if isinstance(split.x, StoredExamples) and len(split)]
+        if sum(x.nbytes for x in stored) > MEMORY_SHARE * available_memory_bytes():
+            return self
+        train, validation, test = (Split(_loaded(split.x), split.y) for split in self.splits.values())
+        return replace(self, train=train, validation=validation, test=test)
 
     @property
     def everything(self) -> Split:
@@ -181,6 +193,17 @@ class MultiLabelDataset:
     def sparse(self) -> bool:
         """Whether the splits' ``x`` are CSR matrices."""
         return not isinstance(self.train.x, np.ndarray)
+
+
+def available_memory_bytes() -> int:
+    """What may be allocated now without swapping, as the system says."""
+    with open("/proc/meminfo") as file:
+        found = next(line.split()[1] for line in file if line.startswith("MemAvailable:"))
+    return 1024 * int(found)
+
+
+def _loaded(x: Any) -> Any:
+    return x.load() if isinstance(x, StoredExamples) else x
 
 
 def _columns(x: Columns | RaggedColumns) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class StoredExamples:
         rows = np.concatenate([part._rows for part in parts])
         return cls(parts[0]._table, parts[0]._plans, rows, as_array=parts[0]._as_array)
 
+    @property
+    def nbytes(self) -> int:
+        """About what all take in memory, by the first."""
+        return len(self) * _bytes(self[:1]) if len(self) else 0
+
     def batches(self) -> Iterator[slice]:
         """Slices of so many examples that one takes about ``BATCH_BYTES``."""
         step = max(1, BATCH_BYTES // max(1, _bytes(self[:1]))) if len(self) else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,12 +11,15 @@ from torch.nn import functional
 
 from slotool.data import Dataset
 from slotool.data.dataset import Split
+from slotool.data.stored import StoredExamples
 from slotool.elastic.family import Version
 from slotool.errors import InputError
 from slotool.graphs import GraphBuilder, OperatorGraph
 from slotool.graphs.torch_module import GraphModule
 
 BATCH_SIZE = 64
+# Slices of a split in its files that are in memory at a time, each of ``stored.BATCH_BYTES``.
+POOL = 8
 PEAK_LEARNING_RATE = 3e-3
 # Small sets need many passes, large ones few: about this many images are seen, in no fewer passes than the least.
 IMAGES_TO_SEE = 60_000
@@ -93,22 +96,47 @@ def train_version(
 def accuracy(module: Callable[[Tensor], Tensor], split: Split) -> float:
     """Share of examples whose highest-scored class is the labelled one; ``module``: logits of a batch."""
     with torch.inference_mode():
-        batches = torch.from_numpy(split.x).split(1024)
+        batches = (torch.from_numpy(split.x[start : start + 1024]) for start in range(0, len(split), 1024))
         answers = torch.cat([module(batch).argmax(dim=1) for batch in batches]).numpy()
     return float(np.mean(answers == split.y))
 
 
+def shuffled_batches(split: Split, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """All examples once, ``BATCH_SIZE`` at a time, in random order.
+
+    Of a split that stays in its files ``POOL`` slices of it, drawn at random, are in memory at a time, and the order is
+    random among their examples.
+    """
+    y = torch.from_numpy(split.y)
+    if not isinstance(split.x, StoredExamples):
+        x = torch.from_numpy(split.x)
+        for batch in torch.randperm(len(y), generator=generator).split(BATCH_SIZE):
+            yield x[batch], y[batch]
+        return
+    slices = list(split.x.batches())
+    for drawn in torch.randperm(len(slices), generator=generator).split(POOL):
+        rows = np.sort(np.concatenate([np.arange(len(y))[slices[at]] for at in drawn.tolist()]))
+        x, order = torch.from_numpy(split.x[rows]), torch.randperm(len(rows), generator=generator)
+        for batch in order.split(BATCH_SIZE):
+            yield x[batch], y[rows[batch.numpy()]]
+
+
+def steps_of(split: Split) -> int:
+    """At most so many batches ``shuffled_batches`` gives."""
+    pools = -(-sum(1 for _ in split.x.batches()) // POOL) if isinstance(split.x, StoredExamples) else 1
+    return -(-len(split) // BATCH_SIZE) + pools - 1
+
+
 def _fit(module: GraphModule, split: Split, epochs: int, seed: int, progress: Callable[[], None]) -> None:
-    x, y = torch.from_numpy(split.x), torch.from_numpy(split.y)
-    steps = -(-len(y) // BATCH_SIZE)
+    steps = steps_of(split)
     optimiser = torch.optim.Adam(module.parameters(), weight_decay=1e-5)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, PEAK_LEARNING_RATE, total_steps=epochs * steps)
     shuffle = torch.Generator().manual_seed(seed)
     module.train()
     for _ in range(epochs):
-        for batch in torch.randperm(len(y), generator=shuffle).split(BATCH_SIZE):
+        for x, y in shuffled_batches(split, shuffle):
             optimiser.zero_grad(set_to_none=True)
-            functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            functional.cross_entropy(module(x), y).backward()
             optimiser.step()
             schedule.step()
         progress()
