@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
+from slotool.graphs.capture.keras_layers import Step, steps_of
 from slotool.graphs.graph import FLOAT32, OperatorGraph
-from slotool.graphs.operators import Shape
+from slotool.graphs.operators import Shape, resolve
 
 if TYPE_CHECKING:
     import keras
 
 Attributes = Mapping[str, Any]
+# Types of inputs that are no plain numbers.
+WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")
 # What is there for training only, or passes its input on.
 DROPPED = (
     "ActivityRegularization",
@@ -43,7 +46,8 @@ def capture_keras(model: keras.Model) -> OperatorGraph:
     drafts = Drafts("keras")
     walk = _Walk(drafts, channels_last=not any(_channels_first(layer) for layer in _layers(functional)))
     outputs = walk.run(functional, [], "")
-    return replace(drafts.graph(outputs, "keras"), element_type=_element_type(_layers(functional)))
+    starts = [name for name, draft in drafts.layers.items() if draft.op == "InputLayer"]
+    return replace(drafts.graph(outputs, "keras", starts), element_type=_element_type(_layers(functional)))
 
 
 class _Walk:
@@ -83,6 +87,10 @@ class _Walk:
             scaled = self._drafts.add(f"{label}.scale", "Rescaling", inputs[1:], {}, shape)
             return self._drafts.add(label, "Add", [inputs[0], scaled], {}, shape)
         shapes = tuple(self._drafts.shape(source) for source in inputs)
+        own = type(layer).__module__.startswith("keras.")
+        made = self._stepwise(node, layer, label, inputs, shape) if own else None
+        if made is not None:
+            return made
         op, attributes = self._translated(layer, shapes, shape)
         if attributes is not None:
             unchanged = shapes == (shape,)
@@ -94,13 +102,38 @@ class _Walk:
         weights = layer.count_params() if hasattr(layer, "count_params") else 0
         return self._drafts.add(label, op, inputs, attributes, shape, weights)
 
+    def _stepwise(self, node: Any, layer: Any, label: str, inputs: list[str], shape: Shape) -> str | None:
+        """The output of a layer that is several operators, if these have its shape and its weights."""
+        shapes = [self._drafts.shape(source) for source in inputs]
+        if type(layer).__name__ == "Reshape" and self._channels_last:
+            steps = _reshaped(shapes[0], shape)
+        else:
+            steps = steps_of(layer, shapes, shape, node.arguments.kwargs)
+        if steps is None:
+            return None
+        weights, at = 0, dict[str | int, Shape](enumerate(shapes))
+        for name, op, attributes, sources in steps:
+            try:
+                effect = resolve(op, attributes, [at[source] for source in sources])[1]
+            except GraphError:
+                return None
+            at[name], weights = effect.shape, weights + effect.weights
+        if at[steps[-1][0]] != shape or weights != layer.count_params():
+            return None
+        names: dict[str | int, str] = dict(enumerate(inputs))
+        for name, op, attributes, sources in steps:
+            called = label if name == steps[-1][0] else f"{label}.{name}"
+            names[name] = self._drafts.add(called, op, [names[source] for source in sources], attributes, at[name])
+        return names[steps[-1][0]]
+
     def _translated(self, layer: Any, inputs: Sequence[Shape], shape: Shape) -> tuple[str, Attributes | None]:
         """Operator and attributes; of a layer that we do not know its class and None."""
         op = type(layer).__name__
         if not type(layer).__module__.startswith("keras."):
             return op, None
         if op in ("InputLayer", "Reshape"):
-            return op, {"shape": shape}
+            typed = {"dtype": str(layer.dtype)} if op == "InputLayer" and str(layer.dtype) in WHOLE else {}
+            return op, {"shape": shape, **typed}
         if op in ARITHMETIC and len(inputs) == 1:
             # An operation of the model's own, such as x + 3, not a layer: with a number.
             return "Rescaling", {}
@@ -128,6 +161,18 @@ class _Walk:
         if any(size is None for size in shape):
             raise GraphError(f"layer {label!r} has a free axis in its shape {list(shape)}; give the model a fixed one")
         return (shape[2], shape[0], shape[1]) if len(shape) == 3 and self._channels_last else shape
+
+
+def _reshaped(before: Shape, shape: Shape) -> list[Step] | None:
+    """A reshape of values whose channels are last, where that makes another order than with channels first."""
+    turns_before = len(before) == 3 and before[1] * before[2] > 1 and before[0] > 1
+    turns_after = len(shape) == 3 and shape[1] * shape[2] > 1 and shape[0] > 1
+    if before == shape or not (turns_before or turns_after):
+        return None
+    last = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+    steps: list[Step] = [("turned", "Transpose", {"axes": (1, 2, 0)}, (0,))] if turns_before else []
+    steps.append(("shaped", "Reshape", {"shape": last if turns_after else shape}, ("turned" if steps else 0,)))
+    return [*steps, ("output", "Transpose", {"axes": (2, 0, 1)}, ("shaped",))] if turns_after else steps
 
 
 def _layers(functional: Any) -> list[Any]:
@@ -196,7 +241,10 @@ def _no_attributes(_: Any) -> Attributes:
     return {}
 
 
-ALONG_AN_AXIS = ("BatchNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax", "Normalization")
+ALONG_AN_AXIS = (
+    *("BatchNormalization", "GroupNormalization", "LayerNormalization", "LayerScale", "Concatenate", "Softmax"),
+    "Normalization",
+)
 ARITHMETIC = ("Add", "Subtract", "Multiply", "Divide", "TrueDivide")
 ACTIVATION_LAYERS = ("Activation", "ReLU", "LeakyReLU", "ELU")
 LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
@@ -215,6 +263,8 @@ LAYERS: dict[str, Callable[[Any], Attributes | None]] = {
     "ZeroPadding2D": lambda layer: {"padding": _around(layer.padding)},
     "Cropping2D": lambda layer: {"cropping": _around(layer.cropping)},
     "Flatten": _no_attributes,
+    "Embedding": lambda layer: {"vocabulary": layer.input_dim, "units": layer.output_dim},
+    "GroupNormalization": lambda layer: {"groups": layer.groups, **_norm(layer)},
     "BatchNormalization": _norm,
     "LayerNormalization": _norm,
     "Normalization": lambda layer: {"fixed": layer.input_mean is not None},

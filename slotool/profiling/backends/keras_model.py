@@ -30,6 +30,9 @@ def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
     shapes = {operator.name: operator.shape for operator in graph.operators}
     for operator in graph.operators:
         if operator.op == "InputLayer":
+            if tensors or "dtype" in operator.attributes:
+                what = "several inputs" if tensors else f"inputs of {operator.attributes['dtype']}"
+                raise GraphError(f"operator {operator.name!r}: a network of {what} cannot be built in Keras")
             tensors[operator.name] = keras.Input(channels_last(operator.shape))
             continue
         layer = _build(operator, [shapes[name] for name in operator.inputs], weights)
