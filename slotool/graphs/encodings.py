@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from slotool.errors import GraphError
-from slotool.graphs.graph import Operator, OperatorGraph
-from slotool.graphs.operators import Shape, channel_axis
+from slotool.graphs.graph import WITHOUT_MEMORY, Operator, OperatorGraph
+from slotool.graphs.operators import OPERATORS, Shape, channel_axis
 
 # Vector units compute channels in groups of this many: 17 cost what 32 do.
 LANES = 16
@@ -101,10 +101,17 @@ def operator_measures(graph: OperatorGraph) -> np.ndarray:
     return np.array([_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators], dtype=np.float64)
 
 
+# Products and gathering, whose features are the last axis whatever the rank.
+_ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", "LSTM", "GRU", "SimpleRNN")
+
+
 def feature_axis(op: str, shape: Shape) -> int:
     """Which axis of its input or output an operator of this type takes for features: the last of a Dense layer's, and
     of anything but an image, whose channels stand first."""
-    return len(shape) - 1 if op == "Dense" else channel_axis(shape)
+    if op in _ON_LAST:
+        return len(shape) - 1
+    kind = OPERATORS.get(op)
+    return 0 if kind is not None and kind.channels_first else channel_axis(shape)
 
 
 def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
@@ -113,13 +120,13 @@ def _of_operator(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ..
     padded = float(operator.flops)
     if operator.weights and inputs:
         padded *= lane_padding(channels_in) * lane_padding(channels_out)
-    attributes = operator.attributes
+    attributes, is_view = operator.attributes, operator.op in WITHOUT_MEMORY
     return (
         float(operator.flops),
         padded,
         float(operator.weight_bytes),
-        4.0 * sum(math.prod(shape) for shape in inputs),
-        float(operator.output_bytes),
+        0.0 if is_view else 4.0 * sum(math.prod(shape) for shape in inputs),
+        0.0 if is_view else float(operator.output_bytes),
         float(channels_in),
         float(channels_out),
         float(math.prod(operator.shape) // channels_out),

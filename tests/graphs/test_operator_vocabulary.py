@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from slotool.errors import GraphError
 from slotool.graphs import OPERATORS, GraphBuilder, OperatorGraph
-from slotool.graphs.encodings import operator_measures
+from slotool.graphs.encodings import MEASURES, operator_measures
 from slotool.graphs.operators import infer, resolve
 
 # Operator, attributes, shapes of its inputs without the batch, and the same in torch.
@@ -178,3 +178,27 @@ def test_a_network_of_several_inputs_with_types_comes_back() -> None:
 def test_what_does_not_fit_is_refused(op: str, attributes: dict, shapes: list, why: str) -> None:
     with pytest.raises(GraphError, match=why):
         infer(op, attributes, shapes)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "shapes", "expected"),
+    [
+        ("Conv1D", {"filters": 6, "kernel": 3}, [(4, 9)], (4, 6)),
+        ("MatMul", {}, [(3, 5, 4), (3, 4, 6)], (4, 6)),
+        ("ScaledDotProductAttention", {}, [(2, 6, 8)] * 3, (8, 8)),
+    ],
+)
+def test_an_operator_is_encoded_by_the_axis_of_its_features(
+    op: str, attributes: dict, shapes: list, expected: tuple[int, int]
+) -> None:
+    builder = GraphBuilder()
+    builder.add(op, [builder.add("InputLayer", shape=list(shape)) for shape in shapes], **attributes)
+    measured = dict(zip(MEASURES, operator_measures(builder.graph())[-1], strict=True))
+    assert (measured["channels_in"], measured["channels_out"]) == expected
+
+
+def test_a_view_is_encoded_without_bytes() -> None:
+    builder = GraphBuilder()
+    builder.add("Transpose", builder.add("InputLayer", shape=[4, 5]), axes=[1, 0])
+    measured = dict(zip(MEASURES, operator_measures(builder.graph())[-1], strict=True))
+    assert (measured["input_bytes"], measured["output_bytes"]) == (0, 0)
