@@ -83,7 +83,7 @@ def test_a_profile_asks_for_batches_of_real_examples(monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="50 examples, too few for batches of 51"):
         queries.batches(51)
     data = Dataset("own", split, split, split, classes=5, labels=tuple("abcde"))
-    monkeypatch.setattr("slotool.profiling.backends.elastic_backend._data", lambda model, name: data)
+    monkeypatch.setattr("slotool.profiling.backends.elastic_backend.dataset_of", lambda *_, **__: data)
     call = ElasticBackend("cpu").prepare(ModelAtPoint(model, model.points[0], "own"), 16)
     for start in (0, 16, 32, 0):
         np.testing.assert_array_equal(call(), found[start : start + 16])

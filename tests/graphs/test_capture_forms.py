@@ -140,7 +140,7 @@ def test_the_element_type_of_an_onnx_model_is_its_graphs(dtype: str, form: str) 
     assert capture_onnx(onnx.helper.make_model(graph)).form == form
 
 
-def test_a_product_of_two_values_in_onnx_has_its_flops_and_a_folded_batch_is_divided() -> None:
+def test_products_of_two_values_in_onnx_are_known_where_the_batch_is_folded_into_rows() -> None:
     onnx = pytest.importorskip("onnx")
     value, node, batch = onnx.helper.make_tensor_value_info, onnx.helper.make_node, 6
     shape = onnx.helper.make_tensor("shape", onnx.TensorProto.INT64, [3], [batch * 2, 5, 8])
@@ -158,4 +158,4 @@ def test_a_product_of_two_values_in_onnx_has_its_flops_and_a_folded_batch_is_div
     )
     products = [operator for operator in graph.operators if operator.flops]
     assert [operator.flops for operator in products] == [2 * 2 * 5 * 8 * 5, 2 * 2 * 5 * 5 * 8, 2 * 2 * 5 * 8 * 4]
-    assert [operator.known for operator in products] == [False, False, True]
+    assert [operator.known for operator in products] == [True, True, True]
