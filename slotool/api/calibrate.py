@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slotool.predictors.trained import TrainedPredictor
 
 DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 20
-RUNS, ROUNDS, PRECISION = 10, 2, 0.05
+RUNS, ROUNDS, PRECISION = 32, 4, 0.05
 # Of the time given: opening the predictor and choosing before, adapting after.
 RESERVED_S, MIN_MEASURING_S = 10.0, 5.0
 # One network may take this share of the time, as the predictor of another machine thinks.
