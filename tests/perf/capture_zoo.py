@@ -7,7 +7,7 @@ Known: it has no operator that slotool does not know. FLOPs: those of matrix pro
 that the output depends on, or of all. Networks whose packages are not installed are left out with a line that says so.
 
 Each network is built and captured in a process of its own, ``--processes`` side by side. ``--keep FILE`` writes a line
-per network and, begun again, leaves out those that are there.
+per network and, started again, leaves out those that are there.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _answer(package: str, name: str, pipe: Any) -> None:
 
 
 def apart(package: str, name: str) -> dict[str, Any]:
-    """``measured`` in a process of its own, begun as a copy of this one: the packages are imported once."""
+    """``measured`` in a process of its own, started as a copy of this one: the packages are imported once."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=_answer, args=(package, name, theirs))
     process.start()

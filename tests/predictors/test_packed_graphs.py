@@ -118,13 +118,13 @@ def test_an_interrupted_training_ends_those_beside_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr(graph_network, "MAX_STEPS", 10**9)
     monkeypatch.setattr(graph_network, "PATIENCE_TO_STOP", 10**9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    train, begun = graph_network._train, threading.Event()
+    train, started = graph_network._train, threading.Event()
 
     def one_fails(network: GraphNetwork, fitting: object, choosing: object, seed: int, *rest: object) -> float:
         if seed == 0:
-            begun.wait()
+            started.wait()
             raise KeyboardInterrupt
-        begun.set()
+        started.set()
         return train(network, fitting, choosing, seed, *rest)
 
     monkeypatch.setattr(graph_network, "_train", one_fails)
