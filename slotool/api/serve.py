@@ -27,6 +27,9 @@ def serve(
     port: int = 0,
     grpc_port: int | None = None,
     token_file: FilePath | None = None,
+    tls_certificate: FilePath | None = None,
+    tls_key: FilePath | None = None,
+    tls_clients: FilePath | None = None,
     engine: str = "inline",
     replicas: int | None = None,
     threads: int = 1,
@@ -55,6 +58,9 @@ def serve(
         port: HTTP port; 0: any free one.
         grpc_port: Serve gRPC on this port too; 0: any free one.
         token_file: File of the bearer token that clients must send.
+        tls_certificate: PEM file of the server's certificate: it speaks TLS.
+        tls_key: PEM file of its private key; None: the same file.
+        tls_clients: PEM file of the authorities of which clients must show a certificate.
         engine: ``"inline"`` (the server's process), ``"local"`` (processes) or ``"ray"``.
         replicas: Workers of ``"local"`` or ``"ray"``; None: 1.
         threads: Compute threads per call.
@@ -87,6 +93,9 @@ def serve(
         "port": port,
         "grpc-port": grpc_port,
         "token-file": token_file,
+        "tls-certificate": tls_certificate,
+        "tls-key": tls_key,
+        "tls-clients": tls_clients,
         "engine": engine,
         "replicas": replicas,
         "threads": threads,

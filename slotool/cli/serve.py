@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.sources import CombinedSources, Sources
+    from slotool.serving.tls import Certificate
 
 
 def register(app: typer.Typer) -> None:
@@ -64,6 +65,13 @@ def serve(
         Path | None,
         _network("--token-file", help="Bearer token that clients must send.", show_default="$SLOTOOL_TOKEN"),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, _network("--tls-certificate", help="PEM file: speak TLS, and show this.")
+    ] = None,
+    tls_key: Annotated[Path | None, _network("--tls-key", help="Its key.", show_default="same file")] = None,
+    tls_clients: Annotated[
+        Path | None, _network("--tls-clients", help="PEM file: clients must show certificates of these.")
+    ] = None,
     engine: Annotated[str, _workers("--engine", help="inline (this process), local (processes) or ray.")] = "inline",
     replicas: Annotated[int, _workers("--replicas", min=1, help="Workers of --engine local or ray.")] = 1,
     threads: Annotated[int, _workers("--threads", min=1, help="Compute threads per call.")] = 1,
@@ -88,8 +96,6 @@ def serve(
     /metrics is for Prometheus. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
-
-    Example: slotool serve supernet --latency l.parquet --outcomes o.parquet --policy value-iteration
     """
     import math
     import signal
@@ -113,8 +119,8 @@ def serve(
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
-    files = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
-    given = Sources(*files, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
+    subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
+    given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
     sources = _described(models, given) if models else given
     if not (artifacts or models):
         file = config_file()
@@ -122,9 +128,10 @@ def serve(
         raise typer.BadParameter(
             f"give one at least, or --config FILE.toml that lists [[models]]{given_file}", param_hint="ARTIFACTS"
         )
-    token_file, log = (
-        _beside_config(path, key) if models else path for path, key in ((token_file, "token_file"), (log, "log"))
-    )
+    files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
+             "tls_clients": tls_clients}  # fmt: skip
+    token_file, log, *tls = (_beside_config(path, key) if models else path for key, path in files.items())
+    certificate = _certificate(*tls)
     token = read_token(token_file)
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read the token")
@@ -139,16 +146,24 @@ def serve(
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn)
         app = create_app(router, limits=Limits(batch=max_batch), token=token, runtime_settings=runtime_settings)
-        if not is_loopback(listener):
+        if not is_loopback(listener) and tls_clients is None and (token is None or certificate is None):
             risk = "anyone who can reach this machine" if token is None else "anyone who intercepts the token"
             output.warn(f"listening on {host}: {risk} can use the server")
-        secondary, grpc_address = _grpc_front(app, grpc_listener)
-        ready = partial(_ready, output, url_of(listener), grpc_address, router.models, default_deadline_ms)
-        reload = partial(_reload, output, runtime_settings)
+        secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
+        url = url_of(listener, encrypted=certificate is not None)
+        ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms)
+        reload = partial(_reload, output, runtime_settings, certificate)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
         ended_by = serve_until_signalled(
-            app, listener, ready, drain_s=drain_s, warn=output.warn, secondary=secondary, on_hangup=reload
+            app,
+            listener,
+            ready,
+            drain_s=drain_s,
+            warn=output.warn,
+            secondary=secondary,
+            on_hangup=reload,
+            tls=None if certificate is None else certificate.context,
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
@@ -189,8 +204,9 @@ def _beside_config(path: Path | None, option: str) -> Path | None:
     if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
         return path
     found = file.parent / path
-    if option == "token_file" and not found.is_file():
-        raise typer.BadParameter(f"{file}: token-file: there is no file {found}", param_hint="--config")
+    if option != "log" and not found.is_file():
+        key = option.replace("_", "-")
+        raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
     return found
 
 
@@ -238,16 +254,29 @@ def _engine(
     return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
 
 
-def _reload(output: Output, runtime_settings: ReloadableSettings) -> None:
-    """Reload tables and rules; where one is invalid, the server keeps the old ones."""
+def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:
+    from slotool.serving.tls import Certificate
+
+    for path, option in ((key, "--tls-key"), (clients, "--tls-clients")):
+        if path is not None and file is None:
+            raise typer.BadParameter("without --tls-certificate the server does not speak TLS", param_hint=option)
+    return None if file is None else Certificate(file, key, clients)
+
+
+def _reload(output: Output, runtime_settings: ReloadableSettings, certificate: Certificate | None) -> None:
+    """Reload tables and rules, and the certificate; where one is invalid, the server keeps the old ones."""
     from slotool.errors import InputError
 
-    try:
-        runtime_settings.reload()
-    except InputError as error:
-        output.warn(f"not reloaded, the old tables and rules stay in use: {error}")
-    else:
-        output.note("tables and rules reloaded")
+    reloads = {"tables and rules": runtime_settings.reload}
+    if certificate is not None:
+        reloads["certificate"] = certificate.reload
+    for what, reload in reloads.items():
+        try:
+            reload()
+        except InputError as error:
+            output.warn(f"not reloaded, the old {what} stay in use: {error}")
+        else:
+            output.note(f"{what} reloaded")
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:
@@ -273,7 +302,9 @@ def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket
         raise typer.BadParameter(problem, param_hint="--grpc-port") from error
 
 
-def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[SecondaryFrontEnd | None, str | None]:
+def _grpc_front(
+    app: Starlette, listener: socket.socket | None, certificate: Certificate | None
+) -> tuple[SecondaryFrontEnd | None, str | None]:
     """The front end for ``listener``'s address, and that address."""
     if listener is None:
         return None, None
@@ -281,7 +312,7 @@ def _grpc_front(app: Starlette, listener: socket.socket | None) -> tuple[Seconda
     from slotool.serving.server import address_of
 
     address = address_of(listener)
-    return GrpcFrontEnd(app.state.front, address), address
+    return GrpcFrontEnd(app.state.front, address, certificate), address
 
 
 def _ready(

@@ -21,6 +21,7 @@ from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
+from slotool.serving.tls import Certificate
 
 SERVICE = "inference.GRPCInferenceService"
 EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
@@ -50,12 +51,13 @@ CODES = {
 class GrpcFrontEnd:
     """A gRPC server over one ``FrontEnd``, to be started and stopped inside the running event loop.
 
-    ``address``: ``host:port``, IPv6 in brackets.
+    ``address``: ``host:port``, IPv6 in brackets. ``certificate``: what connections are encrypted by, if they are.
     """
 
-    def __init__(self, front: FrontEnd, address: str):
+    def __init__(self, front: FrontEnd, address: str, certificate: Certificate | None = None):
         self._front = front
         self._address = address
+        self._certificate = certificate
         self._server: grpc.aio.Server | None = None
         self._open_calls = 0
 
@@ -81,7 +83,10 @@ class GrpcFrontEnd:
         methods = {name: self._method(*served) for name, served in self._methods().items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
         try:
-            self._server.add_insecure_port(self._address)
+            if self._certificate is None:
+                self._server.add_insecure_port(self._address)
+            else:
+                self._server.add_secure_port(self._address, _credentials(self._certificate))
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from None
         await self._server.start()
@@ -223,6 +228,17 @@ class GrpcFrontEnd:
 def _authorization(context: Any) -> str | None:
     shown = [value for name, value in context.invocation_metadata() if name == "authorization"]
     return shown[0] if len(shown) == 1 else None
+
+
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """Of the certificate as it is when a connection begins."""
+
+    def configured() -> grpc.ServerCertificateConfiguration:
+        key, chain, authorities = certificate.texts
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
+
+    must_show = certificate.texts[2] is not None
+    return grpc.dynamic_ssl_server_credentials(configured(), configured, require_client_authentication=must_show)
 
 
 def _nearer(asked: request_options.RequestOptions, left_s: float | None) -> request_options.RequestOptions:

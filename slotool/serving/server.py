@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from slotool.process import allow_connections
 from slotool.serving.admission import IdleTrackingSelector
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http import HttpProtocol
+from slotool.serving.tls import HANDSHAKE_S
 
 KEEP_ALIVE_S = 75
 # After the drain, time to send rejections to unanswered requests.
@@ -62,9 +64,9 @@ def address_of(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, encrypted: bool = False) -> str:
     """What a client on this machine, or of the bound network, calls."""
-    return f"http://{address_of(listener)}"
+    return f"{'https' if encrypted else 'http'}://{address_of(listener)}"
 
 
 def is_loopback(listener: socket.socket) -> bool:
@@ -91,13 +93,14 @@ def serve_until_signalled(
     warn: Callable[[str], None],
     secondary: SecondaryFrontEnd | None = None,
     on_hangup: Callable[[], None] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
     ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: called if the limit of open files is too
-    low.
+    low. ``tls``: what connections are encrypted by, if they are.
     """
     wanted = app.state.front.limits.connections
     allowed = allow_connections(wanted)
@@ -107,7 +110,13 @@ def serve_until_signalled(
             f" with 503; raise the limit before the start: ulimit -n {2 * wanted}"
         )
     server = Server(
-        app, on_ready, drain_s=drain_s, secondary=secondary, on_hangup=on_hangup, max_connections=min(allowed, wanted)
+        app,
+        on_ready,
+        drain_s=drain_s,
+        secondary=secondary,
+        on_hangup=on_hangup,
+        max_connections=min(allowed, wanted),
+        tls=tls,
     )
     # What is loaded by now stays; a full collection that walked it would stop every request for a tenth of a second.
     gc.collect()
@@ -131,6 +140,7 @@ class Server(uvicorn.Server):
         secondary: SecondaryFrontEnd | None = None,
         on_hangup: Callable[[], None] | None = None,
         max_connections: int | None = None,
+        tls: ssl.SSLContext | None = None,
     ):
         front: FrontEnd = app.state.front
         config = uvicorn.Config(
@@ -159,13 +169,14 @@ class Server(uvicorn.Server):
         self._secondary = secondary
         self._drain_s = drain_s
         self._on_hangup = on_hangup
+        self._tls = tls
         self.ended_by = 0
         self._next_complaint_s = 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         selector = IdleTrackingSelector()
         self._front.watch_loop(selector)
-        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        with asyncio.Runner(loop_factory=lambda: _Loop(selector, self._tls)) as runner:
             runner.run(self.serve(sockets=sockets))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -213,6 +224,23 @@ class Server(uvicorn.Server):
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
         self.ended_by = self.ended_by or sig
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's loop, whose servers speak TLS where ``tls`` says how.
+
+    Clients have as long to agree on keys as for the head of a request; asyncio's own minute would let a few hold all
+    connections, and uvicorn cannot be told.
+    """
+
+    def __init__(self, selector: IdleTrackingSelector, tls: ssl.SSLContext | None):
+        super().__init__(selector)
+        self._tls = tls
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        if self._tls is not None:
+            options |= {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_S}
+        return await super().create_server(*arguments, **options)
 
 
 def _says_something(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -60,7 +61,7 @@ class GrpcChannel(Channel):
         self._shown = tuple(authorization().items())
         self._answer_within_s = answer_within_s
         # Processes of one test must not share a connection, nor tests one after the other.
-        self._channel = grpc.aio.insecure_channel(authority(address), [("grpc.use_local_subchannel_pool", 1)])
+        self._channel = _channel(grpc.aio, address, [("grpc.use_local_subchannel_pool", 1)])
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def ask(self, x: Example, number: int, priority: int = 0) -> RequestResult:
@@ -112,6 +113,13 @@ def authority(address: str) -> str:
     return address.partition("://")[2] or address
 
 
+def _channel(module: Any, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
+    """A channel of ``grpc`` or ``grpc.aio``, encrypted for https://; $GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names roots."""
+    if address.startswith("https://"):
+        return module.secure_channel(authority(address), grpc.ssl_channel_credentials(), options)
+    return module.insecure_channel(authority(address), options)
+
+
 def first_model(address: str) -> str:
     """The first model of the repository index. Raises ``InputError`` without one, ``RunError`` without a server."""
     asked = service_pb2.RepositoryIndexRequest(ready=True)
@@ -149,7 +157,7 @@ def _spec(tensor: Any) -> TensorSpec:
 def _asked_once(address: str, method: str, request: Any) -> tuple[Any, str]:
     """The answer to ``request``, or why there is none. Raises ``RunError`` without a server, ``InputError`` where it
     wants a token."""
-    with grpc.insecure_channel(authority(address)) as channel:
+    with _channel(grpc, address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
             shown = tuple(authorization().items())

@@ -54,6 +54,8 @@ class HttpClient:
     async def close(self) -> None:
         for connection in list(self._open):
             connection.close()
+        while self._tls and self._open:  # The event loop must not end before them, and TLS takes some turns of it.
+            await asyncio.sleep(0)
 
     async def _connection(self) -> _Connection:
         while self._idle:
@@ -106,7 +108,10 @@ class _Connection(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
-        self._transport.close()
+        if self._transport.can_write_eof():
+            self._transport.close()
+        else:  # TLS would wait for the server's last word.
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

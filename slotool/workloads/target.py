@@ -14,14 +14,14 @@ ANSWER_WITHIN_S = 10.0
 UNAUTHORIZED = (401, 403)
 _SCHEMES = {
     "http": (("http", "https"), "http://127.0.0.1:8000"),
-    "grpc": (("grpc", "http"), "127.0.0.1:8001"),
+    "grpc": (("grpc", "http", "https"), "127.0.0.1:8001"),
 }
 
 
 def server_address(url: str, *, scheme: str = "http", allow_remote: bool = False) -> str:
     """``url`` as ``scheme://host[:port][/prefix]`` without a slash at its end; ``scheme`` when it names none.
 
-    ``scheme``: http (https is taken too) or grpc.
+    ``scheme``: http or grpc; https is taken for either.
 
     Raises ``InputError`` when it is no HTTP address, or not this machine's loopback and ``allow_remote`` is not set:
     a load test against another owner's server is an attack.

@@ -81,7 +81,10 @@ class HttpProtocol(AnsweringProtocol):
         self._flow = FlowControl(transport)
         self._lingering = Lingering(transport, self._deadline, self._loop.time)
         addresses = {"server": get_local_addr(transport), "client": get_remote_addr(transport)}
-        self._addresses: dict[str, Any] = {**addresses, "scheme": "http"}
+        self._addresses: dict[str, Any] = {
+            **addresses,
+            "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",
+        }
         connections: set[Any] = self._server_state.connections
         connections.add(self)
         if len(connections) > self._max_connections:

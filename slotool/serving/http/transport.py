@@ -60,7 +60,8 @@ class Lingering:
     def begin(self) -> None:
         if not self._transport.is_closing():
             try:
-                self._transport.write_eof()
+                if self._transport.can_write_eof():  # TLS cannot; its client closes because the answer says so.
+                    self._transport.write_eof()
             except OSError:
                 # The client has reset the connection, and asyncio is still to learn of it: there is no client to wait
                 # for.

@@ -1,0 +1,72 @@
+"""TLS by files: the certificate that the server shows, and the authority of those that clients must show."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from slotool.errors import InputError
+
+# Beyond it a client that began a connection has not finished agreeing on its keys.
+HANDSHAKE_S = 10.0
+
+
+class Certificate:
+    """What a server encrypts its connections by, as its files are now and after every ``reload``.
+
+    ``certificate``: PEM file of the server's certificate and of those that lead to its authority. ``key``: PEM file of
+    its private key, without a password; None where ``certificate`` holds it. ``clients``: PEM file of the authorities
+    of which every client must show a certificate; None where it needs none.
+
+    ``context`` is for HTTP/1.1 over TLS 1.2 or later; ``texts`` are key, certificate and clients' authorities, as gRPC
+    takes them. Raises ``InputError`` for a file that is missing or is not what is expected.
+    """
+
+    def __init__(self, certificate: Path, key: Path | None = None, clients: Path | None = None):
+        self._certificate, self._key, self._clients = certificate, key or certificate, clients
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self.reload()
+        if clients is not None:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                self.context.load_verify_locations(clients)
+            except OSError as error:
+                raise InputError(f"{clients}: certificates of the clients' authorities, PEM, are expected") from error
+
+    def reload(self) -> None:
+        """Certificate and key as their files are now, for connections to come. Raises ``InputError``; then nothing has
+        changed."""
+        for path in (self._certificate, self._key):
+            if not path.is_file():
+                raise InputError(f"{path}: there is no such file; a PEM file is expected")
+        self._load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        self._load_into(self.context)
+        authorities = None if self._clients is None else self._clients.read_bytes()
+        self.texts = self._key.read_bytes(), self._certificate.read_bytes(), authorities
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except _Locked as error:
+            raise InputError(f"{self._key}: the key has a password; one without is expected") from error
+        except OSError as error:
+            files = self._certificate if self._key == self._certificate else f"{self._certificate} and {self._key}"
+            raise InputError(
+                f"{files}: a certificate and its private key, PEM, are expected ({_why(error)})"
+            ) from error
+
+
+class _Locked(Exception):
+    """The key asks for a password."""
+
+
+def _no_password() -> bytes:
+    raise _Locked
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return error.strerror or str(error)
