@@ -13,7 +13,10 @@ Setting = int | float | str
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]+")
-_TEXT = re.compile(r"[^()\n]+")
+_TEXT = re.compile(r"[^\n]+")
+# Within parentheses these are written as %28 and %29, and what would read as one of them with %25 for its percent sign.
+_ESCAPED = re.compile(r"[()]|%(?=2[589])")
+_ESCAPE = re.compile(r"%(2[589])")
 _COMMA = re.compile(r",(?![^()]*\))")
 
 
@@ -23,8 +26,9 @@ class OperatingPoint:
 
     ``settings``: name to number or plain text. Two points are equal when their settings are, whatever their
     order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back. A text
-    that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``. Of a float it
-    has ten digits, and so has the setting, so that 8 of 300 nodes are found again.
+    that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``; its own are
+    written as %28 and %29. Of a float it has ten digits, and so has the setting, so that 8 of 300 nodes are
+    found again.
 
     Raises ``InputError`` for a name or a text value that the key could not carry.
     """
@@ -38,7 +42,7 @@ class OperatingPoint:
             if not _NAME.fullmatch(name):
                 raise InputError(f"operating point: {name!r} is not a setting's name (lower-case letters, digits, _)")
             if isinstance(value, str) and not _TEXT.fullmatch(value):
-                raise InputError(f"operating point: {value!r} cannot be a value of {name} (no parentheses)")
+                raise InputError(f"operating point: {value!r} cannot be a value of {name} (one line of text)")
 
     @classmethod
     def of(cls, settings: Mapping[str, Setting] | None = None, /, **more: Setting) -> OperatingPoint:
@@ -81,7 +85,11 @@ def _plain(value: Setting) -> str:
         return f"{value:.10g}"
     if isinstance(value, int):
         return str(value)
-    return value if _PLAIN.fullmatch(value) and isinstance(_number_or_text(value), str) else f"({value})"
+    return value if _PLAIN.fullmatch(value) and isinstance(_number_or_text(value), str) else f"({_escaped(value)})"
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def _is_value(text: str) -> bool:
@@ -91,7 +99,7 @@ def _is_value(text: str) -> bool:
 
 def _number_or_text(value: str) -> Setting:
     if value.startswith("("):
-        return value[1:-1]
+        return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), value[1:-1])
     for kind in (int, float):
         try:
             return kind(value)

@@ -31,6 +31,13 @@ def test_a_share_of_nodes_that_no_short_number_gives_is_found_again() -> None:
     assert OperatingPoint.parse(point.key) == point == OperatingPoint.of(k=8 / 300)
 
 
+@pytest.mark.parametrize("text", ["GitHub(CNN)", "a%28", "%(", "100%25)", "((", "a,b=(c),d"])
+def test_a_name_with_parentheses_is_found_again(text: str) -> None:
+    point = OperatingPoint.of(version=text, k=2)
+    assert OperatingPoint.parse(point.key) == point
+    assert point.get("version") == text
+
+
 def test_order_of_settings_does_not_matter() -> None:
     assert OperatingPoint.of(width=0.5, depth=2) == OperatingPoint.of(depth=2, width=0.5)
     assert OperatingPoint.of(width=0.5, depth=2).key == "depth=2,width=0.5"
