@@ -1,0 +1,130 @@
+"""The files of ``deploy/``: what they name exists, and what can be run here is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from slotool.cli.app import app
+from slotool.serving.metrics import Metrics
+from tests.serving.live_server import HTTP
+from tests.serving.test_serve_command import EXAMPLE, WAIT_S, serving
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = re.sub(r"\s*\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text())
+DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/slotool.json").read_text())
+ALERTS = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
+EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]] + [
+    rule["expr"] for group in ALERTS["groups"] for rule in group["rules"]
+]
+
+
+def labels_by_metric() -> dict[str, set[str]]:
+    """Every series that the server can show, with the labels that Prometheus sees."""
+    collectors: Any = Metrics().registry._collector_to_names
+    added = {"instance", "job", "le"}
+    return {name: {*collector._labelnames, *added} for collector, names in collectors.items() for name in names}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_dashboard_and_alerts_read_metrics_that_the_server_has(expression: str) -> None:
+    known = labels_by_metric()
+    named = re.findall(r"\b(slotool_\w+)(?:\{([^}]*)\})?", expression)
+    assert named
+    for metric, matchers in named:
+        assert metric in known
+        assert set(re.findall(r"(\w+)=~?\"", matchers)) <= known[metric]
+    grouped = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in re.split(r",\s*", group)}
+    assert grouped <= {label for metric, _ in named for label in known[metric]}
+
+
+def test_the_image_copies_what_there_is_and_installs_extras_that_there_are() -> None:
+    sources = [name for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.M) for name in copied.split()]
+    let_through = {
+        line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"
+    }
+    assert set(sources) == let_through
+    assert all((ROOT / name).exists() for name in sources)
+    (extras,) = re.findall(r"'\.\[(.*)\]'", DOCKERFILE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    assert f"python:{project['requires-python'].removeprefix('>=')}" in DOCKERFILE
+
+
+def test_the_service_is_served_found_healthy_and_stopped() -> None:
+    check = json.loads(re.findall(r"HEALTHCHECK .*? CMD (\[.*\])", DOCKERFILE)[0])
+    file = str(DEPLOY / "service.toml")
+    with serving(ROOT, "--config", file, "--host", "127.0.0.1", "--grpc-port", "0") as (process, ready):
+        healthy = [sys.executable, "-c", check[2].replace("8000", str(ready["port"]))]
+        assert subprocess.run(healthy, capture_output=True).returncode == 0
+        assert HTTP.post(f"{ready['url']}/compute", content=EXAMPLE.tobytes()).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert subprocess.run(healthy, capture_output=True).returncode == 1
+
+
+def test_compose_mounts_what_there_is_and_asks_the_ports_that_are_served() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    service = tomllib.loads((DEPLOY / "service.toml").read_text())
+    for described in compose["services"].values():
+        for mount in described.get("volumes", ()):
+            source = mount.split(":")[0]
+            assert source in compose["volumes"] or (DEPLOY / source).exists()
+        assert all(port.startswith("127.0.0.1:") for port in described.get("ports", ()))
+    scraped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]["static_configs"][0]
+    assert scraped["targets"] == [f"slotool:{service['port']}"]
+    assert f"127.0.0.1:{service['port']}:{service['port']}" in compose["services"]["slotool"]["ports"]
+
+
+def options_of_serve() -> set[str]:
+    commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    return {option for parameter in commands["serve"].params for option in parameter.opts}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def test_manifests_start_a_server_by_options_that_there_are() -> None:
+    described, deployment, service = documents("kubernetes.yaml")
+    served = tomllib.loads(described["data"]["service.toml"])
+    assert {f"--{key}" for key in served} <= options_of_serve()
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": served["port"], "grpc": served["grpc-port"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
+    volumes = {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+    runtime, _ = documents("kserve.yaml")
+    arguments = runtime["spec"]["containers"][0]["args"]
+    assert {argument for argument in arguments if argument.startswith("--")} <= options_of_serve()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "slotool.service").read_text()
+    command = shlex.split(re.findall(r"^ExecStart=(.*)$", text, re.M)[0])
+    assert {argument for argument in command if argument.startswith("--")} <= options_of_serve()
+    unit = tmp_path / "slotool.service"
+    unit.write_text(text.replace(command[0], "/bin/true"))
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
+    assert (verified.returncode, [line for line in verified.stderr.splitlines() if "slotool" in line]) == (0, [])
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_takes_configuration_and_alerts() -> None:
+    checked = subprocess.run(["promtool", "check", "config", DEPLOY / "prometheus.yml"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
