@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, Table, table
 from slotool.api.inputs import FilePath
-from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
@@ -27,7 +27,7 @@ def capture(
     out: FilePath | None = None,
     *,
     input_shape: Shapes | None = None,
-    input_dtype: str | None = None,
+    input_dtype: Dtypes | None = None,
     timeout_s: float = 600.0,
     max_memory_gb: float | None = None,
     force: bool = False,
@@ -43,7 +43,8 @@ def capture(
         out: Graph file to write: .jsonl or .parquet.
         input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each; a mapping
             of shapes by name for a module of several inputs.
-        input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
+        input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
+            of its weights, int64 where only that runs.
         timeout_s: Seconds after which the capture of one model has hung.
         max_memory_gb: What the capture of a model may take; None: 90 % of what is free.
         force: Replace ``out`` if it exists.

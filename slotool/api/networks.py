@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 GRAPH_SUFFIXES = (".parquet", ".jsonl")
 Shapes = Sequence[int] | Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+Dtypes = str | Mapping[str, str]
 # OperatorGraph, Source, torch.nn.Module or keras.Model, a graph or model file, a name: see ``Networks.of``.
 Network = Any
 
@@ -27,7 +28,7 @@ class InMemory:
     framework: str
     model: Any
     input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]]
-    input_dtype: str | None
+    input_dtype: Dtypes | None
 
     def captured(self) -> OperatorGraph:
         """Its graph, captured in this process."""
@@ -55,7 +56,7 @@ class Networks:
         cls,
         networks: Network | Sequence[Network] | Mapping[str, Network],
         input_shape: Shapes | None = None,
-        input_dtype: str | None = None,
+        input_dtype: Dtypes | None = None,
         *,
         argument: str = "networks",
     ) -> Networks:
@@ -136,7 +137,7 @@ def captured_sources(sources: Sequence[Source], limits: Limits | None = None) ->
 
 
 def _part(
-    one: Network, shape: tuple[int, ...], dtype: str | None, argument: str
+    one: Network, shape: tuple[int, ...], dtype: Dtypes | None, argument: str
 ) -> OperatorGraph | Path | Source | InMemory:
     from slotool.graphs import OperatorGraph
     from slotool.graphs.capture import Source
@@ -181,15 +182,24 @@ def _shapes(given: Shapes | None, modules: int) -> list[Any]:
     if not modules:
         raise ArgumentError("input_shape", "it belongs to torch modules, and none is given")
     if isinstance(given, Mapping):
-        return [given] * modules
+        return [{name: _sizes(sizes) for name, sizes in given.items()}] * modules
+    if not isinstance(given, Sequence):
+        _sizes(given)
     flat = not any(isinstance(size, Sequence) for size in given)
     shapes = [tuple(given)] if flat else [tuple(shape) for shape in given]  # type: ignore[arg-type]  # as told by flat
     if len(shapes) not in (1, modules):
         raise ArgumentError("input_shape", f"{len(shapes)} shapes for {modules} torch modules; give one, or one each")
     for shape in shapes:
-        if not shape or not all(isinstance(size, int) and size > 0 for size in shape):
-            raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
+        _sizes(shape, least_axes=1)
     return shapes * modules if len(shapes) == 1 else shapes
+
+
+def _sizes(shape: Any, least_axes: int = 0) -> tuple[int, ...]:
+    """Themselves; of one of several inputs there may be none, as that is one number for each example."""
+    whole = isinstance(shape, Sequence) and len(shape) >= least_axes
+    if not whole or not all(isinstance(size, int) and size > 0 for size in shape):
+        raise ArgumentError("input_shape", f"{shape!r} is not a list of sizes such as (3, 32, 32)")
+    return tuple(shape)
 
 
 def _plain(shape: Any) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.chosen_predictor import chosen_predictor
-from slotool.api.networks import Network, Networks, Shapes
+from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
 from slotool.errors import ArgumentError
@@ -24,7 +24,7 @@ def predict(
     *,
     predictor: str | Path | None = None,
     input_shape: Shapes | None = None,
-    input_dtype: str | None = None,
+    input_dtype: Dtypes | None = None,
     backend: str | None = None,
     device: str | None = None,
     precision: str | None = None,
@@ -47,7 +47,8 @@ def predict(
             or a graph file.
         predictor: Predictor artifact; None: the shipped one of the networks' framework.
         input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
-        input_dtype: Element type of a torch module's input; None: that of its weights, int64 before an embedding.
+        input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
+            of its weights, int64 where only that runs.
         backend: Without ``predictor``: predict how ``"torch"`` or ``"keras"`` would run the networks.
         device: Of a predictor of several settings, or, without ``predictor``, of the shipped one of other machines'
             devices: predict for this device, such as ``"rtx4090"``.

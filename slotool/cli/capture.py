@@ -42,8 +42,8 @@ InputDtype = Annotated[
     str | None,
     typer.Option(
         "--input-dtype",
-        help="Element type of --torch's input, such as int64.",
-        show_default="that of the weights; int64 before an embedding",
+        help="Element type of --torch's inputs, such as int64, or 'ids=int64;x=float32' by their names.",
+        show_default="that of the weights; int64 where only that runs",
     ),
 ]
 CaptureTimeout = Annotated[

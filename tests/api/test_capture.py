@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import slotool
-from slotool.errors import GraphError
+from slotool.errors import ArgumentError, GraphError
 
 NETS = """
 from torch import nn
@@ -43,3 +44,9 @@ def test_one_network_is_shown_operator_by_operator_with_what_it_lacks() -> None:
 def test_only_graph_files_are_written(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"ends in \.parquet or \.jsonl"):
         slotool.capture("ResNet50", tmp_path / "nets.txt")
+
+
+@pytest.mark.parametrize("shape", [8, {"input": 8}, (), (0,)])
+def test_what_is_no_shape_is_an_argument_error(shape: object) -> None:
+    with pytest.raises(ArgumentError, match="is not a list of sizes such as"):
+        slotool.capture(torch.nn.Linear(8, 4), input_shape=shape)

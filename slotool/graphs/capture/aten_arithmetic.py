@@ -54,6 +54,9 @@ def elementwise(call: Call) -> Names:
     tensors = [value for value in tensors if value.is_data or math.prod(value.whole) != 1]
     names = [call.stretched(value) for value in tensors]
     if len(names) == 1 and call.name in _RESCALING:
+        if tensors[0].dtype != call.out.dtype:
+            # Whole numbers by a float are floats.
+            names = [call.emit.add("Cast", names, dtype=call.out.dtype)]
         return [_to_size(call, call.emit.add("Rescaling", names))]
     if call.name in ("add", "mul", "multiply"):
         return [_to_size(call, call.emit.add("Add" if call.name == "add" else "Multiply", names))]

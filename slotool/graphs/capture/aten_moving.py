@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from slotool.graphs.capture.torch_values import Call, Untranslatable, Value, is_view
+from slotool.graphs.operators import broadcast
 
 Names = list[str]
 
@@ -218,9 +219,10 @@ def index(call: Call) -> Names:
     chosen = {axis: each for axis, each in enumerate(call["indices"]) if each is not None}
     if any(each.dtype in ("bool", "uint8") for each in chosen.values()):
         raise Untranslatable("chooses by a mask")
+    own_number = None
     if value.is_data and value.folded_axis in chosen and chosen[value.folded_axis].found is not None:
         # Of each example by its own number.
-        del chosen[value.folded_axis]
+        own_number = chosen.pop(value.folded_axis)
     axes = [value.at(axis) if value.is_data else axis for axis in chosen]
     if not axes or axes != list(range(axes[0], axes[0] + len(axes))):
         raise Untranslatable("axes that are no neighbours")
@@ -230,11 +232,24 @@ def index(call: Call) -> Names:
         source = call.emit.reshape(
             source, [*shape[:first], math.prod(shape[first : first + len(axes)]), *shape[first + len(axes) :]]
         )
-    indices = list(chosen.values())
-    widest = max(indices, key=lambda each: math.prod(each.whole))
-    if widest.is_data and widest.shape == ():
+    widest = max(chosen.values(), key=lambda each: math.prod(each.whole))
+    if own_number is not None and not any(each.is_data for each in chosen.values()):
+        places = _places_without_batch(call, [own_number, *chosen.values()], widest)
+    else:
+        places = None if widest.is_data and widest.shape == () else call.source(widest)
+    if places is None:
         return [call.emit.add("Slice", source, axis=first, size=1, keepdims=False)]
-    return [call.emit.add("Gather", [source, call.source(widest)], axis=first)]
+    return [call.emit.add("Gather", [source, places], axis=first)]
+
+
+def _places_without_batch(call: Call, indices: Sequence[Value], widest: Value) -> str | None:
+    """Constant places of one example, of indices that stretch to each other, the first by the number of the example;
+    None where that is a single place."""
+    shape = list(broadcast([each.whole for each in indices]))
+    found = indices[0].found
+    assert found is not None
+    del shape[len(shape) - len(indices[0].whole) + found[0]]
+    return call.constant(widest, tuple(shape)) if shape else None
 
 
 def scatter(call: Call) -> Names:

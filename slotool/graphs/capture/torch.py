@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from slotool.errors import GraphError
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 # Examples that a module is really run on: two, so that what squeezes axes of size one leaves the batch alone.
 BATCH = 2
+# Of so many inputs at most each way to type them is tried.
+MAX_UNDECIDED = 6
+# Names of inputs that are mostly whole numbers.
+WHOLE_NUMBERS = re.compile(r"ids?\b|_ids?_|token|index|indices|label|position|mask|categor|class", re.IGNORECASE)
+_OF_TYPES = re.compile(r"dtype|scalar type|torch\.(Float|Long|Int|float|int)|indices|same type", re.IGNORECASE)
 
 
 def capture_torch(
@@ -49,14 +56,14 @@ def capture_torch(
     from slotool.graphs.capture.torch_forms import INT8, Forms, uncompiled
     from slotool.graphs.capture.torch_inputs import TensorsOnly, inputs_of, zeros
 
-    inputs = inputs_of(input_shape, input_dtype)
+    inputs: Sequence[TorchInput] = inputs_of(input_shape, input_dtype)
     module, compiled = uncompiled(module)
     _require_inputs(module, [each.name for each in inputs])
     _require_weights(module)
     forms = Forms(module)
     drafts = Drafts("torch")
     with inference(module), quiet(), without_fast_paths():
-        dtype = _input_dtype(module, inputs)
+        inputs, dtype = _typed(module, inputs)
         batch = batch_size([*(each.shape for each in inputs), *_weight_shapes(module)])
         examples = zeros(inputs, dtype, batch, _device(module))
         sources = [_input_layer(drafts, each, example) for each, example in zip(inputs, examples, strict=True)]
@@ -94,7 +101,7 @@ def _added(
 ) -> tuple[list[str], list[torch.Tensor]]:
     """Append the operators of a module; the names of its outputs, and the examples it was traced on."""
     from slotool.graphs.capture.fx import add_pieces
-    from slotool.graphs.capture.torch_program import add_program
+    from slotool.graphs.capture.torch_program import add_program, require_products_of_one_kind
 
     try:
         program, examples = _export_clearly(wrapped, examples)
@@ -103,13 +110,18 @@ def _added(
         if len(sources) > 1 or drafts.layers[sources[0]].name != "input":
             raise _not_exported(wrapped.module, examples, error) from error
         return add_pieces(drafts, wrapped.module, examples[0], sources[0], error, forms), examples
+    require_products_of_one_kind(program, type(wrapped.module).__name__)
     return add_program(drafts, program, sources, len(examples[0]), forms), examples
 
 
 def _not_exported(module: nn.Module, examples: list[torch.Tensor], error: Exception) -> GraphError:
     shapes = " and ".join(str(list(example.shape[1:])) for example in examples)
     said = " ".join(str(error).split("\n")[0].split())[:200]
-    return GraphError(f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}")
+    hint = ""
+    if _OF_TYPES.search(str(error)):
+        hint = "; say the element type of each input by its name, as --input-dtype 'ids=int64;x=float32'"
+    sentence = f"{type(module).__name__} cannot be traced on inputs of {shapes}: {said or type(error).__name__}"
+    return GraphError(sentence + hint)
 
 
 def _require_inputs(module: nn.Module, names: Sequence[str]) -> None:
@@ -176,17 +188,34 @@ def _shapes_of(program: ExportedProgram) -> list[Sequence[int]]:
     return [shape for node in program.graph.nodes if (shape := shape_of(node))]
 
 
-def _input_dtype(module: nn.Module, inputs: Sequence[TorchInput]) -> torch.dtype:
-    """Of inputs that state none: the weights' own, or int64 when the module runs on that and not on the other."""
+def _typed(module: nn.Module, inputs: Sequence[TorchInput]) -> tuple[Sequence[TorchInput], torch.dtype]:
+    """The inputs, and the type of those that state none: the weights' own, or int64 when the module runs on that and
+    not on the other. Where it runs on neither, some of several are whole numbers, and these say so."""
     import torch
 
     tensors = (tensor for tensor in [*module.parameters(), *module.buffers()] if tensor.is_floating_point())
     like = next(tensors, torch.zeros(()))
+    undecided = [each for each in inputs if each.dtype is None]
     embeds = any(isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag) for part in module.modules())
-    undecided = embeds and any(each.dtype is None for each in inputs)
-    if not undecided or _runs(module, inputs, like.dtype) or not _runs(module, inputs, torch.int64):
-        return like.dtype
-    return torch.int64
+    if not undecided or not (embeds or len(inputs) > 1) or _runs(module, inputs, like.dtype):
+        return inputs, like.dtype
+    if embeds and _runs(module, inputs, torch.int64):
+        return inputs, torch.int64
+    fitting = (typed for typed in _typings(inputs, undecided) if _runs(module, typed, like.dtype))
+    typed = next(fitting, None)
+    if typed is None and not embeds and _runs(module, inputs, torch.int64):
+        return inputs, torch.int64
+    return typed or inputs, like.dtype
+
+
+def _typings(inputs: Sequence[TorchInput], undecided: Sequence[TorchInput]) -> Iterator[Sequence[TorchInput]]:
+    """Which of several inputs are whole numbers: the likeliest by their names first."""
+    if not 1 < len(undecided) <= MAX_UNDECIDED:
+        return
+    guess = frozenset(each for each in undecided if WHOLE_NUMBERS.search(each.name))
+    choices = [frozenset(some) for n in range(1, len(undecided)) for some in combinations(undecided, n)]
+    for whole in sorted(choices, key=lambda some: len(some ^ guess)):
+        yield [replace(each, dtype="int64") if each in whole else each for each in inputs]
 
 
 def _runs(module: nn.Module, inputs: Sequence[TorchInput], dtype: torch.dtype) -> bool:

@@ -10,9 +10,12 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
 from slotool.graphs.capture.torch_forms import Forms
 from slotool.graphs.capture.torch_network import NetworkWalk
+
+PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d", "convolution")
 
 
 def export(module: nn.Module, examples: Sequence[torch.Tensor]) -> ExportedProgram:
@@ -45,6 +48,23 @@ def add_program(
     results = next(node for node in reversed(program.graph.nodes) if node.op == "output").all_input_nodes
     wanted = set(program.graph_signature.user_outputs)
     return [walk.names[node] for node in results if node in walk.names and node.name in wanted]
+
+
+def require_products_of_one_kind(program: ExportedProgram, called: str) -> None:
+    """Raises ``GraphError`` for a product of whole numbers with floats, which tracing lets pass and running refuses."""
+    for node in program.graph.nodes:
+        name = str(getattr(node.target, "__name__", "")).partition(".")[0]
+        if name not in PRODUCTS:
+            continue
+        types = [
+            value.meta["val"].dtype for value in node.all_input_nodes if isinstance(value.meta.get("val"), torch.Tensor)
+        ]
+        if len({dtype.is_floating_point or dtype.is_complex for dtype in types}) > 1:
+            said = " and ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in types))
+            raise GraphError(
+                f"{called} multiplies {said} in {name}, which torch does not: say another element type of its input, "
+                "as --input-dtype float32"
+            )
 
 
 def _identity(program: ExportedProgram, name: str) -> object:

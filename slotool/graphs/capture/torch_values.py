@@ -151,6 +151,11 @@ class Call:
         name: str = self.namer(value)
         return name
 
+    def constant(self, value: Value, shape: Shape) -> str:
+        """A ``Constant`` of this shape for a value that depends on no input."""
+        name: str = self.namer(value, shape)
+        return name
+
     def stretched(self, value: Value, like: Value | None = None) -> str:
         """As ``source``, of a shape that stretches to that of ``like``, by default the output's."""
         like = like or self.out

@@ -97,6 +97,11 @@ def _where(condition: Tensor, *values: Tensor) -> Tensor:
     return torch.where(condition, values[0], values[1] if len(values) > 1 else 0)
 
 
+def _rescaled(x: Tensor) -> Tensor:
+    """By one, in the type that it has: a graph holds structure and cost, no constants."""
+    return torch.mul(x, 1.0 if x.is_floating_point() else 1)
+
+
 def _cast(operator: Operator, *_: object) -> nn.Module:
     dtype = getattr(torch, operator.attributes["dtype"])
     return Function(lambda x: x.to(dtype))
@@ -176,8 +181,7 @@ def _prelu(operator: Operator, inputs: Sequence[Shape], device: str) -> nn.Modul
 
 
 ARITHMETIC: dict[str, Builder] = {
-    # A graph holds structure and cost, no constants: it rescales by one.
-    "Rescaling": plain(partial(torch.mul, other=1.0)),
+    "Rescaling": plain(_rescaled),
     "ReLU": lambda *_: nn.ReLU(),
     "PReLU": _prelu,
     "Softmax": _softmax,

@@ -1,0 +1,88 @@
+"""Networks of several inputs, whole numbers among them: masks as transformers make them, and types found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slotool.errors import GraphError
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture import capture_torch
+from slotool.graphs.indices import Indices
+from slotool.graphs.torch_module import GraphModule
+
+
+def run(graph: OperatorGraph) -> None:
+    """On one example and on three."""
+    module, indices, rng = GraphModule(graph).eval(), Indices(graph), np.random.default_rng(0)
+    for batch in (1, 3):
+        values = [torch.from_numpy(indices.filled(operator, rng, batch)) for operator in graph.inputs]
+        with torch.no_grad():
+            assert tuple(module(*values).shape) == (batch, *graph.output_shape)
+
+
+class Masked(nn.Module):
+    """Attention under a mask that is looked up by the numbers of examples and of steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.positions = nn.Embedding(50, 8), nn.Embedding(20, 8)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        batch, steps = input_ids.shape
+        allowed = attention_mask.to(torch.bool)
+        rows = torch.arange(batch)[:, None, None, None]
+        columns = torch.arange(steps)[None, None, None, :]
+        causal = columns <= torch.arange(steps)[None, None, :, None]
+        mask = allowed[rows, columns] & causal
+        # Positions count what is not padding.
+        places = (torch.cumsum(input_ids.ne(1).int(), dim=1) * input_ids.ne(1)).long() + 1
+        x = (self.table(input_ids) + self.positions(places)).unflatten(-1, (2, 4)).transpose(1, 2)
+        return functional.scaled_dot_product_attention(x, x, x, mask)
+
+
+def test_an_attention_mask_is_captured_and_run() -> None:
+    graph = capture_torch(Masked(), {"input_ids": (10,), "attention_mask": (10,)})
+    assert not graph.unknown
+    assert graph.flops_mismatch == 0
+    assert [operator.attributes.get("dtype") for operator in graph.inputs] == ["int64", "int64"]
+    run(graph)
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(50, 4), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return self.linear(x) + self.table(ids).sum(1)
+
+
+class Looking(nn.Module):
+    """Without an embedding."""
+
+    def forward(self, x: Tensor, place: Tensor) -> Tensor:
+        return x.sigmoid().gather(1, place)
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes", "whole"),
+    [(Mixed(), {"x": (8,), "ids": (5,)}, "ids"), (Looking(), {"x": (8,), "place": (3,)}, "place")],
+    ids=["embedding", "gather"],
+)
+def test_which_of_several_inputs_are_whole_numbers_is_found_out(module: nn.Module, shapes: dict, whole: str) -> None:
+    graph = capture_torch(module, shapes)
+    assert {operator.name: operator.attributes.get("dtype") for operator in graph.inputs} == {
+        name: "int64" if name == whole else None for name in shapes
+    }
+    run(graph)
+
+
+def test_types_that_do_not_fit_are_refused_with_the_way_out() -> None:
+    with pytest.raises(GraphError, match=r"cannot be traced on inputs of .*--input-dtype 'ids=int64"):
+        capture_torch(Mixed(), {"x": (8,), "ids": (5,)}, {"x": "float32", "ids": "float32"})
+    with pytest.raises(GraphError, match=r"multiplies int64 and float32 in linear.*--input-dtype float32"):
+        capture_torch(nn.Linear(8, 4), (8,), "int64")
