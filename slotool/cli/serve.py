@@ -63,7 +63,11 @@ def serve(
     ] = None,
     token_file: Annotated[
         Path | None,
-        _network("--token-file", help="Bearer token that clients must send.", show_default="$SLOTOOL_TOKEN"),
+        _network(
+            "--token-file",
+            help="Token to send, or .toml of clients.",
+            show_default="$SLOTOOL_TOKEN",
+        ),
     ] = None,
     tls_certificate: Annotated[
         Path | None, _network("--tls-certificate", help="PEM file: speak TLS, and show this.")
@@ -104,7 +108,8 @@ def serve(
     from slotool.cli.output import Output
     from slotool.process import limit_threads
     from slotool.serving import Limits, Router, create_app
-    from slotool.serving.guard import others_can_read, read_token
+    from slotool.serving.clients import read_clients
+    from slotool.serving.guard import others_can_read
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import bind, is_loopback, serve_until_signalled, url_of
     from slotool.serving.sources import Sources
@@ -132,9 +137,9 @@ def serve(
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (_beside_config(path, key) if models else path for key, path in files.items())
     certificate = _certificate(*tls)
-    token = read_token(token_file)
+    clients = read_clients(token_file)
     if token_file is not None and others_can_read(token_file):
-        output.warn(f"{token_file}: other users of this machine can read the token")
+        output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
     with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener, _log(log) as events:
         router = Router(
@@ -145,14 +150,14 @@ def serve(
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn)
-        app = create_app(router, limits=Limits(batch=max_batch), token=token, runtime_settings=runtime_settings)
-        if not is_loopback(listener) and tls_clients is None and (token is None or certificate is None):
-            risk = "anyone who can reach this machine" if token is None else "anyone who intercepts the token"
+        app = create_app(router, limits=Limits(batch=max_batch), clients=clients, runtime_settings=runtime_settings)
+        if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
+            risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
             output.warn(f"listening on {host}: {risk} can use the server")
         secondary, grpc_address = _grpc_front(app, grpc_listener, certificate)
         url = url_of(listener, encrypted=certificate is not None)
         ready = partial(_ready, output, url, grpc_address, router.models, default_deadline_ms)
-        reload = partial(_reload, output, runtime_settings, certificate)
+        reload = partial(_reload, output, runtime_settings, certificate, app, token_file)
         # One that came while models were loading may have been lost in an import.
         interrupts.check()
         ended_by = serve_until_signalled(
@@ -263,13 +268,21 @@ def _certificate(file: Path | None = None, key: Path | None = None, clients: Pat
     return None if file is None else Certificate(file, key, clients)
 
 
-def _reload(output: Output, runtime_settings: ReloadableSettings, certificate: Certificate | None) -> None:
-    """Reload tables and rules, and the certificate; where one is invalid, the server keeps the old ones."""
+def _reload(
+    output: Output,
+    runtime_settings: ReloadableSettings,
+    certificate: Certificate | None,
+    app: Starlette,
+    token_file: Path | None,
+) -> None:
+    """Reload tables and rules, certificate and tokens; where one is invalid, the server keeps the old ones."""
     from slotool.errors import InputError
 
-    reloads = {"tables and rules": runtime_settings.reload}
+    reloads: dict[str, Callable[[], None]] = {"tables and rules": runtime_settings.reload}
     if certificate is not None:
         reloads["certificate"] = certificate.reload
+    if token_file is not None:
+        reloads["tokens"] = lambda: app.state.front.read_clients(token_file)
     for what, reload in reloads.items():
         try:
             reload()

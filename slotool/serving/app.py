@@ -15,9 +15,10 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import openapi
+from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
-from slotool.serving.guard import BearerGuard, Token
+from slotool.serving.guard import BearerGuard
 from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, RuntimeSettings
@@ -32,17 +33,17 @@ def create_app(
     router: Router,
     *,
     limits: Limits | None = None,
-    token: Token | None = None,
+    clients: Clients | None = None,
     runtime_settings: RuntimeSettings | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
-    requests that need none of this application's routes. ``token``: what clients must show, health probes excepted.
-    ``runtime_settings``: lets the live page change the policy. The router is closed when the application's lifespan
-    ends.
+    requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
+    are. ``runtime_settings``: lets the live page change the policy. The router is closed when the application's
+    lifespan ends.
     """
-    front = FrontEnd(router, limits or Limits(), token)
+    front = FrontEnd(router, limits or Limits(), clients)
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
     live = LivePage(front, pages.index, runtime_settings)
 
@@ -63,7 +64,7 @@ def create_app(
             *pages.routes,
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
-        middleware=[Middleware(BearerGuard, token=token, rejected=pages.unauthorized)] if token else [],
+        middleware=[Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else [],
         lifespan=lifespan,
     )
     # A redirect would send a POST again, as a GET.
@@ -101,15 +102,15 @@ class _Pages:
 
     async def openapi(self, request: Request) -> Response:
         front = self._front
-        return json_response(openapi.document(front.models, front.limits, has_token=front.token is not None))
+        return json_response(openapi.document(front.models, front.limits, has_token=front.clients is not None))
 
     async def rejected(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, Rejection)
         named = request.path_params.get("model") or request.headers.get("model")
         return self._front.rejected(error, named).response()
 
-    def unauthorized(self, rejection: Rejection) -> Response:
-        return self._front.unauthorized(rejection).response()
+    def turned_away(self, rejection: Rejection) -> Response:
+        return self._front.turned_away(rejection).response()
 
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
+from slotool.serving.clients import Clients, read_clients
 from slotool.serving.feedback import Feedback
-from slotool.serving.guard import Token
 from slotool.serving.intake import Intake
 from slotool.serving.interface import Interface
 from slotool.serving.live import Live
@@ -52,16 +53,16 @@ class Limits:
 
 
 class FrontEnd:
-    """The router with its models, the limits on what clients send, and the token they must show, if any.
+    """The router with its models, the limits on what clients send, and the clients who are let in, None for all.
 
     ``interfaces``: by model, the tensors that clients send and get.
     ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
     """
 
-    def __init__(self, router: Router, limits: Limits, token: Token | None = None):
+    def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
         self.router = router
         self.limits = limits
-        self.token = token
+        self.clients = clients
         self.default_tolerance: float | None = None
         self.interfaces = {name: Interface.of(served.model, self.limits.batch) for name, served in self.models.items()}
         self.statistics = {name: Statistics() for name in self.models}
@@ -166,10 +167,29 @@ class FrontEnd:
         self.dropped(only if model is None else model, rejection.cause)
         return Reply.rejecting(rejection)
 
-    def unauthorized(self, rejection: Rejection) -> Reply:
-        """The same for a request without the token, of which nothing else has been looked at."""
+    def read_clients(self, path: Path) -> None:
+        """Who is let in from now on, by this file. Raises ``InputError``; then nothing has changed."""
+        self.clients = read_clients(path)
+
+    def let_in(self, authorization: str | None, for_inference: bool) -> None:
+        """Raises ``Rejection`` for a header that shows no client's token (401), or an inference beyond its rate (429);
+        inferences are counted by client."""
+        if self.clients is None:
+            return
+        client = self.clients.check(authorization)
+        if not for_inference:
+            return
+        try:
+            client.spend()
+        except Rejection:
+            self.router.metrics.client_asked(client.name, within_rate=False)
+            raise
+        self.router.metrics.client_asked(client.name, within_rate=True)
+
+    def turned_away(self, rejection: Rejection) -> Reply:
+        """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""
         self.dropped("", rejection.cause)
-        return Reply.rejecting(rejection, {"www-authenticate": "Bearer"})
+        return Reply.rejecting(rejection, {"www-authenticate": "Bearer"} if rejection.status == 401 else {})
 
     def require_admission(self) -> None:
         """Raises ``Rejection`` (503) while the event loop is overloaded."""

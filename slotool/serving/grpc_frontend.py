@@ -40,6 +40,7 @@ CODES = {
     408: grpc.StatusCode.DEADLINE_EXCEEDED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     415: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     431: grpc.StatusCode.RESOURCE_EXHAUSTED,
     499: grpc.StatusCode.CANCELLED,
     500: grpc.StatusCode.INTERNAL,
@@ -126,8 +127,8 @@ class GrpcFrontEnd:
                 self._require_room()
                 if is_inference:
                     self._front.require_admission()
-                if self._front.token is not None and kind not in OPEN:
-                    self._front.token.check(_authorization(context))
+                if self._front.clients is not None and kind not in OPEN:
+                    self._front.let_in(_authorization(context), is_inference)
                 message = await self._message(messages)
                 if is_inference:
                     self._front.require_admission()  # others may have come while it was on its way

@@ -1,63 +1,20 @@
-"""Access control: an optional bearer token, and protection of state changes against pages of other sites."""
+"""Access control: who is let in over HTTP, and protection of state changes against pages of other sites."""
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
-import os
+import re
 import stat
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from slotool.errors import InputError
 from slotool.serving.rejections import Rejection
 
-TOKEN_VARIABLE = "SLOTOOL_TOKEN"
-MIN_TOKEN_CHARACTERS = 16
 # Probes carry no secrets, and learn nothing here but that the server runs.
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready"})
-
-
-@dataclass(frozen=True)
-class Token:
-    """The secret that clients show as ``Authorization: Bearer TOKEN``."""
-
-    secret: bytes
-
-    def check(self, authorization: str | None) -> None:
-        """Raises ``Rejection`` (401) unless this is the header that shows the token. Takes equally long for any
-        guess."""
-        if authorization is None:
-            raise Rejection(401, "unauthorized", "this server wants Authorization: Bearer TOKEN")
-        scheme, _, shown = authorization.partition(" ")
-        right = hmac.compare_digest(shown.strip().encode(errors="replace"), self.secret)
-        if scheme.lower() != "bearer" or not right:
-            raise Rejection(401, "unauthorized", "the token is not this server's")
-
-    @classmethod
-    def of(cls, text: str, source: str) -> Token:
-        """Raises ``InputError`` for a text that is no token, or one that can be guessed."""
-        text = text.strip()
-        if len(text) < MIN_TOKEN_CHARACTERS or not (text.isascii() and text.isprintable() and " " not in text):
-            raise InputError(
-                f"{source}: a token is at least {MIN_TOKEN_CHARACTERS} visible ASCII characters without spaces"
-            )
-        return cls(text.encode())
-
-
-def read_token(path: Path | None, environment: Mapping[str, str] = os.environ) -> Token | None:
-    """Of the file, else of ``$SLOTOOL_TOKEN``, else none. Raises ``InputError``."""
-    if path is not None:
-        try:
-            return Token.of(path.read_text(), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: the token cannot be read ({error})") from error
-    text = environment.get(TOKEN_VARIABLE)
-    return None if text is None else Token.of(text, f"${TOKEN_VARIABLE}")
 
 
 def others_can_read(path: Path) -> bool:
@@ -65,13 +22,20 @@ def others_can_read(path: Path) -> bool:
     return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
-class BearerGuard:
-    """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for the token,
-    wants the token. ``rejected`` makes the response."""
+# Also of models whose names are escaped.
+_INFERENCE = re.compile(r"^/compute$|/infer$")
 
-    def __init__(self, app: ASGIApp, token: Token, rejected: Callable[[Rejection], ASGIApp]):
+
+class BearerGuard:
+    """ASGI middleware: everything but ``OPEN_PATHS`` and the empty page for browsers, which itself asks for a token,
+    goes by ``let_in``: it raises ``Rejection`` for an ``Authorization`` header, and is told whether the request is for
+    an inference. ``rejected`` makes the response."""
+
+    def __init__(
+        self, app: ASGIApp, let_in: Callable[[str | None, bool], None], rejected: Callable[[Rejection], ASGIApp]
+    ):
         self._app = app
-        self._token = token
+        self._let_in = let_in
         self._rejected = rejected
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,7 +43,8 @@ class BearerGuard:
         if scope["type"] == "http" and not _is_open(scope):
             shown = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
             try:
-                self._token.check(shown[0] if len(shown) == 1 else None)
+                for_inference = scope["method"] == "POST" and _INFERENCE.search(scope["path"]) is not None
+                self._let_in(shown[0] if len(shown) == 1 else None, for_inference)
             except Rejection as rejection:
                 app = self._rejected(rejection)
         await app(scope, receive, send)

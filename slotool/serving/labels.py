@@ -33,7 +33,7 @@ class FeedbackEndpoint:
             # Requests are numbered: a page of another site could guess them, and spoil figures and certificates.
             # Programs may call the server by any name.
             if is_from_browser(request):
-                require_same_origin(request, has_token=self._front.token is not None)
+                require_same_origin(request, has_token=self._front.clients is not None)
             batch, names = self._front.limits.batch, self._names[served.name]
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + names.bytes_per_label * batch)
             bounds.require_countable(body, batch)

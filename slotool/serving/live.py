@@ -19,7 +19,7 @@ MAX_SAMPLES = 2_000
 MAX_EVENTS = 3
 # Causes that are the client's: the request was invalid, or the client had left.
 CLIENTS_OWN = frozenset(
-    {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "client-gone"}
+    {"bad-request", "not-found", "too-large", "too-slow", "unauthorized", "forbidden", "quota", "client-gone"}
 )
 
 

@@ -81,7 +81,7 @@ class LivePage:
     async def update(self, request: Request) -> Response:
         """Set ``policy`` or ``tolerance``, whichever is named, and return the settings in force."""
         front = self._front
-        require_same_origin(request, has_token=front.token is not None)
+        require_same_origin(request, has_token=front.clients is not None)
         asked = tensors.json_object(await front.body(request, bounds.OVERHEAD_BYTES))
         strangers = set(asked) - {"policy", "tolerance"}
         if strangers:

@@ -87,6 +87,12 @@ class Metrics:
             ["model"],
             registry=self.registry,
         )
+        self._clients = Counter(
+            "slotool_client_requests",
+            "Requests for an inference by client: let in, or beyond its rate (quota)",
+            ["client", "outcome"],
+            registry=self.registry,
+        )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
         )
@@ -123,6 +129,10 @@ class Metrics:
     def fell_back(self, model: str, version: str, cause: str) -> None:
         """A version behind another server gave no answer (``RemoteFailure.cause``)."""
         self._fallbacks.labels(model, version, cause).inc()
+
+    def client_asked(self, client: str, *, within_rate: bool) -> None:
+        """A client with a token of its own has asked for an inference."""
+        self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -11,7 +11,7 @@ from uvicorn import Config
 
 from slotool.serving import Limits, Router, create_app, rejections
 from slotool.serving.admission import REJECTION
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 from slotool.serving.server import Server
 from tests.hostile.wire import Answer, Wire, answers
 from tests.serving.live_server import ThreeLinear, served
@@ -105,8 +105,8 @@ class Servers:
     @staticmethod
     def _app(kind: str) -> tuple[Config, Config]:
         model = ThreeLinear()
-        token = Token.of(TOKEN, "here") if kind == GUARDED else None
-        app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), token=token)
+        token = Clients.of_token(TOKEN, "here") if kind == GUARDED else None
+        app = create_app(Router({"three": served(model)}), limits=Limits(body_bytes=len(LONG) - 1), clients=token)
         if kind == FULL:
             app.state.front.admission.rejection = lambda: OVERLOADED
         own = Server(app, lambda: None, drain_s=1).config

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from slotool.serving import Limits
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
 BODY = struct.pack("<6f", *range(6))
@@ -120,9 +120,9 @@ def test_a_body_that_does_not_come_ends_with_408_and_a_sentence(hasty: LiveServe
 
 
 def test_who_is_rejected_learns_it_however_little_of_the_body_comes() -> None:
-    token = Token.of(TOKEN, "here")
+    token = Clients.of_token(TOKEN, "here")
     limits = Limits(body_s=0.3)
-    with live_server([served(ThreeLinear())], limits, token=token) as live, live.connect() as connection:
+    with live_server([served(ThreeLinear())], limits, clients=token) as live, live.connect() as connection:
         connection.sendall(request(BODY[:7], length=24))
         answer = everything(connection)
     assert answer.startswith(b"HTTP/1.1 401 ")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 from tests.hostile.proxies import PROXIES, is_there, proxy
 from tests.serving.live_server import LiveServer, ThreeLinear, live_server, served
 
@@ -52,7 +52,7 @@ ATTACKS = [
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveServer]:
-    with live_server([served(ThreeLinear())], token=Token.of(TOKEN, "here")) as live:
+    with live_server([served(ThreeLinear())], clients=Clients.of_token(TOKEN, "here")) as live:
         yield live
 
 

@@ -19,9 +19,10 @@ from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, Policy, by_demand
 from slotool.serving import Limits, Router, ServedModel, create_app
 from slotool.serving.admission import Admission
+from slotool.serving.clients import Clients
 from slotool.serving.engines import InferenceEngine
+from slotool.serving.frontend import FrontEnd
 from slotool.serving.grpc_frontend import GrpcFrontEnd
-from slotool.serving.guard import Token
 from slotool.serving.live_page import RuntimeSettings
 from slotool.serving.server import Server, address_of, bind, url_of
 from slotool.tables import OperatingPoint
@@ -107,6 +108,11 @@ class LiveServer:
     limits: Limits = field(default_factory=Limits)
 
     @property
+    def front(self) -> FrontEnd:
+        """What all protocols share."""
+        return self.server.config.app.state.front
+
+    @property
     def address(self) -> str:
         """``host:port``, as tritonclient wants it."""
         return self.url.removeprefix("http://")
@@ -125,7 +131,7 @@ class LiveServer:
 def live_server(
     models: list[ServedModel],
     limits: Limits | None = None,
-    token: Token | None = None,
+    clients: Clients | None = None,
     runtime_settings: Callable[[Router], RuntimeSettings] | None = None,
     engine: InferenceEngine | None = None,
     default_deadline_us: float = math.inf,
@@ -135,7 +141,7 @@ def live_server(
     limits = limits or Limits()
     router = Router(by_name, engine, default_deadline_us=default_deadline_us)
     app = create_app(
-        router, limits=limits, token=token, runtime_settings=runtime_settings(router) if runtime_settings else None
+        router, limits=limits, clients=clients, runtime_settings=runtime_settings(router) if runtime_settings else None
     )
     ready = threading.Event()
     with bind("127.0.0.1", 0) as listener, bind("127.0.0.1", 0) as grpc_listener:

@@ -18,7 +18,7 @@ from slotool.models import Signature, TensorSpec
 from slotool.models.adapters.remote import MAX_TRIES, GrpcModel, HttpModel, RemoteUnavailable, open_remote
 from slotool.models.adapters.remote_tokens import VARIABLE, headers_for
 from slotool.models.loading import load
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 
 X = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype(np.float32)
 MODEL = ThreeLinear()
@@ -52,13 +52,13 @@ def test_outputs_are_asked_for_by_name_over_grpc(live: LiveServer, monkeypatch: 
 
 
 def test_a_server_that_wants_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = Token.of("a-token-for-the-test", "the test")
-    with live_server([served(MODEL)], token=token) as live:
+    token = "a-token-for-the-test"
+    with live_server([served(MODEL)], clients=Clients.of_token(token, "the test")) as live:
         urls = f"{live.url}/v2/models/three", f"grpc://{live.grpc_address}/three"
         with pytest.raises(RunError, match=r"answered 401: it wants a token; name it in \$SLOTOOL_REMOTE_TOKENS"):
             load(urls[0])
         monkeypatch.setenv(VARIABLE, f"elsewhere:1=OTHER {live.address}=MINE {live.grpc_address}=MINE")
-        monkeypatch.setenv("MINE", token.secret.decode())
+        monkeypatch.setenv("MINE", token)
         for url in urls:
             with load(url) as model:
                 assert model(X)["label"].tolist() == MODEL.forward(X, MODEL.full).argmax(axis=1).tolist()

@@ -139,7 +139,7 @@ def test_the_guides_curl_examples_work_with_a_token_too(folder: Path, monkeypatc
             assert "tier" in answer.get("parameters", answer).get("reason", ""), told.stdout
         process.kill()
         assert process.stderr is not None
-        assert "other users of this machine can read the token" in process.stderr.read()
+        assert "other users of this machine can read its tokens" in process.stderr.read()
 
 
 def test_grpc_without_its_extra_is_a_sentence(slotool: Slotool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

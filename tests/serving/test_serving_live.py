@@ -15,7 +15,7 @@ from slotool.elastic import confidence
 from slotool.errors import InputError
 from slotool.scheduling import ControlSpace, Decision, FixedPoint, by_demand
 from slotool.serving import InferenceResult, Router
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 from slotool.serving.live import KEPT_SECONDS, MAX_SAMPLES, Live
 from slotool.serving.outputs import Scores
 from slotool.serving.runtime_settings import ReloadableSettings
@@ -316,7 +316,7 @@ def inked(page: Browser) -> list[bool]:
 
 def test_the_page_asks_for_the_token_it_needs() -> None:
     with (
-        live_server([served(ThreeLinear())], token=Token.of(SECRET, "the test")) as live,
+        live_server([served(ThreeLinear())], clients=Clients.of_token(SECRET, "the test")) as live,
         browser_at(f"{live.url}/") as page,
     ):
         page.until("!document.querySelector('#locked').hidden")

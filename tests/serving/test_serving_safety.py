@@ -18,7 +18,9 @@ from tritonclient.utils import InferenceServerException
 
 from slotool.errors import InputError
 from slotool.serving import Limits
-from slotool.serving.guard import Token, others_can_read, read_token
+from slotool.serving.clients import Clients, read_clients
+from slotool.serving.guard import others_can_read
+from slotool.serving.rejections import Rejection
 from tests.serving.live_server import HTTP, LiveServer, ThreeLinear, live_server, served
 
 SECRET = "correct-horse-battery"
@@ -27,7 +29,7 @@ X = np.zeros((1, 1, 2, 3), dtype=np.float32)
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LiveServer]:
-    with live_server([served(ThreeLinear())], token=Token.of(SECRET, "the test")) as live:
+    with live_server([served(ThreeLinear())], clients=Clients.of_token(SECRET, "the test")) as live:
         yield live
 
 
@@ -91,9 +93,13 @@ def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
     path.chmod(0o600 | stat.S_IRGRP)
     assert others_can_read(path)
     environment = {"SLOTOOL_TOKEN": "another-one-of-length"}
-    assert read_token(path, environment) == Token(SECRET.encode())
-    assert read_token(None, environment) == Token(b"another-one-of-length")
-    assert read_token(None, {}) is None
+    for source, secret in ((path, SECRET), (None, "another-one-of-length")):
+        clients = read_clients(source, environment)
+        assert clients is not None
+        clients.check(f"Bearer {secret}")
+        with pytest.raises(Rejection, match="not one of"):
+            clients.check(f"Bearer {secret}x")
+    assert read_clients(None, {}) is None
 
 
 @pytest.mark.parametrize("text", ["", "short", "with spaces in the middle", "ünsichtbare-zeichen-darin"])
@@ -101,11 +107,11 @@ def test_what_is_no_token_is_a_sentence(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text)
     with pytest.raises(InputError, match="at least 16 visible ASCII"):
-        read_token(path, {})
+        read_clients(path, {})
     with pytest.raises(InputError, match="SLOTOOL_TOKEN"):
-        read_token(None, {"SLOTOOL_TOKEN": text})
+        read_clients(None, {"SLOTOOL_TOKEN": text})
     with pytest.raises(InputError, match="cannot be read"):
-        read_token(tmp_path / "nothing", {})
+        read_clients(tmp_path / "nothing", {})
 
 
 def everything(connection: socket.socket) -> bytes:

@@ -22,7 +22,7 @@ from slotool.errors import InputError
 from slotool.graphs.torch_module import GraphModule
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import ServedModel
-from slotool.serving.guard import Token
+from slotool.serving.clients import Clients
 from slotool.workloads import Poisson, RequestLog, client
 from slotool.workloads.channels import TargetServer, ask_first_model
 from slotool.workloads.client import LoadPlan, LocalRun
@@ -352,7 +352,7 @@ def test_a_token_is_shown(network: ServedModel, monkeypatch: pytest.MonkeyPatch)
     token = "a-token-for-the-test"
     monkeypatch.setenv("SLOTOOL_TOKEN", token)
     plan = LoadPlan.draw(Poisson(50), 0.3, load_dataset("digits").test, seed=0)
-    with live_server([network], token=Token.of(token, "the test")) as live:
+    with live_server([network], clients=Clients.of_token(token, "the test")) as live:
         targets = [TargetServer(live.url, "infer", "mlp"), TargetServer(f"grpc://{live.grpc_address}", "grpc", "mlp")]
         for target in targets:
             assert ask_first_model(target.address, target.form) == "mlp"

@@ -69,11 +69,11 @@ class FastPath:
         if rejection is not None:
             front.dropped(head.model, rejection.cause)
             return Reply.rejecting(rejection)
-        if front.token is not None:
+        if front.clients is not None:
             try:
-                front.token.check(head.headers.get("authorization"))
-            except Rejection as unauthorized:
-                return front.unauthorized(unauthorized)
+                front.let_in(head.headers.get("authorization"), False)
+            except Rejection as turned_away:
+                return front.turned_away(turned_away)
         return None
 
     def too_large(self, head: Head, body_bytes: int) -> Reply | None:
@@ -95,6 +95,8 @@ class FastPath:
     async def answer(self, head: Head, body: bytes, is_disconnected: Callable[[], bool]) -> Reply:
         """Rejections are answers too; they are counted."""
         try:
+            if self._front.clients is not None:
+                self._front.let_in(head.headers.get("authorization"), True)
             if not head.model:
                 return await self._compute.answer(head.headers, body, head.arrival_us, is_disconnected)
             served = self._model(head)

@@ -1,0 +1,138 @@
+"""Who may send requests: one bearer token for all, or clients with a token and a rate of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from slotool.errors import InputError
+from slotool.serving.rejections import Rejection
+
+TOKEN_VARIABLE = "SLOTOOL_TOKEN"
+MIN_TOKEN_CHARACTERS = 16
+_Rate = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class ClientEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[[clients]]`` table of a token file.
+
+    ``name``: in metrics and rejections. ``token``: its secret. ``rate``: requests for an inference that it may send per
+    second, by default any number; ``burst``: so many at once, by default those of a second, at least one.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+    token: str
+    rate: _Rate | None = None
+    burst: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    clients: Annotated[list[ClientEntry], msgspec.Meta(min_length=1)]
+
+
+class Client:
+    """One who may send ``rate`` requests per second, ``burst`` of them at once: a bucket of so many that fills at that
+    rate. ``clock_s``: what time it is."""
+
+    def __init__(
+        self,
+        name: str,
+        rate: float = math.inf,
+        burst: float | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ):
+        self.name = name
+        self._rate, self._burst = rate, max(1.0, rate if burst is None else burst)
+        self._clock_s, self._left, self._at_s = clock_s, self._burst, clock_s()
+
+    def spend(self) -> None:
+        """One request for an inference. Raises ``Rejection`` (429) beyond the rate; such a request costs nothing."""
+        if self._rate == math.inf:
+            return
+        now_s = self._clock_s()
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._rate)
+        self._at_s = now_s
+        if self._left < 1:
+            wait_s = (1 - self._left) / self._rate
+            allowed = f"{self.name} may send {self._rate:g} requests/s, {self._burst:g} at once"
+            raise Rejection(429, "quota", f"{allowed}; retry in {wait_s:.2g} s", math.ceil(wait_s))
+        self._left -= 1
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Those who are let in, by the SHA-256 of their tokens: looking one up takes equally long for any guess."""
+
+    by_digest: Mapping[bytes, Client]
+
+    def check(self, authorization: str | None) -> Client:
+        """Who shows its token in this ``Authorization`` header. Raises ``Rejection`` (401)."""
+        if authorization is None:
+            raise Rejection(401, "unauthorized", "this server wants Authorization: Bearer TOKEN")
+        scheme, _, shown = authorization.partition(" ")
+        client = self.by_digest.get(_digest(shown.strip()))
+        if scheme.lower() != "bearer" or client is None:
+            raise Rejection(401, "unauthorized", "the token is not one of this server's")
+        return client
+
+    @classmethod
+    def of_token(cls, text: str, source: str) -> Clients:
+        """All who have this one. Raises ``InputError`` for a text that is no token, or one that can be guessed."""
+        return cls({_digest(_token(text, source)): Client("any")})
+
+    @classmethod
+    def of_entries(cls, entries: Sequence[ClientEntry], source: str) -> Clients:
+        """Raises ``InputError`` for tokens that are none, and for names or tokens given twice."""
+        by_digest: dict[bytes, Client] = {}
+        for number, entry in enumerate(entries):
+            where = f"{source}: clients[{number}]"
+            digest = _digest(_token(entry.token, f"{where}.token"))
+            if digest in by_digest:
+                raise InputError(f"{where}.token: it is the token of another client; each needs one of its own")
+            if any(client.name == entry.name for client in by_digest.values()):
+                raise InputError(f"{where}.name: {entry.name!r} is the name of another client")
+            if entry.burst is not None and entry.rate is None:
+                raise InputError(f"{where}.burst: it has no effect without a rate")
+            by_digest[digest] = Client(entry.name, entry.rate or math.inf, entry.burst)
+        return cls(by_digest)
+
+
+def read_clients(path: Path | None, environment: Mapping[str, str] = os.environ) -> Clients | None:
+    """Of the file, else of ``$SLOTOOL_TOKEN``, else none. A file that ends in .toml lists ``[[clients]]``, any other
+    holds one token. Raises ``InputError``."""
+    if path is None:
+        text = environment.get(TOKEN_VARIABLE)
+        return None if text is None else Clients.of_token(text, f"${TOKEN_VARIABLE}")
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the token cannot be read ({error})") from error
+    if path.suffix != ".toml":
+        return Clients.of_token(text, str(path))
+    try:
+        listed = msgspec.convert(tomllib.loads(text), _File)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{path}: [[clients]] tables of name, token, rate and burst are expected ({error})") from None
+    return Clients.of_entries(listed.clients, str(path))
+
+
+def _token(text: str, source: str) -> str:
+    text = text.strip()
+    if len(text) < MIN_TOKEN_CHARACTERS or not (text.isascii() and text.isprintable() and " " not in text):
+        raise InputError(
+            f"{source}: a token is at least {MIN_TOKEN_CHARACTERS} visible ASCII characters without spaces"
+        )
+    return text
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
