@@ -57,7 +57,7 @@ def gen_rules(
         confidence: Probability that no tier exceeds its tolerance.
         max_error: Upper limit of an error in the table.
         objective: ``"response-time"``, ``"cost"`` or ``"both"``.
-        policies: Ensembles to choose from, of ``"osfa"``, ``"seq"`` and ``"conc"``.
+        policies: Ensembles to choose from, of ``"osfa"``, ``"seq"``, ``"conc"`` and ``"cascade"``.
         thresholds: Thresholds to try per pair of versions.
         price: Price per second, one for all versions or by version; None: the table's, else machine time.
         explain: Show for each tier why no cheaper ensemble serves it.

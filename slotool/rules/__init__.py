@@ -2,6 +2,7 @@
 
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator
 from slotool.rules.generator import METHODS, generate_rules
+from slotool.rules.points import from_point
 from slotool.rules.policies import (
     OSFA,
     POLICIES,
@@ -10,7 +11,6 @@ from slotool.rules.policies import (
     RoutingPolicy,
     Seq,
     consults_second,
-    from_point,
     takes_second,
 )
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet

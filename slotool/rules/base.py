@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from slotool.rules.candidates import Candidates
-from slotool.rules.policies import POLICIES
+from slotool.rules.policies import OSFA, POLICIES, Replayed, RoutingPolicy
 from slotool.tables import OutcomeTable
 
 ToleranceKind = Literal["relative", "absolute"]
@@ -34,6 +34,7 @@ class Problem:
     thresholds: int = 50
     max_error: float = 1.0
     seed: int = 0
+    objectives: Sequence[str] = ("response-time", "cost")
 
     @cached_property
     def best(self) -> int:
@@ -58,6 +59,42 @@ class Problem:
         return worse / best_error if best_error > 0 else np.where(worse > 0, np.inf, 0.0)
 
 
+class Listed:
+    """Policies one by one, with the interface of ``Candidates``: each replayed when it is first needed.
+
+    ``best``: index of the version that may always serve alone.
+    """
+
+    def __init__(self, outcomes: OutcomeTable, best: OSFA):
+        self._outcomes = outcomes
+        self._at: dict[RoutingPolicy, int] = {}
+        self._replayed: list[Replayed] = []
+        self.best = self.index(best)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def index(self, policy: RoutingPolicy) -> int:
+        """The index of ``policy``, which is listed from now on."""
+        if policy not in self._at:
+            self._at[policy] = len(self._at)
+            self._replayed.append(policy.replay(self._outcomes))
+        return self._at[policy]
+
+    def policy(self, index: int) -> RoutingPolicy:
+        """The policy of this index."""
+        return list(self._at)[index]
+
+    def error(self, index: int) -> np.ndarray:
+        """Its error per example: float64 [examples]."""
+        return self._replayed[index].error
+
+    def means(self) -> Replayed:
+        """Mean error, response time and cost of every policy."""
+        rows = [(r.error.mean(), r.response_time_s.mean(), r.cost.mean()) for r in self._replayed]
+        return Replayed(*np.array(rows).T)
+
+
 @dataclass(frozen=True)
 class Assessment:
     """The result of a generator for each of ``candidates``.
@@ -68,7 +105,7 @@ class Assessment:
     tested; None for all.
     """
 
-    candidates: Candidates
+    candidates: Candidates | Listed
     bound: np.ndarray
     response_time_s: np.ndarray
     cost: np.ndarray

@@ -1,15 +1,15 @@
 """Certified rules: P(any shipped tier exceeds its tolerance) ≤ 1 − confidence, over the draw of the table.
 
-Learn, then test (arXiv 2110.01052). What could break the guarantee, and the remedy:
+Learn, then test (arXiv 2110.01052), whatever the policies are. What could break the guarantee, and the remedy:
 
-- *Many candidates, thresholds taken from the data.* A random part of the table (``LEARN_SHARE``) sets the thresholds
-  and names a few finalists, the candidates that look cheapest within some tolerance. Only the finalists are tested,
-  on the other examples, and Holm's procedure divides the budget among them (``sequences``).
-- *Many tiers.* A finalist is tested at one tolerance after another, from the widest down, until one is not shown:
-  fixed-sequence testing, which needs no correction. Sequences along tolerances and not along thresholds, because
-  then tiers, like objectives, cost nothing; along thresholds every tier would need a share of the budget.
-- *The best version is named by the same table.* The budget is divided by the number of versions: whichever of them
-  had been named, the finalists tested against it would have failed with at most that share.
+- *Many policies, thresholds and calibrations taken from the data.* A random part of the table (``LEARN_SHARE``) names
+  per tolerance a chain of policies, from the surest to keep it to the cheapest (``proposals``). Only the other examples
+  test. A chain is tested in its order until one is not shown to keep the tolerance: fixed-sequence testing, which needs
+  no correction for its length.
+- *Many tiers.* Chains are made for at most ``MAX_GOALS`` of the tolerances, and Holm's procedure divides the budget
+  among them (``sequences``). A tier between them takes what is shown for the next stricter one.
+- *The best version is named by the same table.* Each version has a share of the budget, named by the learning part: as
+  likely as it is to be the best. Whichever is named, the chains tested against it fail with at most its share.
 - *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
   itself. Where the learning part shows 0/1 losses on which hardly ever the best version alone errs, an exact
   binomial test is sharper and takes the bet's place (``betting``).
@@ -25,153 +25,136 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import norm
 
-from slotool.rules.base import Assessment, Problem, RuleGenerator
-from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of, expected_width
+from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
+from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of
 from slotool.rules.candidates import Candidates
-from slotool.rules.policies import Replayed
+from slotool.rules.policies import OSFA, POLICIES, RoutingPolicy
+from slotool.rules.proposals import Goal, chains
 from slotool.rules.sequences import holm_over_sequences
 
-LEARN_SHARE = 0.2
-MAX_FINALISTS = 24
-TARGETS = 6
-ONE_SIDED = 3  # so many errors of the finalist alone, and none of the best version alone, call for counting
-# Finalists are chosen as if their bound lay this many expected widths above the degradation learnt.
-CAUTION = (0.5, 1.0, 1.5, 2.0, 3.0)
+LEARN_SHARE = 0.3
+# Of the learning part, what calibrates confidences and chooses nothing.
+FIT_SHARE = 0.25
+MAX_GOALS = 10
+ONE_SIDED = 3  # so many errors of the policy alone, and none of the best version alone, call for counting
+MIN_SHARE = 1e-3  # of the budget, for a version that is hardly the best
 
 
 class Certified(RuleGenerator):
-    """Bounds that hold simultaneously with the wanted confidence; infinite for candidates that were not tested."""
+    """Bounds that hold simultaneously with the wanted confidence; infinite for policies that were not shown."""
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
     passes: ClassVar[float] = 4.0
 
     def assess(self, problem: Problem) -> Assessment:
-        examples = len(problem.outcomes.examples)
-        order = np.random.default_rng(problem.seed).permutation(examples)
-        learn, test = np.split(order, [round(examples * LEARN_SHARE)])
-        candidates = problem.candidates(learn)
-        best_errors = problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
-        spread = self._second_moment(problem, candidates, best_errors, learn)
-        budget = (1.0 - problem.confidence) / len(problem.outcomes.versions)
-        finalists = _finalists(problem, candidates, spread, learn, len(test), budget / MAX_FINALISTS)
-        bound = np.full(len(candidates), np.inf)
-        bound[candidates.best] = 0.0
+        order = np.random.default_rng(problem.seed).permutation(len(problem.outcomes.examples))
+        learnt, test = np.split(order, [round(len(order) * LEARN_SHARE)])
+        fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
+        listed = Listed(problem.outcomes, OSFA(problem.outcomes.versions[problem.best]))
+        goals = _goals(problem, learn)
+        proposed = chains(problem, goals, fit, learn, len(test))
+        own = [(goal, chain) for goal, chain in zip(goals, proposed.chains, strict=True) if chain]
+        budget = (1.0 - problem.confidence) * _share_of_best(problem, learn)
         tests = [
-            _Sequence(problem, errors, best_errors, learn, test, budget / len(finalists))
-            for errors in candidates.errors(finalists).T / problem.max_error
+            _Chain(problem, goal.tolerance, chain, listed, (learn, test), budget / len(own)) for goal, chain in own
         ]
-        for index, shown in zip(finalists, holm_over_sequences(tests, budget), strict=True):
-            if shown:
-                bound[index] = sorted(problem.tolerances)[-shown]
-        means = candidates.means()
+        shown = holm_over_sequences(tests, budget)
+        tested = np.arange(len(listed)) != listed.best
+        for version in problem.outcomes.versions:  # to tell what else is cheaper
+            listed.index(OSFA(version))
+        tested = np.append(tested, np.zeros(len(listed) - len(tested), dtype=bool))
+        bound = np.full(len(listed), np.inf)
+        bound[listed.best] = 0.0
+        for (goal, chain), count in zip(own, shown, strict=True):
+            for policy in chain[:count]:
+                at = listed.index(policy)
+                bound[at] = min(bound[at], goal.tolerance)
+        means = listed.means()
         config: dict[str, Any] = {
-            "finalists": len(finalists),
+            "candidates": proposed.considered,
+            "chains": len(own),
+            "examples_calibrated_on": len(fit),
             "examples_learnt_from": len(learn),
             "examples_tested_on": len(test),
+            "examples_for_first_saving": _examples_needed(problem, budget / max(1, len(own))),
         }
-        needed = _examples_needed(problem, candidates, means, spread, budget / max(1, len(finalists)))
-        config["examples_for_first_saving"] = needed
-        tested = np.isin(np.arange(len(candidates)), finalists)
-        return Assessment(candidates, bound, means.response_time_s, means.cost, config, tested=tested)
-
-    def _second_moment(
-        self, problem: Problem, candidates: Candidates, best_errors: np.ndarray, rows: np.ndarray
-    ) -> np.ndarray:
-        """E[(e − e_best)²] of each candidate, errors scaled to [0, 1], never 0: as if one more example differed."""
-        squares = candidates.mean_of_error(lambda error: (error / problem.max_error - best_errors) ** 2, rows)
-        return (squares * len(rows) + 1.0) / (len(rows) + 1.0)
+        return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested)
 
 
-class _Sequence(Sequence[float]):
-    """P-values of one finalist at the wanted tolerances, widest first, each computed when it is read.
+class _Chain(Sequence[float]):
+    """P-values of a chain's policies at its tolerance, each computed when it is read.
 
-    Tolerances that the finalist exceeds on the learning part are left out: it would end there anyway.
-    ``error``, ``best_error``: float64 [examples] in [0, 1]; ``learn``, ``test``: their rows; ``alpha``: what the
-    stakes aim at.
+    ``rows``: those that chose, and those that test; ``alpha``: what the stakes aim at.
     """
 
     def __init__(
         self,
         problem: Problem,
-        error: np.ndarray,
-        best_error: np.ndarray,
-        learn: np.ndarray,
-        test: np.ndarray,
+        tolerance: float,
+        chain: Sequence[RoutingPolicy],
+        listed: Listed,
+        rows: tuple[np.ndarray, np.ndarray],
         alpha: float,
     ):
-        self._kind, self._alpha = problem.tolerance_kind, alpha
-        self._learn, self._test = (error[learn], best_error[learn]), (error[test], best_error[test])
-        points = problem.max_error if self._kind == "absolute" else 1.0
-        descending = sorted((tolerance / points for tolerance in problem.tolerances), reverse=True)
-        self._tolerances = [t for t in descending if excess_of(*self._learn, t, self._kind).mean() < 0]
-        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(best_error, (0.0, 1.0)).all())
-        alone, best_alone = (np.count_nonzero(a > b) for a, b in (self._learn, self._learn[::-1]))
-        self._counts = whole and best_alone == 0 and bool(alone >= ONE_SIDED)
+        self._kind, self._alpha, self._max_error = problem.tolerance_kind, alpha, problem.max_error
+        self._tolerance = tolerance / problem.max_error if self._kind == "absolute" else tolerance
+        self._chain, self._listed, self._rows = chain, listed, rows
+        self._best = listed.error(listed.best) / problem.max_error
 
     def __len__(self) -> int:
-        return len(self._tolerances)
+        return len(self._chain)
 
     def __getitem__(self, at: Any) -> Any:
-        tolerance = self._tolerances[at]
-        if self._counts:
-            return binomial_p_value(*self._test, tolerance, self._kind)
-        squares, seen = excess_of(*self._learn, tolerance, self._kind) ** 2, len(self._learn[0])
-        moment = (float(squares.sum()) + 1.0) / (seen + 1.0)
-        return betting_p_value(*self._test, tolerance, self._kind, self._alpha, moment, seen + 1.0)
+        error = self._listed.error(self._listed.index(self._chain[at])) / self._max_error
+        (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in self._rows)
+        whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(self._best, (0.0, 1.0)).all())
+        alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
+        if whole and best_alone == 0 and alone >= ONE_SIDED:
+            return binomial_p_value(*tested, self._tolerance, self._kind)
+        squares = excess_of(error_learnt, best_learnt, self._tolerance, self._kind) ** 2
+        seen = len(squares) + 1.0
+        return betting_p_value(*tested, self._tolerance, self._kind, self._alpha, (squares.sum() + 1.0) / seen, seen)
 
 
-def _finalists(
-    problem: Problem, candidates: Candidates, spread: np.ndarray, learn: np.ndarray, tested: int, alpha: float
-) -> list[int]:
-    """Indices of what is worth testing, from the learning examples alone: at most ``MAX_FINALISTS``.
+def _goals(problem: Problem, learn: np.ndarray) -> list[Goal]:
+    """A few of the wanted tolerances, evenly spread, the largest among them; for each objective."""
+    tolerances = sorted(set(problem.tolerances))
+    ranks = np.linspace(0, len(tolerances) - 1, min(MAX_GOALS, len(tolerances)))
+    best_error = float(problem.outcomes.matrix("error")[learn, problem.best].mean())
+    unit = best_error if problem.tolerance_kind == "relative" else 1.0
+    return [
+        Goal(objective, tolerance, tolerance * unit / problem.max_error, 2 if objective == "response-time" else 3)
+        for objective in problem.objectives
+        for tolerance in dict.fromkeys(tolerances[round(rank)] for rank in ranks)
+    ]
 
-    The cheapest that may keep some tolerance, and every version alone: few examples flatter the cheapest, and a
-    version that hardly differs from the best one is the safe choice then.
+
+def _share_of_best(problem: Problem, learn: np.ndarray) -> float:
+    """The share of the budget of the version named best: as likely as it seems, to the learning part, to be it."""
+    error = problem.outcomes.matrix("error")[learn]
+    ahead = int(error.mean(axis=0).argmin())
+    worse = error - error[:, [ahead]]
+    doubt = np.sqrt(((worse**2).sum(axis=0) + problem.max_error**2) / (len(learn) + 1.0) ** 2)
+    likely = np.maximum(norm.sf(worse.mean(axis=0) / doubt), MIN_SHARE)
+    return float(likely[problem.best] / likely.sum())
+
+
+def _examples_needed(problem: Problem, alpha: float) -> int | None:
+    """About how large a table certifies one cheaper pair at the widest tolerance, if what it shows is the truth.
+
+    None when no cheaper pair is within that tolerance even as observed.
     """
-    means = candidates.means(learn)
-    best_error = float(means.error[candidates.best])
-    width = expected_width(spread, alpha, tested) * problem.max_error
-    alone = [index for index in range(len(candidates.alone)) if index != candidates.best]
-    picks: dict[int, None] = dict.fromkeys(alone[: MAX_FINALISTS // 2])
-    for target in _targets(problem.tolerances):
-        allowed = best_error + target * (best_error if problem.tolerance_kind == "relative" else 1.0)
-        for caution in CAUTION:
-            hopeful = means.error + caution * width <= allowed
-            for ranking in (means.response_time_s, means.cost):
-                cheaper = np.flatnonzero(hopeful & (ranking < ranking[candidates.best]))
-                if len(cheaper):
-                    picks.setdefault(int(cheaper[np.argmin(ranking[cheaper])]))
-    return _thinned(sorted(picks, key=lambda index: means.error[index]))
-
-
-def _targets(tolerances: Sequence[float]) -> list[float]:
-    """A few of the wanted tolerances, evenly spread, the largest among them."""
-    ranks = np.linspace(0, len(tolerances) - 1, min(TARGETS, len(tolerances)))
-    return [float(tolerances[round(rank)]) for rank in ranks]
-
-
-def _thinned(indices: list[int]) -> list[int]:
-    if len(indices) <= MAX_FINALISTS:
-        return indices
-    return [indices[round(rank)] for rank in np.linspace(0, len(indices) - 1, MAX_FINALISTS)]
-
-
-def _examples_needed(
-    problem: Problem, candidates: Candidates, means: Replayed, spread: np.ndarray, alpha: float
-) -> int | None:
-    """About how large a table certifies one cheaper ensemble at the widest tolerance, if its means are the truth.
-
-    None when no cheaper ensemble is within that tolerance even as observed.
-    """
-    best = candidates.best
-    best_error = float(means.error[best])
-    widest = max(problem.tolerances) * (best_error if problem.tolerance_kind == "relative" else 1.0)
-    margin = (best_error + widest - means.error) / problem.max_error
+    candidates = Candidates(problem.outcomes, problem.best, POLICIES, problem.thresholds)
+    means, best, best_errors = candidates.means(), candidates.best, problem.outcomes.matrix("error")[:, problem.best]
+    widest = max(problem.tolerances) * (best_errors.mean() if problem.tolerance_kind == "relative" else 1.0)
+    margin = (means.error[best] + widest - means.error) / problem.max_error
     cheaper = (means.response_time_s < means.response_time_s[best]) | (means.cost < means.cost[best])
     hopeful = cheaper & (margin > 1e-9)
     if not hopeful.any():
         return None
-    needed = examples_to_show(margin[hopeful], spread[hopeful], alpha).min() / (1.0 - LEARN_SHARE)
-    return int(np.ceil(needed))
+    squares = candidates.mean_of_error(lambda error: ((error - best_errors) / problem.max_error) ** 2)[hopeful]
+    moment = (squares * len(best_errors) + 1.0) / (len(best_errors) + 1.0)
+    return int(np.ceil(examples_to_show(margin[hopeful], moment, alpha).min() / (1.0 - LEARN_SHARE)))

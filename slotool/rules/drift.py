@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.rules.betting import Evidence, excess_of
-from slotool.rules.policies import OSFA, from_point
+from slotool.rules.points import from_point
+from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OperatingPoint, OutcomeTable
 

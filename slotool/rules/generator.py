@@ -12,9 +12,10 @@ from slotool.plugins import Registry
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator, ToleranceKind
 from slotool.rules.bootstrap import Bootstrap
 from slotool.rules.candidates import Candidates
+from slotool.rules.cascades import Cascade
 from slotool.rules.certified import Certified
 from slotool.rules.naive import NaiveOSFA
-from slotool.rules.policies import PAIRS, POLICIES, Replayed
+from slotool.rules.policies import ALL_POLICIES, PAIRS, POLICIES, Replayed
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
@@ -52,7 +53,9 @@ def generate_rules(
     tiers, generator = sorted(set(tolerances)), method_class(method)()
     _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error)
     check_table(outcomes, policies, max_error)
-    problem = Problem(outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed)
+    problem = Problem(
+        outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed, tuple(objectives)
+    )
     assessment = generator.assess(problem)
     means = assessment.candidates.means()
     rules = [
@@ -174,7 +177,7 @@ def _check_settings(
 ) -> None:
     named: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("tolerance kind", [tolerance_kind], TOLERANCE_KINDS),
-        ("policy", policies, POLICIES),
+        ("policy", policies, ALL_POLICIES),
         ("objective", objectives, OBJECTIVES),
     ]
     for what, given, known in named:
@@ -211,7 +214,7 @@ def check_table(outcomes: OutcomeTable, policies: Sequence[str], max_error: floa
             f"error {row['error']:g} of version {row['version']!r} on example {row['example']!r} is above "
             f"{max_error:g} (and {len(above) - 1} more); --max-error states what no error can exceed"
         )
-    if set(policies) & set(PAIRS) and len(constant_versions(outcomes)) == len(outcomes.versions):
+    if set(policies) & {*PAIRS, Cascade.kind} and len(constant_versions(outcomes)) == len(outcomes.versions):
         raise TableError(
             "every version has one constant confidence, so no threshold separates its requests; "
             "--policies osfa needs no confidence"

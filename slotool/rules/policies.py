@@ -177,28 +177,9 @@ class Conc(_Pair):
         return first + ran * second, first + second
 
 
-def in_turn(point: OperatingPoint) -> OperatingPoint | None:
-    """Of a Conc ensemble the Seq one that gives the same answers, later; None for any other point."""
-    if point.get("policy") != Conc.kind:
-        return None
-    pair = from_point(point)
-    assert isinstance(pair, Conc)
-    return Seq(pair.first, pair.second, pair.threshold).point
-
-
 PAIRS: dict[str, type[_Pair]] = {Seq.kind: Seq, Conc.kind: Conc}
 POLICIES = (OSFA.kind, *PAIRS)
-
-
-def from_point(point: OperatingPoint) -> RoutingPolicy:
-    """The policy that a rule's point names. Raises ``InputError`` for a point that names none."""
-    kind, version = point.get("policy"), point.get("version")
-    if kind == OSFA.kind and version is not None:
-        return OSFA(str(version))
-    first, second, threshold = (point.get(name) for name in ("first", "second", "threshold"))
-    if kind in PAIRS and first is not None and second is not None and isinstance(threshold, int | float):
-        return PAIRS[str(kind)](str(first), str(second), float(threshold))
-    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq or conc and its settings")
+ALL_POLICIES = (*POLICIES, "cascade")
 
 
 def _columns(outcomes: OutcomeTable, version: str) -> tuple[np.ndarray, ...]:

@@ -11,7 +11,8 @@ from slotool.errors import InputError
 from slotool.rules.base import Problem
 from slotool.rules.betting import evidence_against, excess_of
 from slotool.rules.generator import generate_rules
-from slotool.rules.policies import OSFA, from_point
+from slotool.rules.points import from_point
+from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.tables import OutcomeTable
 

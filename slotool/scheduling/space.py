@@ -11,7 +11,8 @@ import numpy as np
 
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
-from slotool.rules.policies import PAIRS, from_point
+from slotool.rules.points import from_point
+from slotool.rules.policies import PAIRS
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 
 # A deadline planned with the median would be missed by every second call.
@@ -117,7 +118,7 @@ class ControlSpace:
         if len(known) < len(policy.versions):
             return None
         if policy.kind not in PAIRS:
-            return known[0]
+            return sum(known)
         return float(PAIRS[policy.kind].times(np.array(known[0]), np.array(known[1]))[1])
 
 

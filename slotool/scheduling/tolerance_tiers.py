@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slotool.errors import InputError
-from slotool.rules.policies import in_turn
+from slotool.rules.points import in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling.edf import EdfQueue
 from slotool.scheduling.policy import CannotMeet, Decision, Policy

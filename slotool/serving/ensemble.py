@@ -16,7 +16,9 @@ from slotool.elastic import ElasticModel, confidence
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.models.signature import FREE
-from slotool.rules.policies import Conc, consults_second, from_point
+from slotool.rules.cascades import Cascade
+from slotool.rules.points import from_point
+from slotool.rules.policies import Conc, consults_second
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
 
@@ -165,6 +167,8 @@ def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingP
     if point in model.points:
         return EnsemblePlan(point)
     policy = from_point(point)
+    if isinstance(policy, Cascade):
+        raise InputError(f"{model.name}: rules of cascades are replayed, and not served: make rules without them")
     missing = [version for version in policy.versions if version not in own]
     if missing:
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from slotool.elastic import ElasticModel
-from slotool.rules.policies import in_turn
+from slotool.rules.points import in_turn
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling import Policy
 from slotool.tables import OperatingPoint

@@ -33,6 +33,9 @@ OUTCOME_SCHEMA = Schema(
     ),
 )
 
+# A column that may be there too: what the version answered.
+ANSWER = "answer"
+
 
 class OutcomeTable(Table):
     """Rows of ``OUTCOME_SCHEMA``: every version answered every example exactly once.
@@ -47,16 +50,53 @@ class OutcomeTable(Table):
         super().__init__(rows, provenance, source)
         self.versions: list[str] = list(dict.fromkeys(self.rows["version"]))
         self.examples: list[str] = list(dict.fromkeys(self.rows["example"]))
+        self._matrices: dict[str, np.ndarray] = {}
         self._check_complete(source or "outcome table")
 
     def _checked(self, rows: pd.DataFrame, source: str) -> pd.DataFrame:
-        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]))
+        own = {column.name for column in OUTCOME_SCHEMA.columns} | {ANSWER}
+        numbers = {str(name): _as_numbers(rows[name]) for name in rows if name not in own}
+        return rows.assign(cost=rows["cost"].fillna(rows["latency_s"]), **numbers)
 
     def matrix(self, column: str) -> np.ndarray:
-        """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``."""
-        values = np.empty((len(self.examples), len(self.versions)))
-        values[self._cells] = self.rows[column].to_numpy(dtype=np.float64)
+        """Values of ``column`` as float64 [examples, versions], in the order of ``examples`` and ``versions``.
+
+        It may not be written to: every caller gets the same.
+        """
+        if column not in self._matrices:
+            values = np.empty((len(self.examples), len(self.versions)))
+            values[self._cells] = self.rows[column].to_numpy(dtype=np.float64)
+            values.flags.writeable = False
+            self._matrices[column] = values
+        return self._matrices[column]
+
+    @property
+    def knows_answers(self) -> bool:
+        """Whether the table has a column ``answer``: what each version answered, such as a label."""
+        return ANSWER in self.rows
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """The answers as text: object [examples, versions]. Raises ``TableError`` for a table without them."""
+        if not self.knows_answers:
+            raise TableError("the outcome table has no column 'answer', which some rules compare")
+        values = np.empty((len(self.examples), len(self.versions)), dtype=object)
+        values[self._cells] = self.rows[ANSWER].astype(str).to_numpy()
         return values
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the further columns that hold numbers: what is known of a request before any version is asked."""
+        own = {column.name for column in OUTCOME_SCHEMA.columns} | {ANSWER}
+        return [str(name) for name in self.rows if name not in own and pd.api.types.is_numeric_dtype(self.rows[name])]
+
+    def feature(self, name: str) -> np.ndarray:
+        """A further column by example, of whichever version's row: float64 [examples]. Raises ``TableError`` for a
+        column that is not there or holds no numbers."""
+        if name not in self.features:
+            there = ", ".join(self.features) or "none"
+            raise TableError(f"the outcome table has no column {name!r} of numbers; there are {there}")
+        return self.matrix(name)[:, 0]
 
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
@@ -105,3 +145,9 @@ class OutcomeTable(Table):
                 raise TableError(
                     f"{source}: example {self.examples[example]!r} of version {self.versions[version]!r} {what}{more}"
                 )
+
+
+def _as_numbers(values: pd.Series) -> pd.Series:
+    """A further column as numbers, where all of it reads so: CSV gives text."""
+    numbers = pd.to_numeric(values, errors="coerce")
+    return values if numbers.isna().any() else numbers.astype(np.float64)

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
 
+from slotool import strict_json
 from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerator
-from slotool.rules.policies import Conc, Seq, consults_second, from_point, takes_second
+from slotool.rules.cascades import TableAsked
+from slotool.rules.conditions import Condition, condition_of
+from slotool.rules.points import from_point
+from slotool.rules.policies import Conc, Seq, consults_second, takes_second
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OutcomeTable
 
@@ -35,6 +40,42 @@ def family_outcomes(
         }
         frames.append(pd.DataFrame(values))
     return OutcomeTable(pd.concat(frames, ignore_index=True))
+
+
+def answered_outcomes(examples: int = 200, seed: int = 0) -> OutcomeTable:
+    """``family_outcomes`` with a column ``answer``, "a" or "b", and a number known of each request, ``size``."""
+    rows = family_outcomes(examples, seed).rows
+    draw = np.random.default_rng(seed + 1)
+    truth, size = draw.random(examples) < 0.5, draw.integers(1, 5, examples)
+    right = np.tile(truth, 3) ^ (rows["error"] > 0)
+    return OutcomeTable(rows.assign(answer=np.where(right, "a", "b"), size=np.tile(size, 3)))
+
+
+class ConditionConformance:
+    """What every kind of condition must satisfy: ``condition`` is one of versions of ``answered_outcomes``."""
+
+    condition: Condition
+
+    def test_its_document_gives_it_back(self) -> None:
+        again = condition_of(strict_json.decode(json.dumps(self.condition.document())))
+        assert again == self.condition
+        assert self.condition.words
+
+    def test_it_tells_requests_apart_one_by_one_as_all_at_once(self) -> None:
+        outcomes = answered_outcomes()
+        holds = self.condition.holds(TableAsked(outcomes))
+        assert holds.dtype == bool
+        assert 0 < holds.sum() < len(holds)
+        for row in range(0, 200, 9):
+            alone = self.condition.holds(TableAsked(outcomes.examples_at(np.array([row]))))
+            assert alone.tolist() == [holds[row]]
+
+    def test_it_does_not_hold_where_no_answer_was_given(self) -> None:
+        class Silent(TableAsked):
+            def confidence(self, version: str) -> np.ndarray:
+                return np.full_like(super().confidence(version), np.nan)
+
+        assert not self.condition.holds(Silent(answered_outcomes())).any()
 
 
 Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]

@@ -32,7 +32,8 @@ from slotool.errors import InputError
 from slotool.factories import ALLOW_VARIABLE
 from slotool.graphs import GraphBuilder
 from slotool.graphs.torch_module import GraphModule
-from slotool.rules.policies import OSFA, Conc, Seq, in_turn
+from slotool.rules.points import in_turn
+from slotool.rules.policies import OSFA, Conc, Seq
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import ControlSpace, by_demand
 from slotool.serving import InferenceResult, Router, ServedModel

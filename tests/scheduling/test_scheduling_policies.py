@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slotool.errors import InputError
-from slotool.rules.policies import in_turn
+from slotool.rules.points import in_turn
 from slotool.rules.ruleset import Rule, RuleSet
 from slotool.scheduling import (
     AccuracyConstrained,

@@ -17,7 +17,7 @@ import pytest
 
 from slotool.elastic import confidence
 from slotool.errors import InputError, RunError
-from slotool.rules.policies import from_point
+from slotool.rules.points import from_point
 from slotool.scheduling import ControlSpace, Decision, EdfQueue, LatencyConstrained, Policy, ToleranceTiers
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
 from slotool.scheduling.batching.grid import ControlGrid

@@ -9,7 +9,8 @@ import numpy as np
 from slotool.reports.axes import linear_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Rows
 from slotool.reports.text import duration, percent
-from slotool.rules.policies import OSFA, from_point
+from slotool.rules.points import from_point
+from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import Rule, RuleSet
 
 

@@ -1,0 +1,187 @@
+"""Cascades: up to four versions asked one after the other, each only while no condition lets an answer go out.
+
+A cascade is data: steps of a version and a condition (``conditions``), the way the answer is chosen from those given,
+and what each version's confidence is worth. ``document`` is its JSON form, which its point carries too. Replaying a
+table and serving share ``accepts`` and ``chosen``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.rules.conditions import Asked, Condition, condition_of
+from slotool.rules.policies import Replayed, RoutingPolicy
+from slotool.tables import OperatingPoint, OutcomeTable
+
+MAX_STEPS = 4
+ANSWERS = ("last", "surer", "majority", "weighted")
+_ANSWER_WORDS = {
+    "last": "the last answer goes out",
+    "surer": "the answer most likely right goes out",
+    "majority": "the majority's answer goes out",
+    "weighted": "the answer with the greatest sum of confidences goes out",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """``version`` is asked; where ``accept`` holds afterwards, no further one is. None: the last step."""
+
+    version: str
+    accept: Condition | None = None
+
+
+@dataclass(frozen=True)
+class Worth:
+    """How likely answers of a confidence are right: straight lines between ``confidence`` (ascending) and ``right``,
+    constant outside."""
+
+    confidence: tuple[float, ...]
+    right: tuple[float, ...]
+
+    def of(self, confidence: np.ndarray) -> np.ndarray:
+        """float64 like ``confidence``; NaN stays NaN."""
+        return np.asarray(np.interp(confidence, self.confidence, self.right))
+
+
+def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+    """Which of the given answers goes out: int [requests].
+
+    ``worth``: float64 [requests, asked], how sure each answer is, NaN for none given. ``labels``: [requests, asked],
+    the answers as integers or text, needed by votes. Ties go to the version asked last; where nobody answered, the
+    last asked counts.
+    """
+    asked = worth.shape[1]
+    if answer == "last":
+        votes = np.broadcast_to(np.arange(asked, dtype=np.float64), worth.shape)
+    elif answer == "surer":
+        votes = worth
+    else:
+        assert labels is not None
+        given = ~np.isnan(worth)
+        weight = given.astype(np.float64) if answer == "majority" else np.where(given, worth, 0.0)
+        same = labels[:, :, None] == labels[:, None, :]
+        votes = np.sum(same * weight[:, None, :], axis=2)
+    votes = np.where(np.isnan(worth), -np.inf, votes)
+    return np.asarray(asked - 1 - np.argmax(votes[:, ::-1], axis=1))
+
+
+@dataclass(frozen=True)
+class Cascade(RoutingPolicy):
+    """``steps`` in turn; ``answer``, one of ``ANSWERS``, says which of the answers given goes out. ``worth``: pairs
+    (version, ``Worth``); a version without counts with its confidence as it is."""
+
+    steps: tuple[Step, ...]
+    answer: str = "last"
+    worth: tuple[tuple[str, Worth], ...] = ()
+    kind: ClassVar[str] = "cascade"
+
+    def __post_init__(self) -> None:
+        versions = [step.version for step in self.steps]
+        conditions = [step.accept for step in self.steps]
+        if not 1 <= len(versions) <= MAX_STEPS or len(set(versions)) < len(versions):
+            raise InputError(f"a cascade of {', '.join(versions) or 'nothing'}; expected 1 to {MAX_STEPS} versions")
+        if None in conditions[:-1] or conditions[-1] is not None or self.answer not in ANSWERS:
+            raise InputError("a cascade: expected a condition at every step but the last, and a known way to answer")
+
+    @property
+    def point(self) -> OperatingPoint:
+        tree = json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
+        return OperatingPoint.of(policy=self.kind, tree=tree)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        return tuple(step.version for step in self.steps)
+
+    @property
+    def words(self) -> str:
+        *before, last = self.steps
+        asked = "; ".join(f"{step.version}, enough if {step.accept.words}" for step in before if step.accept)
+        return f"{asked}; else {last.version}; {_ANSWER_WORDS[self.answer]}" if before else f"{last.version} alone"
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether answers must be known, and not only confidences."""
+        return self.answer in ("majority", "weighted")
+
+    def document(self) -> dict[str, Any]:
+        """The JSON form; ``from_document`` is the inverse."""
+        steps = [
+            {"ask": step.version, **({"accept": step.accept.document()} if step.accept else {})} for step in self.steps
+        ]
+        worth = {version: [list(own.confidence), list(own.right)] for version, own in self.worth}
+        return {"steps": steps, "answer": self.answer, **({"worth": worth} if worth else {})}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Cascade:
+        """Raises ``InputError`` for what is no cascade."""
+        try:
+            steps = tuple(
+                Step(str(step["ask"]), condition_of(step["accept"]) if "accept" in step else None)
+                for step in document["steps"]
+            )
+            worth = tuple(
+                (str(version), Worth(tuple(map(float, at)), tuple(map(float, right))))
+                for version, (at, right) in document.get("worth", {}).items()
+            )
+            return cls(steps, str(document["answer"]), worth)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"no cascade ({type(error).__name__}: {error}); expected steps and answer") from error
+
+    def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
+        """How likely answers of ``confidence`` are right, or the confidence where that is not known."""
+        own = dict(self.worth).get(version)
+        return confidence if own is None else own.of(confidence)
+
+    def choose(self, asked: Asked, count: int) -> np.ndarray:
+        """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
+        names = self.versions[:count]
+        worth = np.stack([self.worth_of(name, asked.confidence(name)) for name in names], axis=1)
+        labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
+        return chosen(self.answer, worth, labels)
+
+    def replay(self, outcomes: OutcomeTable) -> Replayed:
+        asked = TableAsked(outcomes)
+        at = [asked.index(version) for version in self.versions]
+        error, latency_s, cost = (outcomes.matrix(name)[:, at] for name in ("error", "latency_s", "cost"))
+        depth = np.full(len(error), len(at) - 1)
+        for number, step in reversed(list(enumerate(self.steps[:-1]))):
+            assert step.accept is not None
+            depth[step.accept.holds(asked)] = number
+        rows = np.arange(len(error))
+        picked = np.zeros(len(error), dtype=np.int64)
+        for count in range(2, len(at) + 1):
+            here = depth == count - 1
+            picked[here] = self.choose(asked, count)[here]
+        spent = (np.cumsum(values, axis=1)[rows, depth] for values in (latency_s, cost))
+        return Replayed(error[rows, picked], *spent)
+
+
+class TableAsked:
+    """The requests of an outcome table, each answered by every version."""
+
+    def __init__(self, outcomes: OutcomeTable):
+        self._outcomes = outcomes
+
+    def index(self, version: str) -> int:
+        """The column of ``version``. Raises ``InputError`` when the table has none."""
+        if version not in self._outcomes.versions:
+            raise InputError(
+                f"the outcome table has no version {version!r}; it has {', '.join(self._outcomes.versions)}"
+            )
+        return self._outcomes.versions.index(version)
+
+    def confidence(self, version: str) -> np.ndarray:
+        return self._outcomes.matrix("confidence")[:, self.index(version)]
+
+    def label(self, version: str) -> np.ndarray:
+        return self._outcomes.labels[:, self.index(version)]
+
+    def feature(self, name: str) -> np.ndarray:
+        return self._outcomes.feature(name)

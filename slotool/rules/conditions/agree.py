@@ -1,0 +1,42 @@
+"""Versions answer the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from slotool.rules.conditions.base import Asked, Condition
+
+
+@dataclass(frozen=True)
+class Agree(Condition):
+    """All of ``versions``, two or more, give one and the same answer, with ``at_least`` this confidence of the last."""
+
+    versions: tuple[str, ...]
+    at_least: float = -np.inf
+    kind: ClassVar[str] = "agree"
+
+    def holds(self, asked: Asked) -> np.ndarray:
+        first, *others = (asked.label(version) for version in self.versions)
+        given = ~np.any([np.isnan(asked.confidence(version)) for version in self.versions], axis=0)
+        sure = asked.confidence(self.versions[-1]) >= self.at_least
+        return np.asarray(np.all([first == other for other in others], axis=0) & given & sure)
+
+    @property
+    def words(self) -> str:
+        sure = "" if np.isinf(self.at_least) else f" and {self.versions[-1]}'s confidence ≥ {self.at_least:.4g}"
+        return f"{' and '.join(self.versions)} agree{sure}"
+
+    def settings(self) -> dict[str, Any]:
+        sure = {} if np.isinf(self.at_least) else {"at_least": self.at_least}
+        return {"versions": list(self.versions), **sure}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        versions = tuple(str(version) for version in settings["versions"])
+        if len(versions) < 2:
+            raise ValueError("agreement of fewer than two versions")
+        return cls(versions, float(settings.get("at_least", -np.inf)))

@@ -1,0 +1,31 @@
+"""The policies that the points of rules name."""
+
+from __future__ import annotations
+
+from slotool import strict_json
+from slotool.errors import InputError
+from slotool.rules.cascades import Cascade
+from slotool.rules.policies import OSFA, PAIRS, Conc, RoutingPolicy, Seq
+from slotool.tables import OperatingPoint
+
+
+def from_point(point: OperatingPoint) -> RoutingPolicy:
+    """The policy that a rule's point names. Raises ``InputError`` for a point that names none."""
+    kind, version = point.get("policy"), point.get("version")
+    if kind == OSFA.kind and version is not None:
+        return OSFA(str(version))
+    first, second, threshold = (point.get(name) for name in ("first", "second", "threshold"))
+    if kind in PAIRS and first is not None and second is not None and isinstance(threshold, int | float):
+        return PAIRS[str(kind)](str(first), str(second), float(threshold))
+    if kind == Cascade.kind and (tree := point.get("tree")) is not None:
+        return Cascade.from_document(strict_json.decode(str(tree)))
+    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq, conc or cascade and its settings")
+
+
+def in_turn(point: OperatingPoint) -> OperatingPoint | None:
+    """Of a Conc ensemble the Seq one that gives the same answers, later; None for any other point."""
+    if point.get("policy") != Conc.kind:
+        return None
+    pair = from_point(point)
+    assert isinstance(pair, Conc)
+    return Seq(pair.first, pair.second, pair.threshold).point

@@ -1,0 +1,167 @@
+"""What is worth testing: per tolerance and objective a chain of policies, from the surest to keep it to the cheapest.
+
+The learning part alone makes the chains. A policy's *margin* is how many standard errors of the coming test lie between
+its observed degradation and the tolerance. A chain is the front of margin against price: each policy in it is cheaper
+than all with a larger margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.isotonic import IsotonicRegression
+
+from slotool.rules.base import Problem
+from slotool.rules.candidates import Candidates
+from slotool.rules.cascades import ANSWERS, Cascade, Worth
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.policies import OSFA, PAIRS, RoutingPolicy
+from slotool.rules.search import Examples, Path, Signal, paths
+
+# Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
+MIN_STEP, MAX_CHAIN = 0.003, 60
+WORTH_KNOTS = 16
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a chain is for: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``, which
+    is ``allowed`` points of error above the best version's."""
+
+    objective: str
+    tolerance: float
+    allowed: float
+    saves: int
+
+
+@dataclass
+class _Front:
+    """The front of margin against price of one goal, as it comes to be known."""
+
+    goal: Goal
+    margin: np.ndarray = field(default_factory=lambda: np.empty(0))
+    price: np.ndarray = field(default_factory=lambda: np.empty(0))
+    makers: list[Callable[[], RoutingPolicy]] = field(default_factory=list)
+
+    def add(self, margin: np.ndarray, price: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
+        """Take in policies that keep the goal (margin > 0); ``make`` gives the one of an index."""
+        own = _front(margin, price)
+        makers = self.makers + [_later(make, int(at)) for at in own]
+        self.margin, self.price = np.append(self.margin, margin[own]), np.append(self.price, price[own])
+        kept = _front(self.margin, self.price)
+        self.margin, self.price, self.makers = self.margin[kept], self.price[kept], [makers[at] for at in kept]
+
+    def chain(self, base: float) -> list[RoutingPolicy]:
+        """The policies, surest first; ``base``: the price of the best version."""
+        picked, last = [], base
+        for price, make in zip(self.price, self.makers, strict=True):
+            if price < last - MIN_STEP * base:
+                picked.append(make())
+                last = price
+        return picked[:MAX_CHAIN]
+
+
+def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, tested: int) -> Proposals:
+    """One chain per goal. ``fit``, ``learn``: rows that calibrate, and that choose; ``tested``: how many will test."""
+    fronts = [_Front(goal) for goal in goals]
+    base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
+    best_error = float(problem.outcomes.matrix("error")[learn, problem.best].mean()) / problem.max_error
+    considered = 0
+    for means, make in _sources(problem, fit, learn):
+        considered += len(means)
+        # As if one more example differed: few examples flatter a policy that differs on none of them.
+        moment = (means[:, 1] * len(learn) + 1.0) / (len(learn) + 1.0)
+        error = np.sqrt(moment / max(1, tested))
+        for front in fronts:
+            saves = front.goal.saves
+            margin = (front.goal.allowed - (means[:, 0] - best_error)) / error
+            hopeful = np.flatnonzero((margin > 0) & (means[:, saves] < base[saves - 2] * (1 - 1e-9)))
+            if len(hopeful):
+                front.add(margin[hopeful], means[hopeful, saves], _picked(make, hopeful))
+    return Proposals([front.chain(float(base[front.goal.saves - 2])) for front in fronts], considered)
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """A chain per goal, and how many policies they were chosen from."""
+
+    chains: list[list[RoutingPolicy]]
+    considered: int
+
+
+def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
+    """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
+    examples whose confidence is NaN are left out."""
+    known = ~np.isnan(confidence)
+    if not known.any():
+        return Worth((0.0,), (0.0,))
+    model = IsotonicRegression(out_of_bounds="clip").fit(confidence[known], right[known])
+    at = np.unique(np.quantile(confidence[known], np.linspace(0, 1, WORTH_KNOTS)))
+    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in model.predict(at)))
+
+
+def _sources(
+    problem: Problem, fit: np.ndarray, learn: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+    """Means of policies, float64 [policies, 4] as ``Path.means`` with errors scaled to [0, 1], and the policy of an
+    index."""
+    pairs = [kind for kind in problem.policies if kind in (OSFA.kind, *PAIRS)]
+    candidates = problem.candidates(learn, pairs or ["none"])
+    yield _means_of(problem, candidates, learn), candidates.policy
+    if Cascade.kind in problem.policies:
+        yield from _cascades(problem, fit, learn)
+
+
+def _means_of(problem: Problem, candidates: Candidates, learn: np.ndarray) -> np.ndarray:
+    means, best = candidates.means(learn), problem.outcomes.matrix("error")[:, problem.best]
+    squares = candidates.mean_of_error(lambda error: ((error - best) / problem.max_error) ** 2, learn)
+    return np.stack([means.error / problem.max_error, squares, means.response_time_s, means.cost], axis=1)
+
+
+def _cascades(
+    problem: Problem, fit: np.ndarray, learn: np.ndarray
+) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
+    outcomes, names = problem.outcomes, problem.outcomes.versions
+    error, sure = outcomes.matrix("error") / problem.max_error, outcomes.matrix("confidence")
+    worth = [calibrated(sure[fit, v], 1.0 - error[fit, v]) for v in range(len(names))]
+    examples = Examples(
+        error[learn],
+        outcomes.matrix("latency_s")[learn],
+        outcomes.matrix("cost")[learn],
+        np.stack([worth[v].of(sure[learn, v]) for v in range(len(names))], axis=1),
+        np.unique(outcomes.labels[learn], return_inverse=True)[1].reshape(len(learn), -1)
+        if outcomes.knows_answers
+        else None,
+        problem.best,
+    )
+    signals = [[_own_confidence(name, sure[learn, v])] for v, name in enumerate(names)]
+    for path in paths(examples, signals, ANSWERS if outcomes.knows_answers else ANSWERS[:2], problem.thresholds):
+        yield path.means, _maker(path, names, worth)
+
+
+def _own_confidence(version: str, confidence: np.ndarray) -> Signal:
+    return Signal(confidence, lambda threshold: Sure(version, threshold))
+
+
+def _maker(path: Path, names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
+    def make(at: int) -> RoutingPolicy:
+        return path.cascade(at, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
+
+    return make
+
+
+def _picked(make: Callable[[int], RoutingPolicy], indices: np.ndarray) -> Callable[[int], RoutingPolicy]:
+    return lambda at: make(int(indices[at]))
+
+
+def _later(make: Callable[[int], RoutingPolicy], at: int) -> Callable[[], RoutingPolicy]:
+    return lambda: make(at)
+
+
+def _front(margin: np.ndarray, price: np.ndarray) -> np.ndarray:
+    """Indices, largest margin first, of those cheaper than all with a larger margin."""
+    order = np.lexsort((price, -margin))
+    least = np.minimum.accumulate(price[order])
+    return np.asarray(order[np.append(True, least[1:] < least[:-1])])

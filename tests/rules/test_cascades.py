@@ -1,0 +1,172 @@
+"""Cascades: what each condition and way to answer gives, on tables small enough to check, and the search over them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from slotool.errors import InputError, TableError
+from slotool.rules import OSFA, Seq, from_point, generate_rules
+from slotool.rules.cascades import Cascade, Step, TableAsked, Worth, chosen
+from slotool.rules.conditions.agree import Agree
+from slotool.rules.conditions.score import Score, Term
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.conditions.sure_by_label import SureByLabel
+from slotool.rules.proposals import calibrated
+from slotool.rules.search import Examples, Signal, paths
+from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.testing.rules import ConditionConformance, answered_outcomes, family_outcomes
+
+NAN = float("nan")
+
+
+class TestSure(ConditionConformance):
+    condition = Sure("small", 0.7)
+
+
+class TestSureByLabel(ConditionConformance):
+    condition = SureByLabel("medium", (("a", 0.9), ("b", np.inf)), 0.5)
+
+
+class TestAgree(ConditionConformance):
+    condition = Agree(("small", "medium"), 0.4)
+
+
+class TestScore(ConditionConformance):
+    condition = Score(
+        (Term("confidence", "small", 1.0), Term("feature", "size", -0.1), Term("agreement", "small", 0.5, "medium")),
+        0.6,
+    )
+
+
+def _cascade(answer: str = "last") -> Cascade:
+    return Cascade((Step("small", Sure("small", 0.8)), Step("medium", Sure("medium", 0.6)), Step("large")), answer)
+
+
+def test_each_version_is_asked_only_while_no_answer_is_accepted() -> None:
+    outcomes = family_outcomes(200)
+    found, (a, b, c) = _cascade().replay(outcomes), outcomes.matrix("latency_s").T
+    sure, error = outcomes.matrix("confidence"), outcomes.matrix("error")
+    for i in range(200):
+        depth = 0 if sure[i, 0] >= 0.8 else 1 if sure[i, 1] >= 0.6 else 2
+        assert found.error[i] == error[i, depth]
+        assert found.response_time_s[i] == pytest.approx((a[i], a[i] + b[i], a[i] + b[i] + c[i])[depth])
+        assert found.cost[i] == pytest.approx(found.response_time_s[i])
+
+
+def test_a_pair_answered_by_the_surer_is_seq() -> None:
+    outcomes = family_outcomes(300)
+    for threshold in (0.0, 0.7, 2.0):
+        cascade = Cascade((Step("small", Sure("small", threshold)), Step("large")), "surer")
+        own, seq = cascade.replay(outcomes), Seq("small", "large", threshold).replay(outcomes)
+        for name in ("error", "response_time_s", "cost"):
+            np.testing.assert_array_equal(getattr(own, name), getattr(seq, name))
+
+
+@pytest.mark.parametrize(
+    ("answer", "worth", "labels", "expected"),
+    [
+        ("last", [0.9, 0.1, 0.2], "aab", 2),
+        ("last", [0.9, 0.1, NAN], "aab", 1),
+        ("surer", [0.9, 0.1, 0.2], "aab", 0),
+        ("surer", [0.4, 0.9, 0.9], "aab", 2),
+        ("surer", [0.4, NAN, 0.3], "aab", 0),
+        ("majority", [0.1, 0.2, 0.9], "aab", 1),
+        ("majority", [0.1, 0.2, 0.9], "abc", 2),
+        ("majority", [0.1, NAN, 0.9], "aab", 2),
+        ("weighted", [0.2, 0.2, 0.9], "aab", 2),
+        ("weighted", [0.5, 0.5, 0.9], "aab", 1),
+        ("weighted", [NAN, NAN, NAN], "aab", 2),
+    ],
+)
+def test_which_answer_goes_out(answer: str, worth: list[float], labels: str, expected: int) -> None:
+    assert chosen(answer, np.array([worth]), np.array([list(labels)], dtype=object)).tolist() == [expected]
+
+
+def test_a_cascade_survives_its_point() -> None:
+    for answer in ("last", "surer", "majority", "weighted"):
+        worth = (("small", Worth((0.0, 1.0), (0.2, 0.9))),)
+        steps = (
+            Step("a (b)", SureByLabel("a (b)", (("x, (y)", 0.25), ("%29", np.inf)), 1 / 3)),
+            Step("small", Agree(("a (b)", "small"))),
+            Step("k=0.5"),
+        )
+        cascade = Cascade(steps, answer, worth)
+        again = from_point(OperatingPoint.parse(cascade.point.key))
+        assert again == cascade
+        assert again.versions == ("a (b)", "small", "k=0.5")
+    assert "enough if small's confidence ≥ 0.8; medium, enough if" in _cascade().words
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ({}, "no cascade"),
+        ({"steps": [], "answer": "last"}, "expected 1 to 4 versions"),
+        ({"steps": [{"ask": "a"}, {"ask": "b"}], "answer": "last"}, "a condition at every step but the last"),
+        ({"steps": [{"ask": "a"}], "answer": "first"}, "a known way to answer"),
+        ({"steps": [{"ask": "a", "accept": {"if": "x"}}, {"ask": "b"}], "answer": "last"}, "no condition 'x'"),
+        ({"steps": [{"ask": "a", "accept": {"if": "sure"}}, {"ask": "b"}], "answer": "last"}, "no cascade"),
+    ],
+)
+def test_what_is_no_cascade_is_refused(document: dict, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Cascade.from_document(document)
+
+
+def test_answers_and_features_are_columns_of_the_table() -> None:
+    outcomes, plain = answered_outcomes(40), family_outcomes(40)
+    asked = TableAsked(outcomes)
+    assert set(asked.label("small")) == {"a", "b"}
+    assert asked.feature("size").shape == (40,)
+    assert outcomes.features == ["size"]
+    with pytest.raises(TableError, match="no column 'height' of numbers; there are size"):
+        asked.feature("height")
+    with pytest.raises(TableError, match="no column 'answer'"):
+        Cascade((Step("small", Sure("small", 2.0)), Step("large")), "majority").replay(plain)
+
+
+def test_the_search_says_what_a_replay_says() -> None:
+    outcomes = answered_outcomes(80)
+    error, sure = outcomes.matrix("error"), outcomes.matrix("confidence")
+    worth = [calibrated(sure[:, v], 1 - error[:, v]) for v in range(3)]
+    labels = np.unique(outcomes.labels, return_inverse=True)[1].reshape(80, 3)
+    valued = np.stack([worth[v].of(sure[:, v]) for v in range(3)], axis=1)
+    examples = Examples(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2)
+    signals = [[Signal(sure[:, v], lambda t, name=name: Sure(name, t))] for v, name in enumerate(outcomes.versions)]
+    found = list(paths(examples, signals, ("last", "surer", "majority", "weighted"), 4))
+    assert len(found) == 3 + 4 * (6 + 6)
+    for path in found:
+        for at in (0, len(path.means) // 2, len(path.means) - 1):
+            own = path.cascade(at, outcomes.versions, worth).replay(outcomes)
+            difference = ((own.error - error[:, 2]) ** 2).mean()
+            expected = [own.error.mean(), difference, own.response_time_s.mean(), own.cost.mean()]
+            np.testing.assert_allclose(path.means[at], expected, atol=1e-12)
+
+
+def _overconfident(examples: int, seed: int) -> OutcomeTable:
+    """The cheap version is right where its confidence lies in the middle, and wrong, and surest, on a tenth."""
+    draw = np.random.default_rng(seed)
+    trap, hard = draw.random(examples) < 0.1, draw.random(examples) < 0.3
+    error = {"cheap": trap | hard, "dear": draw.random(examples) < 0.03}
+    sure = {
+        "cheap": np.where(trap, 0.55, np.where(hard, 0.5, 0.9)) + 0.01 * draw.random(examples),
+        "dear": 0.3 + 0.1 * draw.random(examples),
+    }
+    frames = [
+        pd.DataFrame({"example": np.arange(examples).astype(str), "version": name, "error": error[name].astype(float),
+                      "confidence": sure[name], "latency_s": 0.1, "cost": cost})
+        for name, cost in (("cheap", 0.01), ("dear", 1.0))
+    ]  # fmt: skip
+    return OutcomeTable(pd.concat(frames, ignore_index=True))
+
+
+def test_a_cheap_version_that_is_too_sure_is_not_heeded_where_the_dear_one_was_asked() -> None:
+    """By "the surer answer goes out" nothing can be saved here; by the last one's, more than half."""
+    fresh = _overconfident(20_000, 1)
+    for policies, least, most in ((("osfa", "seq"), 0.0, 0.0), (("cascade",), 0.5, 0.65)):
+        rules = generate_rules(
+            _overconfident(3000, 0), [0.02], ["cost"], 0.95, tolerance_kind="absolute", policies=policies
+        )
+        own, best = from_point(rules.rules[0].point).replay(fresh), OSFA("dear").replay(fresh)
+        assert least <= 1 - own.cost.mean() / best.cost.mean() <= most
+        assert own.error.mean() - best.error.mean() <= 0.02
