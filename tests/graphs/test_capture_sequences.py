@@ -86,3 +86,42 @@ def test_types_that_do_not_fit_are_refused_with_the_way_out() -> None:
         capture_torch(Mixed(), {"x": (8,), "ids": (5,)}, {"x": "float32", "ids": "float32"})
     with pytest.raises(GraphError, match=r"multiplies int64 and float32 in linear.*--input-dtype float32"):
         capture_torch(nn.Linear(8, 4), (8,), "int64")
+
+
+class OfWindows(nn.Module):
+    """Windows of an image that are folded with the batch, as heads and tokens of hybrid networks are."""
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer = self.layer(x.flatten(0, 1))
+        return (answer[0] if isinstance(answer, tuple) else answer).unflatten(0, (-1, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "operators"),
+    [
+        (nn.Conv2d(4, 6, 3, 2, 1), (3, 4, 9, 8), ["Transpose", "Conv3D", "Transpose"]),
+        (nn.Conv1d(4, 8, 3, groups=4), (3, 4, 9), ["Transpose", "DepthwiseConv2D", "Transpose"]),
+        (nn.MaxPool2d(3, 2, 1), (3, 4, 9, 8), ["Reshape", "MaxPooling2D", "Reshape"]),
+        (nn.Upsample(scale_factor=2), (3, 4, 5, 6), ["Reshape", "Resize", "Reshape"]),
+        (nn.LSTM(6, 5, bidirectional=True, batch_first=True), (3, 7, 6), ["LSTM"]),
+        (nn.GRU(6, 5, 2, batch_first=True), (3, 7, 6), ["GRU"]),
+    ],
+    ids=["conv2d", "depthwise", "pooling", "resize", "lstm", "gru"],
+)
+def test_windows_that_are_folded_with_the_batch_are_known(
+    layer: nn.Module, shape: tuple[int, ...], operators: list[str]
+) -> None:
+    graph = capture_torch(OfWindows(layer), shape)
+    assert [operator.op for operator in graph.operators[1:]] == operators
+    assert graph.weights == sum(each.numel() for each in layer.parameters())
+    assert graph.flops_mismatch == 0
+    run(graph)
+
+
+def test_a_projection_of_an_lstm_is_no_layer_of_ours() -> None:
+    graph = capture_torch(nn.LSTM(6, 5, proj_size=2, batch_first=True), (7, 6))
+    assert graph.unknown[0].op == "torch.lstm"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slotool.graphs.capture.torch_values import Call, Untranslatable, Value
+from slotool.graphs.operators.forms import MAX_WINDOW_AXES
 
 Names = list[str]
 Translator = Callable[[Call], Names]
@@ -106,8 +107,10 @@ def embedding(call: Call) -> Names:
 def convolution(axes: int, transposed: bool = False) -> Translator:
     def translate(call: Call) -> Names:
         value, weight = call.data("input"), call.value("weight")
-        if weight.is_data or value.folded_axis != 0 or len(value.whole) != axes + 2:
+        if weight.is_data or len(value.whole) != axes + 2 or value.found is None or value.found[0] != 0:
             raise Untranslatable("weights that depend on the input")
+        if value.folded_axis is None:
+            return [_convolution_of_windows(call, value, weight, axes, transposed)]
         groups = call["groups"] or 1
         padding = call["padding"]
         attributes: dict[str, Any] = {
@@ -129,6 +132,27 @@ def convolution(axes: int, transposed: bool = False) -> Translator:
         return [call.emit.add(f"Conv{axes}D", source, **attributes, filters=filters, groups=groups)]
 
     return translate
+
+
+def _convolution_of_windows(call: Call, value: Value, weight: Value, axes: int, transposed: bool) -> str:
+    """Of windows that are folded with the batch: a convolution of one axis more, along which its kernel has one."""
+    if transposed or axes > MAX_WINDOW_AXES - 1 or isinstance(call["padding"], str):
+        raise Untranslatable("windows of such a convolution")
+    groups, filters = call["groups"] or 1, weight.whole[0]
+    attributes: dict[str, Any] = {
+        "kernel": [1, *weight.whole[2:]],
+        "stride": [1, *sized(call["stride"], axes, 1)],
+        "padding": [0, *sized(call["padding"], axes, 0)],
+        "dilation": [1, *sized(call["dilation"], axes, 1)],
+        "bias": call["bias"] is not None,
+    }
+    order = [1, 0, *range(2, axes + 2)]
+    source = call.emit.transpose(call.source(value), order)
+    if axes == 1 and 1 < groups == value.whole[1]:
+        name = call.emit.add("DepthwiseConv2D", source, **attributes, multiplier=filters // groups)
+    else:
+        name = call.emit.add(f"Conv{axes + 1}D", source, **attributes, filters=filters, groups=groups)
+    return call.emit.transpose(name, order)
 
 
 def any_convolution(call: Call) -> Names:
@@ -175,8 +199,12 @@ def group_norm(call: Call) -> Names:
 def pooling(op: str, axes: int) -> Translator:
     def translate(call: Call) -> Names:
         value = call.data()
-        if value.folded_axis != 0 or len(value.whole) != axes + 2:
+        if value.found is None or value.found[0] != 0 or len(value.whole) != axes + 2:
             raise Untranslatable("pools along the batch")
+        source = call.source(value)
+        if value.folded_axis is None:
+            # Windows that are folded with the batch are as good as channels.
+            source = call.emit.reshape(source, [value.shape[0] * value.shape[1], *value.shape[2:]])
         kernel = sized(call["kernel_size"], axes, 1)
         attributes: dict[str, Any] = {
             "kernel": kernel,
@@ -188,7 +216,7 @@ def pooling(op: str, axes: int) -> Translator:
             attributes["count_padding"] = call["count_include_pad"] is not False
         else:
             attributes["dilation"] = sized(call["dilation"], axes, 1)
-        name = call.emit.add(f"{op}{axes}D", call.source(value), **attributes)
+        name = call.emit.reshape(call.emit.add(f"{op}{axes}D", source, **attributes), call.out.shape)
         return [name] + [name] * (len(call.outs) - 1)
 
     return translate
@@ -217,10 +245,14 @@ def adaptive_pooling(function: str) -> Translator:
 def resize(mode: str, axes: int) -> Translator:
     def translate(call: Call) -> Names:
         value, size = call.data(), call.out.shape[-axes:]
-        if value.folded_axis != 0:
+        if value.found is None or value.found[0] != 0:
             raise Untranslatable("resizes along the batch")
         source = call.source(value)
-        return [source if tuple(size) == value.shape[-axes:] else call.emit.add("Resize", source, size=size, mode=mode)]
+        if tuple(size) == value.shape[-axes:]:
+            return [source]
+        # Windows that are folded with the batch are as good as channels.
+        source = call.emit.reshape(source, [math.prod(value.shape[:-axes]), *value.shape[-axes:]])
+        return [call.emit.reshape(call.emit.add("Resize", source, size=size, mode=mode), call.out.shape)]
 
     return translate
 
@@ -254,17 +286,23 @@ def recurrent(op: str) -> Translator:
     def translate(call: Call) -> Names:
         value = call.data("input")
         directions = 1 + bool(call["bidirectional"])
-        steps_axis = value.at(1 if call["batch_first"] else 0)
-        if steps_axis != 0 or len(value.shape) != 2:
-            raise Untranslatable("steps that are not first")
+        steps_axis, rank = value.at(1 if call["batch_first"] else 0), len(value.shape)
+        if rank not in (2, 3):
+            raise Untranslatable("no steps of features")
         units = call.out.whole[-1] // directions
         given = {"units": units, "layers": call["num_layers"], "bias": bool(call["has_biases"])}
-        name = call.emit.add(op, call.source(value), **given, bidirectional=directions == 2)
+        # Sequences that are folded with the batch come first.
+        order = [*(axis for axis in range(rank - 1) if axis != steps_axis), steps_axis, rank - 1]
+        source = call.emit.transpose(call.source(value), order)
+        name = call.emit.add(op, source, **given, bidirectional=directions == 2)
+        if call.emit.weights != sum(math.prod(each.whole) for each in call["params"]):
+            raise Untranslatable("other weights, such as a projection's")
         states = []
         for out in call.outs[1:]:
-            last = call.emit.add("Slice", name, axis=0, start=value.shape[0] - 1, size=1)
-            states.append(call.emit.reshape(last, out.shape) if math.prod(out.shape) == units * directions else "")
-        return [name, *states]
+            last = call.emit.add("Slice", name, axis=rank - 2, start=value.shape[steps_axis] - 1, size=1)
+            fits = math.prod(out.shape) == math.prod(call.emit.shape(last))
+            states.append(call.emit.reshape(last, out.shape) if fits else "")
+        return [call.emit.transpose(name, [order.index(axis) for axis in range(rank)]), *states]
 
     return translate
 

@@ -30,6 +30,17 @@ def copy(call: Call) -> Names:
     return [call.emit.add("Copy", call.source(call.data()))]
 
 
+def written(call: Call) -> Names:
+    """One tensor's values written into another's place."""
+    value = call.data("src")
+    source = call.stretched(value)
+    if call.emit.shape(source) != call.out.shape:
+        source = call.emit.add("Expand", source, shape=call.out.shape)
+    if value.dtype != call.out.dtype:
+        return [call.emit.add("Cast", source, dtype=call.out.dtype)]
+    return [call.emit.add("Copy", source)]
+
+
 def contiguous(call: Call) -> Names:
     value = call.data()
     return same(call) if value.stride == call.out.stride else copy(call)
@@ -315,6 +326,7 @@ _CALLS: tuple[tuple[Callable[[Call], Names], str], ...] = (
     (pixel_shuffle, "pixel_shuffle pixel_unshuffle"),
     (channel_shuffle, "channel_shuffle native_channel_shuffle"),
     (copy, "clone"),
+    (written, "copy"),
     (contiguous, "contiguous"),
     (select, "select"),
     (slice_, "slice"),

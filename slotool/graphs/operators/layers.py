@@ -78,19 +78,22 @@ def _is_grouped(outer: Sequence[int], groups: Sequence[int]) -> bool:
 
 
 def _recurrent(gates: int, products: int, biases: int) -> Infer:
-    """A layer over (steps, features) that keeps a state of ``units`` numbers, with so many gates."""
+    """A layer over (steps, features), or over (sequences, steps, features) of which each is one more example, that
+    keeps a state of ``units`` numbers, with so many gates."""
 
     def infer(attributes: Attributes, inputs: Sequence[Shape]) -> Effect:
-        steps, features = inputs[0]
+        *sequences, steps, features = inputs[0]
+        if len(sequences) > 1:
+            raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
         units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
         bias = biases * gates * units if attributes.get("bias", True) else 0
         weights = flops = 0
         for _ in range(attributes.get("layers", 1)):
             matrix = gates * units * (features + units)
             weights += directions * (matrix + bias)
-            flops += directions * products * matrix * steps
+            flops += directions * products * matrix * steps * math.prod(sequences)
             features = directions * units
-        return Effect((steps, features), weights, flops)
+        return Effect((*sequences, steps, features), weights, flops)
 
     return infer
 

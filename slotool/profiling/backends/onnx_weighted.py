@@ -70,14 +70,16 @@ def _masked(writer: Writer, scores: str, mask: str, shape: Shape, rank: int) -> 
 
 def _recurrent(writer: Writer, operator: Operator, inputs: Sequence[Shape], values: Sequence[str]) -> str:
     """torch keeps its gates in another order, and both directions and biases apart."""
-    (_, features), attributes = inputs[0], operator.attributes
+    (*sequences, steps, features), attributes = inputs[0], operator.attributes
     units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
     op, order, options = {
         "LSTM": ("LSTM", (0, 3, 1, 2), {}),
         "GRU": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
         "SimpleRNN": ("RNN", (0,), {}),
     }[operator.op]
-    x = writer.node("Transpose", values[0], perm=[1, 0, 2])
+    # Several sequences of one example are as good as examples.
+    x = writer.node("Reshape", values[0], writer.integers(-1, steps, features)) if sequences else values[0]
+    x = writer.node("Transpose", x, perm=[1, 0, 2])
     for _ in range(attributes.get("layers", 1)):
         sides = [_gates(writer, order, units, features, bias=attributes.get("bias", True)) for _ in range(directions)]
         joined = [writer.node("Concat", *parts, axis=0) for parts in zip(*sides, strict=True)]
@@ -85,7 +87,8 @@ def _recurrent(writer: Writer, operator: Operator, inputs: Sequence[Shape], valu
         made = writer.node(op, x, *joined, hidden_size=units, direction=direction, **options)
         features = directions * units
         x = writer.node("Reshape", writer.node("Transpose", made, perm=[0, 2, 1, 3]), writer.integers(0, 0, features))
-    return writer.node("Transpose", x, perm=[1, 0, 2])
+    x = writer.node("Transpose", x, perm=[1, 0, 2])
+    return writer.node("Reshape", x, writer.integers(-1, *sequences, steps, features)) if sequences else x
 
 
 def _gates(writer: Writer, order: Sequence[int], units: int, features: int, *, bias: bool) -> list[str]:
