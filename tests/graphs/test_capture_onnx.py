@@ -240,31 +240,31 @@ def test_unknown_operators_are_kept_with_their_shapes_and_weights(slotool, tmp_p
     class Strange(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.position = nn.Parameter(torch.ones(5, 8))
-            self.rnn = nn.LSTM(8, 4, batch_first=True)
+            self.position = nn.Parameter(torch.ones(5, 5))
+            self.grid = nn.Parameter(torch.zeros(1, 4, 4, 2))
             self.head = nn.Linear(4, 4)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x, _ = self.rnn(x + self.position)
+            x = nn.functional.grid_sample(x + self.position, self.grid, align_corners=False)
             first, second = self.head(x).chunk(2, dim=-1)
             return torch.cat([second, first], dim=-1).cumsum(1) ** 2.0
 
     module = Strange()
-    model = exported(module, 1, 5, 8, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+    model = exported(module, 1, 2, 5, 5, input_names=["x"])
     graph = capture_onnx(model)
     unknown = {operator.op: operator for operator in graph.unknown}
-    assert set(unknown) == {"onnx.LSTM"}
-    assert unknown["onnx.LSTM"].flops == 0
-    assert [o.weights for o in graph.operators if o.op == "Constant"] == [40]
-    assert {"Add", "Slice", "CumulativeSum"} <= {operator.op for operator in graph.operators}
+    assert set(unknown) == {"onnx.GridSample"}
+    assert (unknown["onnx.GridSample"].flops, unknown["onnx.GridSample"].weights) == (0, 32)
+    assert [o.weights for o in graph.operators if o.op == "Constant"] == [25]
+    assert {"Add", "Cropping2D", "CumulativeSum"} <= {operator.op for operator in graph.operators}
     assert graph.weights == sum(p.numel() for p in module.parameters())
-    assert graph.output_shape == (5, 4)
+    assert graph.output_shape == (2, 4, 4)
     assert OperatorGraph.from_document(graph.document()).id == graph.id
     onnx.save(model, tmp_path / "strange.onnx")
     finished = slotool("capture", "--onnx", tmp_path / "strange.onnx", "--json")
     assert finished.exit_code == 0
     assert "no backend can run the graph" in finished.stderr
-    assert "onnx.LSTM" in finished.stderr
+    assert "onnx.GridSample" in finished.stderr
 
 
 def test_a_branch_taken_at_run_time_is_one_unknown_operator_with_its_inputs() -> None:

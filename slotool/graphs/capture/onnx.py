@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING
 
 from slotool.errors import GraphError
 from slotool.graphs.capture.drafts import Drafts
-from slotool.graphs.capture.onnx_nodes import ANY_LAYOUT, AROUND, SAME, NodeCall, Translated, product_flops, translate
-from slotool.graphs.capture.onnx_operators import Batched, Call, batch_of, chain_of
+from slotool.graphs.capture.onnx_calls import Batched, Call
+from slotool.graphs.capture.onnx_nodes import (
+    ACTIVATIONS,
+    ANY_LAYOUT,
+    AROUND,
+    SAME,
+    NodeCall,
+    Translated,
+    product_flops,
+    translate,
+)
+from slotool.graphs.capture.onnx_operators import batch_of, chain_of
 from slotool.graphs.capture.onnx_patterns import join_patterns
 from slotool.graphs.capture.onnx_reading import Constant, Node, Reading, constant_of, read_model
+from slotool.graphs.capture.onnx_recurrent import RECURRENT, TRAINED
 from slotool.graphs.graph import OperatorGraph
 from slotool.graphs.operators import Shape, resolve
 
@@ -38,7 +49,8 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
 
     The inputs' first axis is the batch; it may be free, the others must be fixed. It is followed through views, and
     where windows or heads are folded into it. Weights are initialisers and
-    constants that are no single settings and no integers of 32 or 64 bits; one that two nodes share counts for each.
+    constants that are no single settings and no integers of 32 or 64 bits; those that several nodes have in common are
+    counted once, see ``OperatorGraph.shared_weights``.
     Images that the model turns to channels last are followed, so the graph has them first. Nodes that slotool does not
     know are kept as ``onnx.<op_type>`` with the shape and the weights they have, and the FLOPs of their matrix
     products: see ``OperatorGraph.unknown``.
@@ -53,7 +65,8 @@ def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     starts = [walk.names[name] for name in reading.inputs]
     if all(walk.drafts.source(name) in starts for name in outputs):
         raise GraphError(f"{reading.name}: computes nothing from its input")
-    return replace(walk.drafts.graph([*outputs], "onnx", starts), element_type=reading.element_type)
+    graph = walk.drafts.graph([*outputs], "onnx", starts)
+    return replace(graph, element_type=reading.element_type, shared_weights=min(walk.shared_weights(), graph.weights))
 
 
 class _Walk:
@@ -80,6 +93,12 @@ class _Walk:
             self.names[name] = self.drafts.add(name, "InputLayer", (), {"shape": shape, **typed}, shape)
         self._turns: dict[str, str] = {}
 
+    def shared_weights(self) -> int:
+        """How many weights several nodes have in common, each time but the first."""
+        uses = Counter(name for node in self.nodes if node.op not in TAKE_SIZES for name in {*node.inputs})
+        shared = ((times - 1, self.constants[name]) for name, times in uses.items() if name in self.constants)
+        return sum(again * constant.weights for again, constant in shared if not constant.single)
+
     def call(self, node: Node) -> None:
         """Append what a node is."""
         if self._only_turns(node):
@@ -99,14 +118,26 @@ class _Walk:
         self.names[node.outputs[0]] = self._add(call, inputs)
         if last and len(shape) == 3:
             self.channels_last.add(node.outputs[0])
-        for name in node.outputs[1:]:
-            if self._used[name]:
+        for at, name in enumerate(node.outputs[1:]):
+            if not self._used[name]:
+                continue
+            if node.op in RECURRENT and at == 0:
+                self._last_states(node, name)
+            else:
                 others = self._shape(name, node.op, node=node)
                 self.names[name] = self.drafts.add(node.name, node.op, inputs, None, others, 0)
 
+    def _last_states(self, node: Node, name: str) -> None:
+        """Those of a recurrent layer whose states after every step are used, too: a part of them."""
+        shape, every = self._shape(name, node.op, node=node), self.names[node.outputs[0]]
+        steps, *inner = self.drafts.shape(every)
+        kept = {"axis": 0, "start": steps - 1, "size": 1}
+        last = self.drafts.add(f"{node.name}.last", "Slice", [every], kept, (1, *inner), 0)
+        self.names[name] = self.drafts.add(f"{node.name}.state", "Reshape", [last], {"shape": shape}, shape, 0)
+
     def _add(self, call: NodeCall, inputs: list[str]) -> str:
         node = call.node
-        translated = translate(call) if self._is_plain(node) else None
+        translated = translate(call) if node.op in ACTIVATIONS or self._is_plain(node) else None
         if translated is None or not self._fits(call, translated):
             made = self._chained(call, inputs)
             if made is not None:
@@ -166,9 +197,10 @@ class _Walk:
         if shapes != [made.example]:
             return None
         weights = None if chain[-1][0] in TAKES_CONSTANTS else _weights(call)
+        trained = 1 if node.op in RECURRENT else len(steps)
         for at, (op, attributes, shape) in enumerate(steps, start=1):
             name = node.name if at == len(steps) else f"{node.name}.{at}"
-            sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == len(steps) else None)]
+            sources = [self.drafts.add(name, op, sources, attributes, shape, weights if at == trained else None)]
         return sources[0]
 
     def _with_constants(self, node: Node, made: Batched, constants: Mapping[int, Constant]) -> list[str]:
@@ -179,12 +211,14 @@ class _Walk:
             if name in self.names:
                 found.append(self._turned(name) if name in self.channels_last else self.names[name])
             elif constant is not None and (not constant.single or node.op in ("Concat", "Gather", "MatMul")):
-                found.append(self._constant(name, constant, made, looks_up=looks_up, places=looks_up and at == 1))
+                found.append(
+                    self._constant(name, constant, made, whole=node.op == "Gather", places=looks_up and at == 1)
+                )
         return found
 
-    def _constant(self, name: str, constant: Constant, made: Batched, *, looks_up: bool, places: bool) -> str:
+    def _constant(self, name: str, constant: Constant, made: Batched, *, whole: bool, places: bool) -> str:
         shape = constant.shape
-        if made.axis is not None and len(shape) == len(made.shape) and not looks_up:
+        if made.axis is not None and len(shape) == len(made.shape) and not whole:
             shape = Batched(shape, made.axis, max(1, shape[made.axis] // self._reading.batch)).example
         typed = {"dtype": "int64"} if places else {}
         attributes = {"shape": shape or (1,), "weights": constant.weights, **typed}
@@ -299,4 +333,6 @@ def _weights(call: NodeCall) -> int:
     op, constants = call.node.op, call.constants.values()
     if op in TAKE_SIZES:
         return 0
+    if op in RECURRENT:
+        return sum(constant.weights for at, constant in call.constants.items() if at in TRAINED)
     return sum(constant.weights for constant in constants if not (constant.single and op in TAKE_NUMBERS))

@@ -7,80 +7,20 @@ node is as a chain of our operators, one after the other; None where it is none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from slotool.graphs.capture.onnx_reading import Constant, Node
+from slotool.graphs.capture.onnx_calls import Batched, Call, Chain
+from slotool.graphs.capture.onnx_reading import Node
+from slotool.graphs.capture.onnx_recurrent import RECURRENT, recurrent_batch
 from slotool.graphs.operators import DTYPES, Shape
 
-Chain = list[tuple[str, dict[str, Any]]] | None
 FAR = 1 << 31
 # As onnx.TensorProto numbers them.
 _DTYPES = {
     **{1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16"},
     **{11: "float64", 16: "bfloat16"},
 }
-
-
-@dataclass(frozen=True)
-class Batched:
-    """A value's shape as the model has it, and where the batch is: at ``axis``, folded with so many ``windows``.
-
-    ``axis`` None: it has no batch, or it was lost; the whole shape is an example's.
-    """
-
-    shape: Shape
-    axis: int | None = 0
-    windows: int = 1
-
-    @property
-    def example(self) -> Shape:
-        if self.axis is None:
-            return self.shape
-        within = (self.windows,) if self.windows > 1 else ()
-        return (*self.shape[: self.axis], *within, *self.shape[self.axis + 1 :])
-
-    def inner(self, axis: int) -> int | None:
-        """An axis of the model's value as one of the example's; None for that of the batch."""
-        axis %= len(self.shape)
-        if self.axis is None or self.windows > 1:
-            return axis
-        return None if axis == self.axis else axis - (axis > self.axis)
-
-    def inside(self, axes: Sequence[int]) -> list[int] | None:
-        """Several axes; None where the batch is among them."""
-        found = [self.inner(int(axis)) for axis in axes]
-        return None if None in found else [axis for axis in found if axis is not None]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One node: its ``values`` by position that depend on the network's input, its ``constants``, and its output."""
-
-    node: Node
-    values: Mapping[int, Batched]
-    constants: Mapping[int, Constant]
-    made: Batched
-    opset: int
-
-    @property
-    def first(self) -> Batched:
-        return next(iter(self.values.values()))
-
-    def attribute(self, name: str, default: Any = None) -> Any:
-        return self.node.attributes.get(name, default)
-
-    def numbers(self, position: int, name: str = "") -> list[int] | None:
-        """What newer versions of an operator take as a constant input and older ones as an attribute."""
-        if name in self.node.attributes:
-            value = self.node.attributes[name]
-            return [int(each) for each in value] if isinstance(value, list) else [int(value)]
-        constant = self.constants.get(position)
-        return None if constant is None or constant.values is None else [int(value) for value in constant.values]
-
-    def has(self, position: int) -> bool:
-        return position < len(self.node.inputs) and self.node.inputs[position] != ""
 
 
 def chain_of(call: Call) -> Chain:
@@ -112,12 +52,24 @@ def _moved(node: Node, _: int, value: Batched, shape: Shape) -> int | None:
 
 
 def _regrouped(_: Node, __: int, value: Batched, shape: Shape) -> int | None:
-    """The axis before which there are as many values as before the batch."""
+    """The axis before which there are as many values as before the batch; else the one that the batch is folded into
+    behind other axes, or unfolded to behind its windows."""
     assert value.axis is not None
-    before = math.prod(value.shape[: value.axis])
+    before, batch = math.prod(value.shape[: value.axis]), value.shape[value.axis] // value.windows
     places = [axis for axis in range(len(shape)) if math.prod(shape[:axis]) == before]
+    alone = [axis for axis in places if shape[axis] == batch and shape != value.shape]
     same = [axis for axis in places if shape[axis] == value.shape[value.axis]]
-    return next(iter(same or places), None)
+    found = next((axis for axis in alone or same or places if shape[axis] % batch == 0), None)
+    return _folded(shape, before * value.windows, batch) if found is None else found
+
+
+def _folded(shape: Shape, before: int, batch: int) -> int | None:
+    """The axis of a shape that holds a batch behind ``before`` values, alone or folded with some of them."""
+    for axis, size in enumerate(shape):
+        outside = math.prod(shape[:axis])
+        if outside <= before < outside * size and before % outside == size % (before // outside * batch) == 0:
+            return axis
+    return None
 
 
 def _reduced(node: Node, at: int, value: Batched, shape: Shape) -> int | None:
@@ -149,6 +101,7 @@ _MOVES: dict[str, Callable[[Node, int, Batched, Shape], int | None]] = {
     **dict.fromkeys([f"Reduce{kind}" for kind in ("Mean", "Sum", "Max", "Min", "Prod", "L2", "LogSumExp")], _reduced),
     **dict.fromkeys(("ArgMax", "ArgMin"), _reduced),
     "Gather": _looked_up,
+    **dict.fromkeys(RECURRENT, recurrent_batch),
     **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "Gemm"), _as_it_was),
 }
 
@@ -158,6 +111,15 @@ def _mat_mul(call: Call) -> Chain:
     if weight is not None and len(weight.shape) == 2 and len(call.values) == 1:
         return [("Dense", {"units": weight.shape[1], "bias": call.has(2)})]
     return None if call.has(2) or len(call.made.example) < 2 else [("MatMul", {})]
+
+
+def _gemm(call: Call) -> Chain:
+    """A product with weights, whose first axis may be the batch with steps folded into it."""
+    weight, turned = call.constants.get(1), call.attribute("transB", 0)
+    plain = call.attribute("alpha", 1.0) == call.attribute("beta", 1.0) == 1.0 and not call.attribute("transA", 0)
+    if weight is None or not plain or len(weight.shape) != 2 or 0 not in call.values or len(call.values) > 1:
+        return None
+    return [("Dense", {"units": weight.shape[0 if turned else 1], "bias": call.has(2)})]
 
 
 def _softmax(call: Call) -> Chain:
@@ -419,6 +381,8 @@ _FUNCTIONS = {
 OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **{op: _function(name) for op, name in _FUNCTIONS.items()},
     "MatMul": _mat_mul,
+    "Gemm": _gemm,
+    **RECURRENT,
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
     "InstanceNormalization": _instance_norm,

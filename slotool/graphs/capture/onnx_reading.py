@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.errors import GraphError
 from slotool.extras import import_failed
 from slotool.graphs.capture.onnx_folding import MAX_VALUES, known_shapes, with_shapes
+from slotool.graphs.capture.onnx_quantised import in_floats, is_quantised
 from slotool.graphs.graph import FLOAT32
 from slotool.graphs.operators import DTYPES, Shape
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
 
 OWN_DOMAINS = ("", "ai.onnx")
-QUANTISED = ("QLinear", "QAttention", "QGemm", "MatMulInteger", "ConvInteger")
+QUANTISED = ("QAttention", "DynamicQuantizeLSTM")
 FLOATING = {"FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64"}
 
 
@@ -87,10 +88,12 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
     model = _loaded(Path(source)) if isinstance(source, str | Path) else source
     name = str(source) if is_file else model.graph.name or "the model"
     light = _without_weights(model)
+    element_type = _element_type(light.graph)
     batch = _fix_batch(light.graph, name)
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
+        in_floats(light, MAX_VALUES)
         light = with_shapes(light)
     except Exception as error:
         # onnx raises several kinds for a model that contradicts itself; none is ours.
@@ -106,7 +109,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> Reading:
         constants=dict(_initialisers(graph, name)),
         shapes=dict(known_shapes(graph)),
         batch=batch,
-        element_type=_element_type(graph),
+        element_type=element_type,
     )
 
 
@@ -216,7 +219,7 @@ def _element_type(graph: onnx.GraphProto) -> str:
     """That of the weights of more than one number, or int8 where nodes quantise or compute on whole numbers."""
     import onnx
 
-    if any("Quantize" in node.op_type or node.op_type.startswith(QUANTISED) for node in graph.node):
+    if any(is_quantised(node) or node.op_type.startswith(QUANTISED) for node in graph.node):
         return "int8"
     weights = [tensor for tensor in graph.initializer if math.prod(tensor.dims) > 1]
     weights += [

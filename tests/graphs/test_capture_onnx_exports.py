@@ -1,0 +1,116 @@
+"""Capture of what exporters and quantisers write: attention with its batch folded away, recurrent layers, int8."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture import capture_onnx, capture_torch
+from slotool.profiling.backends.torch_backend import TorchBackend
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed; pip install 'slotool[onnx]'")
+
+
+def exported(module: nn.Module, *shape: int) -> Any:
+    file, fast = io.BytesIO(), torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(module.eval(), (torch.ones(*shape),), file, dynamo=False, opset_version=17)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+    return onnx.load_model_from_string(file.getvalue())
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def product_flops(graph: OperatorGraph) -> int:
+    return sum(operator.flops for operator in graph.operators if operator.op in ("Dense", "MatMul"))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_exported_encoder_is_known_and_runs(batch_size: int) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 24, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    graph = capture_onnx(exported(encoder, batch_size, 5, 16))
+    assert not graph.unknown
+    assert graph.output_shape == (5, 16)
+    assert graph.weights == count(encoder)
+    assert product_flops(graph) == 2 * (2 * 5 * 16 * (48 + 16 + 24 + 24) + 2 * 2 * 5 * 5 * 16)
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 2)()).shape == (2, 5, 16)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: str, last: bool, **options: Any) -> None:
+        super().__init__()
+        self.layer, self.last = getattr(nn, kind)(6, 4, batch_first=True, **options), last
+
+    def forward(self, x: torch.Tensor) -> Any:
+        every, states = self.layer(x)
+        return every + states[-1][:, None] if self.last else every
+
+
+CASES = [
+    ("LSTM", "LSTM", False, {}),
+    ("LSTM", "LSTM", False, {"num_layers": 2, "bidirectional": True}),
+    ("GRU", "GRU", True, {}),
+    ("RNN", "SimpleRNN", False, {"bias": False}),
+]
+
+
+@pytest.mark.parametrize(("kind", "op", "last", "options"), CASES)
+def test_recurrent_layers_are_known_and_cost_as_in_torch(
+    kind: str, op: str, last: bool, options: dict[str, Any]
+) -> None:
+    module = Recurrent(kind, last, **options)
+    graph, other = capture_onnx(exported(module, 2, 5, 6)), capture_torch(module, (5, 6))
+    assert not graph.unknown
+    assert graph.output_shape == other.output_shape
+    assert graph.weights == count(module)
+    found = sum(operator.flops for operator in graph.operators if operator.op == op)
+    assert found == sum(operator.flops for operator in other.operators if operator.op == op) > 0
+    backend = TorchBackend()
+    assert backend.array(backend.prepare(graph, 2)()).shape == (2, *graph.output_shape)
+
+
+@pytest.mark.parametrize("how", ["QDQ", "QOperator", "dynamic"])
+def test_a_quantised_file_has_the_products_of_its_original(tmp_path: Path, how: str) -> None:
+    tools: Any = pytest.importorskip("onnxruntime.quantization", reason="onnxruntime is not installed")
+    module = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.AdaptiveAvgPool2d(1)),
+        *(nn.Flatten(), nn.Linear(8, 4)),
+    )
+    first, second = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    onnx.save(exported(module, 1, 3, 8, 8), first)
+    if how == "dynamic":
+        tools.quantize_dynamic(first, second, weight_type=tools.QuantType.QUInt8)
+    else:
+        name = onnx.load(first).graph.input[0].name
+
+        batches = iter([{name: np.ones((1, 3, 8, 8), np.float32)}])
+        reader = type("Reader", (tools.CalibrationDataReader,), {"get_next": lambda _: next(batches, None)})
+        tools.quantize_static(first, second, reader(), quant_format=getattr(tools.QuantFormat, how), per_channel=True)
+    graph, quantised = capture_onnx(first), capture_onnx(second)
+    assert not quantised.unknown
+    assert (graph.element_type, quantised.element_type) == ("float32", "int8")
+    assert quantised.weights == graph.weights
+    products = [
+        {op: [o.flops for o in g.operators if o.op == op] for op in ("Conv2D", "Dense")} for g in (graph, quantised)
+    ]
+    if how == "dynamic":  # a bias is added behind the product
+        assert sum(map(sum, products[1].values())) == sum(map(sum, products[0].values()))
+    else:
+        assert products[0] == products[1]
+        assert quantised.flops == graph.flops
