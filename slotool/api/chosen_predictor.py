@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.calibrated_predictors import calibrated_here
 from slotool.api.networks import Networks
-from slotool.api.settings_training import named
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -33,66 +32,84 @@ class Chosen:
     why: str | None
     folder: str
 
-    def of_setting(self, device: str | None, precision: str | None) -> Chosen:
-        """Of a predictor of many settings, that of this device and precision; where several are, the first.
+    def of_setting(self, **facts: Any) -> Chosen:
+        """Of a predictor of several settings, the one that ``facts`` (``predictors.setting.FACTS``) tell from the
+        others, or the plain one of variants of it; ``why`` then says so.
 
-        Raises ``ArgumentError`` when there is none, naming those there are.
+        Raises ``ArgumentError`` where none or several fit, naming those there are.
         """
-        from slotool.predictors.setting import SettingsPredictor, matching
+        from slotool.predictors.setting import SettingsPredictor, matching, parting_facts, usual
         from slotool.predictors.settings_training import of_setting
 
-        argument, wanted = ("precision", precision) if device is None else ("device", device)
-        if wanted is None:
-            return self
-        solo = self.opened.require_solo()
-        known = solo.predictor.settings if isinstance(solo.predictor, SettingsPredictor) else (solo.setting,)
-        found = matching(known, device=device, precision=precision)
+        solo = self.opened.solo
+        given = {name: value for name, value in facts.items() if value is not None}
+        if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
+            return self._of_this_setting(given)
+        known = solo.predictor.settings
+        found = matching(known, **given)
+        argument = next(iter(given), "device")
         if not found:
-            given = " and ".join(each for each in (device, precision) if each)
-            raise ArgumentError(argument, f"{self.path} knows no {given}, but {'; '.join(map(named, known))}")
-        if not isinstance(solo.predictor, SettingsPredictor):
-            return self
-        there = of_setting(solo, solo.predictor, found[0])
-        return replace(self, opened=replace(self.opened, solo=there))
+            asked = " and ".join(f"{name.replace('_', ' ')} {value}" for name, value in given.items())
+            raise ArgumentError(argument, f"{self.path} knows no {asked}, but {'; '.join(parting_facts(known))}")
+        chosen = usual(known, found)
+        if chosen is None:
+            fitting = ", or ".join(parting_facts([known[i] for i in found]))
+            raise ArgumentError(argument, f"{len(found)} settings of {self.path} fit: say {fitting}")
+        why = [self.why] if self.why else []
+        if len(found) > 1:
+            others = ", ".join(repr(known[i].backend) for i in found if i != chosen)
+            why.append(f"of its backends {known[chosen].backend}, not {others}")
+        there = of_setting(solo, solo.predictor, chosen)
+        return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
+
+    def _of_this_setting(self, given: dict[str, Any]) -> Chosen:
+        """Raises ``ArgumentError`` when the predictor's only setting is another."""
+        from slotool.predictors.setting import matching
+
+        own = self.opened.setting
+        for name, value in given.items():
+            if not matching([own], **{name: value}):
+                predicts = getattr(own, name)
+                what = f"{self.path} predicts {name.replace('_', ' ')} {predicts}, not {value}"
+                raise ArgumentError(name, f"{what}: leave it out")
+        return self
 
 
 def chosen_predictor(
     predictor: str | Path | None,
-    backend: str | None,
     asked: Networks,
-    colocated: bool,
-    threads: int | None = None,
     *,
+    colocated: bool = False,
+    backend: str | None = None,
     device: str | None = None,
     precision: str | None = None,
+    threads: int | None = None,
+    batch_size: int | None = None,
 ) -> Chosen:
-    """That of one device and precision where they are given (``Chosen.of_setting``), of the shipped ``DEVICES`` where
-    no predictor is named; else as ``backend`` and the networks say."""
-    if (device, precision) == (None, None):
-        return _chosen(predictor, backend, asked, colocated, threads)
-    if predictor is not None:
-        return _chosen(predictor, backend, asked, colocated, threads).of_setting(device, precision)
-    if colocated:
-        raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
-    return _shipped(DEVICES, "it holds the published devices").of_setting(device, precision)
+    """``predictor``, of the setting that the facts say (``Chosen.of_setting``); where it is None, the shipped one of
+    ``DEVICES`` if a device or precision is asked for, else that of ``backend`` or of the networks' framework: the one
+    that ``calibrate`` left for this machine, and ``threads``, or the shipped one.
 
-
-def _chosen(
-    predictor: str | Path | None, backend: str | None, asked: Networks, colocated: bool, threads: int | None
-) -> Chosen:
-    """That of ``predictor``; else of ``backend``, or of the framework that ``asked`` comes from: the one that
-    ``calibrate`` left for this machine, and ``threads``, or the shipped one.
-
-    Raises ``ArgumentError`` for a backend that neither has, or another than that of ``predictor``.
+    Raises ``ArgumentError`` for facts that no predictor has.
     """
     from slotool.predictors.colocation import PredictorArtifact
 
+    rest = {"threads": threads, "batch_size": batch_size}
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        own = opened.setting.backend
-        if backend not in (None, own):
-            raise ArgumentError("backend", f"{predictor} predicts {own}, not {backend}: leave it out")
-        return Chosen(opened, str(predictor), None, str(predictor))
+        chosen = Chosen(opened, str(predictor), None, str(predictor))
+        return chosen.of_setting(backend=backend, device=device, precision=precision, **rest)
+    if (device, precision) == (None, None):
+        return _of_backend(backend, asked, colocated, threads).of_setting(**rest)
+    if colocated:
+        raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
+    devices = _shipped(DEVICES, "it holds the published devices")
+    return devices.of_setting(device=device, precision=precision, backend=backend, **rest)
+
+
+def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> Chosen:
+    from slotool.predictors.colocation import PredictorArtifact
+
     found, why = (backend, "as --backend says") if backend else _default(asked, colocated)
     # Calibrating measures networks alone.
     own_folder = None if colocated else calibrated_here(found, threads)

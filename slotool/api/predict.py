@@ -28,6 +28,8 @@ def predict(
     backend: str | None = None,
     device: str | None = None,
     precision: str | None = None,
+    threads: int | None = None,
+    batch_size: int | None = None,
     co_runners: Sequence[Network] = (),
     slo_s: float | None = None,
     explain: bool = False,
@@ -49,10 +51,12 @@ def predict(
         input_shape: Shape of one example without the batch, for torch modules; one for all, or one for each.
         input_dtype: Element type of a torch module's inputs; a mapping by name for several; None: that
             of its weights, int64 where only that runs.
-        backend: Without ``predictor``: predict how ``"torch"`` or ``"keras"`` would run the networks.
+        backend: What runs the networks, such as ``"torch"`` or ``"keras"``; also which of a predictor's settings.
         device: Of a predictor of several settings, or, without ``predictor``, of the shipped one of other machines'
-            devices: predict for this device, such as ``"rtx4090"``.
+            devices: predict for this device, such as ``"rtx4090"``, or the beginning of its name.
         precision: The same by precision, such as ``"amp"``.
+        threads: The same by compute threads; without ``predictor``, of the calibrations of this machine.
+        batch_size: The same by batch size.
         co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
         slo_s: Also give the probability that the latency is at most this, seconds.
         explain: Also say where the time of each network goes, by type of operator; it adds up to the latency.
@@ -86,7 +90,16 @@ def predict(
     for path in (out, plot):
         if path is not None:
             refuse_existing(Path(path), force)
-    chosen = chosen_predictor(predictor, backend, asked, bool(co_runners), device=device, precision=precision)
+    chosen = chosen_predictor(
+        predictor,
+        asked,
+        colocated=bool(co_runners),
+        backend=backend,
+        device=device,
+        precision=precision,
+        threads=threads,
+        batch_size=batch_size,
+    )
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
     limits = Limits(timeout_s)

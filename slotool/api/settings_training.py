@@ -77,7 +77,12 @@ class SettingsTraining(Result):
 
 def named(setting: Any) -> str:
     """A setting in a few words."""
-    words = [setting.device, setting.backend, setting.precision, f"{setting.threads} threads"]
+    words = [
+        setting.device,
+        setting.backend,
+        setting.precision,
+        f"{setting.threads} thread{'s' * (setting.threads > 1)}",
+    ]
     return ", ".join([*(word for word in words if word != "unknown"), f"batch {setting.batch_size}"])
 
 

@@ -41,14 +41,14 @@ def predict(
     timeout: CaptureTimeout = 600.0,
     backend: Annotated[
         str | None,
-        typer.Option(
-            "--backend", help="Without PREDICTOR: predict how torch or keras (TensorFlow) would run the networks."
-        ),
+        typer.Option("--backend", help="What runs the networks: torch, keras (TensorFlow) …"),
     ] = None,
     device: Annotated[
-        str | None, typer.Option("--device", help="Device of a predictor of several; shipped: rtx4090, rtx3090, i9 ….")
+        str | None, typer.Option("--device", help="Of several devices; shipped: rtx4090, rtx3090, i9-10940x.")
     ] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="With or without --device: such as amp.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="Of several precisions, such as amp.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of several numbers of threads.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Of several batch sizes.")] = None,
     co_runners: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,6 +90,8 @@ def predict(
         backend=backend,
         device=device,
         precision=precision,
+        threads=threads,
+        batch_size=batch_size,
         co_runners=co_runners or (),
         slo_s=parse_duration(slo, "--slo"),
         explain=explain,

@@ -153,15 +153,41 @@ class SettingsPredictor(Predictor[OperatorGraph]):
         return other
 
 
+# What a setting is chosen by.
+FACTS = ("device", "backend", "precision", "threads", "batch_size")
+
+
 def matching(settings: Sequence[Setting], **facts: Any) -> list[int]:
-    """Numbers of the settings that have all ``facts`` that are not None: values of ``Setting``'s fields, compared as
-    text without regard to case."""
-    wanted = {name: _plain(value) for name, value in facts.items() if value is not None}
-    return [
-        i
-        for i, setting in enumerate(settings)
-        if all(_plain(getattr(setting, name)) == value for name, value in wanted.items())
-    ]
+    """Numbers of the settings that have all ``facts`` (values of ``FACTS``) that are not None.
+
+    Compared as text without regard to case; a value that none has may be the beginning of one.
+    """
+    found = list(range(len(settings)))
+    for name, wanted in facts.items():
+        if wanted is None:
+            continue
+        have = {i: _plain(getattr(settings[i], name)) for i in found}
+        exact = [i for i in found if have[i] == _plain(wanted)]
+        found = exact or [i for i in found if isinstance(wanted, str) and have[i].startswith(_plain(wanted))]
+    return found
+
+
+def usual(settings: Sequence[Setting], among: Sequence[int]) -> int | None:
+    """Of settings that differ by their backend alone, that of which all others are a variant (``torch`` among ``torch``
+    and ``torch channels-last``); None where there is none."""
+    shortest = min(among, key=lambda i: len(settings[i].backend))
+    same = replace(settings[shortest], backend="", machine="", cpu=None)
+    for i in among:
+        is_variant = settings[i].backend.startswith(settings[shortest].backend)
+        if not is_variant or replace(settings[i], backend="", machine="", cpu=None) != same:
+            return None
+    return shortest
+
+
+def parting_facts(settings: Sequence[Setting]) -> list[str]:
+    """What each of the settings is told by from the others: its facts that they do not all share."""
+    parting = [name for name in FACTS if len({getattr(setting, name) for setting in settings}) > 1] or list(FACTS)
+    return [", ".join(f"{name.replace('_', ' ')} {getattr(one, name)}" for name in parting) for one in settings]
 
 
 def _plain(value: object) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotool.api.chosen_predictor import chosen_predictor
 from slotool.api.networks import Networks
+from slotool.errors import ArgumentError
 from slotool.graphs.store import write_graphs
 from slotool.machine import machine_facts, machine_id
 from slotool.predictors.three_term import ThreeTermPredictor
@@ -65,8 +67,8 @@ def test_several_graph_files_are_all_predicted_and_the_first_line_says_as_what(s
 
 def test_keras_models_are_predicted_as_tensorflow_runs_them(slotool) -> None:
     networks = Networks.of(["ResNet50", "VGG16"])
-    assert chosen_predictor(None, None, networks, False).opened.setting.backend == "keras"
-    assert chosen_predictor(None, None, Networks.of("a.onnx"), False).why is not None
+    assert chosen_predictor(None, networks).opened.setting.backend == "keras"
+    assert chosen_predictor(None, Networks.of("a.onnx")).why is not None
 
 
 @pytest.mark.parametrize(
@@ -102,13 +104,47 @@ def test_half_precision_is_said_and_has_no_interval(slotool, monkeypatch) -> Non
     assert "no interval: it is float16, and no network of that form was measured" in finished.stdout
 
 
+@pytest.mark.parametrize(
+    ("facts", "setting"),
+    [
+        # Of variants the plain one; the beginning of a name, in any case.
+        ({"device": "rtx4090", "precision": "amp"}, ("rtx4090", "torch")),
+        ({"device": "RTX4090", "backend": "torch channels-last"}, ("rtx4090", "torch channels-last")),
+        ({"device": "i9"}, ("i9-10940x", "torch.compile")),
+        ({"precision": "amp", "device": "rtx3"}, ("rtx3090", "torch")),
+    ],
+)
+def test_a_shipped_device_is_chosen_by_its_facts(facts: dict[str, str], setting: tuple[str, str]) -> None:
+    own = chosen_predictor(None, Networks.of("a.onnx"), **facts).opened.setting
+    assert (own.device, own.backend) == setting
+
+
+@pytest.mark.parametrize(
+    ("named", "facts", "sentence"),
+    [
+        ("predictor-devices", {}, "4 settings of .* fit: say device i9-10940x"),
+        ("predictor-devices", {"precision": "amp"}, "3 settings .* fit: say device rtx4090, backend torch, or device"),
+        ("predictor-devices", {"device": "rtx4090", "backend": "keras"}, "knows no device rtx4090 and backend keras"),
+        ("predictor-devices", {"device": "i9", "batch_size": 8}, "knows no device i9 and batch size 8"),
+        ("predictor-torch", {"backend": "keras"}, "predicts backend torch, not keras"),
+        ("predictor-torch", {"threads": 7}, "predicts threads 2, not 7"),
+    ],
+)
+def test_facts_that_choose_no_setting_or_several_are_sentences(
+    named: str, facts: dict[str, Any], sentence: str
+) -> None:
+    folder = Path(__file__).parents[2] / "models" / named
+    with pytest.raises(ArgumentError, match=sentence):
+        chosen_predictor(folder, Networks.of("a.onnx"), **facts)
+
+
 def test_the_advice_to_measure_names_a_folder_that_opens(monkeypatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
-    chosen = chosen_predictor(None, "torch", Networks.of("a.onnx"), False)
+    chosen = chosen_predictor(None, Networks.of("a.onnx"), backend="torch")
     assert chosen.folder == "models/predictor-torch"
     assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
     monkeypatch.chdir(Path(__file__).parent)
-    chosen = chosen_predictor(None, "torch", Networks.of("a.onnx"), False)
+    chosen = chosen_predictor(None, Networks.of("a.onnx"), backend="torch")
     assert TrainedPredictor.load(chosen.folder).setting.backend == "torch"
 
 

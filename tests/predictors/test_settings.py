@@ -154,7 +154,8 @@ def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[Oper
 
 
 @pytest.mark.parametrize(
-    ("facts", "count"), [({"device": "A"}, 1), ({"precision": "float32"}, 4), ({"device": "z"}, 0)]
+    ("facts", "count"),
+    [({"device": "A"}, 1), ({"precision": "float32"}, 4), ({"precision": "flo"}, 4), ({"device": "z"}, 0)],
 )
 def test_settings_are_found_by_what_is_known_of_them(run: SettingsRun, facts: dict[str, str], count: int) -> None:
     assert len(matching(run.labelled.settings, **facts)) == count
@@ -191,7 +192,7 @@ def test_from_tables_to_a_predictor_of_a_device(networks: list[OperatorGraph], t
     truth = latency_on(networks[:3], *PRICES["b"])
     assert said.latency_s == pytest.approx(truth, rel=0.2)
     assert np.isfinite(said.interval_s).all()
-    with pytest.raises(ArgumentError, match="a, torch, float32"):
+    with pytest.raises(ArgumentError, match="device a, precision float32"):
         slotool.predict(networks[:3], predictor=tmp_path / "p", device="c")
 
 
