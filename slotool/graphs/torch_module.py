@@ -68,6 +68,10 @@ class GraphModule(nn.Module):
         self.of = {name: layer for name, _, layer, _ in self._steps}
         self._inputs = [operator.name for operator in graph.inputs]
         self._is_chain = all(inputs == (before,) for before, (_, inputs, _, _) in zip(order, self._steps, strict=False))
+        last_use = {source: name for name, inputs, _, _ in self._steps for source in inputs}
+        self._used_up: dict[str, list[str]] = {}
+        for source, name in last_use.items():
+            self._used_up.setdefault(name, []).append(source)
 
     def forward(self, *inputs: Tensor, between: Callable[[], None] | None = None) -> Tensor:
         """``between`` is called before each operator; what it raises goes through."""
@@ -84,6 +88,9 @@ class GraphModule(nn.Module):
                 between()
             value = layer(*(values[source] for source in sources))
             values[name] = value if activation is None else activation(value)
+            # Its memory, still in a cache, is then that of the next value, as in a module written by hand.
+            for source in self._used_up.get(name, ()):
+                del values[source]
         return values[self.graph.operators[-1].name]
 
 
