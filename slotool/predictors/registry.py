@@ -20,6 +20,7 @@ PREDICTORS: dict[str, tuple[str | type[Predictor[Any]], tuple[str, ...]]] = {
     "three-term": ("three_term:ThreeTermPredictor", (SOLO,)),
     "dnn": ("dnn:DnnPredictor", (SOLO, COLOCATED)),
     "additive": ("additive:AdditivePredictor", (SOLO,)),
+    "costs": ("operator_costs:OperatorCostPredictor", (SOLO,)),
     "graph": ("graph_network:GraphNetworkPredictor", (SOLO,)),
     "ridge": ("ridge:RidgePredictor", (COLOCATED,)),
     "sharing": ("sharing:SharingPredictor", (COLOCATED,)),

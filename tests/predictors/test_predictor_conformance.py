@@ -13,6 +13,7 @@ from slotool.predictors.base import COLOCATED, Examples
 from slotool.predictors.dnn import DnnPredictor
 from slotool.predictors.graph_network import GraphNetworkPredictor
 from slotool.predictors.linear import LinearPredictor
+from slotool.predictors.operator_costs import OperatorCostPredictor
 from slotool.predictors.registry import PREDICTORS, predictor_class
 from slotool.predictors.ridge import RidgePredictor
 from slotool.predictors.sharing import SharingPredictor
@@ -30,6 +31,10 @@ class TestLinear(PredictorConformance):
 
 class TestAdditive(PredictorConformance):
     make = staticmethod(AdditivePredictor)
+
+
+class TestOperatorCosts(PredictorConformance):
+    make = staticmethod(OperatorCostPredictor)
 
 
 class TestDnn(PredictorConformance):

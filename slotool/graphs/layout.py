@@ -1,0 +1,151 @@
+"""How torch lays out values in memory: which are stored channels last, and which are read across their rows.
+
+A value of a graph has strides as a tensor has, of a batch of one: per axis, the batch first, how many values apart two
+neighbours lie. Views only change
+strides; a convolution of an image stored channels last answers in that order and takes other kernels; arithmetic on
+values laid out unlike takes slower loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slotool.graphs.graph import Operator, OperatorGraph
+from slotool.graphs.operators import Shape
+
+Strides = tuple[int, ...]
+CHANNELS_LAST = (1, 2, 0)
+# They answer in the order of the image they are given.
+_OF_IMAGES = (
+    *("Conv2D", "DepthwiseConv2D", "Conv2DTranspose", "MaxPooling2D", "AveragePooling2D"),
+    *("GlobalAveragePooling2D", "ZeroPadding2D"),
+)
+_VALUE_BY_VALUE = (
+    *("Activation", "ReLU", "BatchNormalization", "Normalization", "LayerScale", "Rescaling", "Elementwise", "Add"),
+    "Multiply",
+)
+# They read their first input row by row.
+_BY_ROW = ("Dense", "MatMul", "Copy", "Reshape", "Flatten", "LayerNormalization", "RMSNormalization", "Softmax")
+
+
+class Layout(NamedTuple):
+    """Of one operator: whether its first input is an image stored channels last; whether an input is laid out in
+    another order than it is read in."""
+
+    channels_last: bool
+    reordered: bool
+
+
+def layouts_of(graph: OperatorGraph) -> list[Layout]:
+    """Of each operator."""
+    shapes: dict[str, Shape] = {}
+    strides: dict[str, Strides] = {}
+    found = []
+    for operator in graph.operators:
+        inputs = [(shapes[name], strides[name]) for name in operator.inputs]
+        shapes[operator.name] = operator.shape
+        strides[operator.name] = own = _strides(operator, inputs)
+        found.append(Layout(bool(inputs) and _is_channels_last(*inputs[0]), _is_reordered(operator, inputs, own)))
+    return found
+
+
+def _strides(operator: Operator, inputs: Sequence[tuple[Shape, Strides]]) -> Strides:
+    """Of its output."""
+    shape = operator.shape
+    viewed = _of_view(operator, *inputs[0]) if inputs else _dense(shape)
+    if viewed is not None:
+        return viewed
+    if operator.op in _VALUE_BY_VALUE:
+        return next((_alike(shape, own) for each, own in inputs if each == shape and any(own[1:])), _dense(shape))
+    if operator.op in _OF_IMAGES or (operator.op == "Concatenate" and len(shape) == 3):
+        last = all(_is_channels_last(*each) for each in inputs)
+        return _dense(shape, CHANNELS_LAST) if last and len(shape) == 3 else _dense(shape)
+    if operator.op == "LayerNormalization" and len(shape) == 3 and "axes" not in operator.attributes:
+        return _dense(shape, CHANNELS_LAST)
+    if operator.op == "ScaledDotProductAttention" and len(shape) > 2:
+        # torch keeps [length, heads, dim] in memory.
+        rank = len(shape)
+        return _dense(shape, (*range(rank - 3), rank - 2, rank - 3, rank - 1))
+    return _dense(shape)
+
+
+def _of_view(operator: Operator, first: Shape, given: Strides) -> Strides | None:
+    """Of an operator that moves nothing; None for one that does."""
+    shape, attributes = operator.shape, operator.attributes
+    if operator.moved:
+        return None
+    if operator.op == "Transpose":
+        return (given[0], *(given[axis + 1] for axis in attributes["axes"]))
+    if operator.op in ("Reshape", "Flatten"):
+        return _as_shape(first, given, shape)
+    if operator.op == "Slice":
+        dropped = attributes["axis"] + 1 if len(shape) < len(first) else None
+        kept = tuple(stride for axis, stride in enumerate(given) if axis != dropped)
+        return kept if len(kept) == len(shape) + 1 else None
+    if operator.op == "Expand" and len(first) == len(shape):
+        return (given[0], *(s if a == b else 0 for a, b, s in zip(first, shape, given[1:], strict=True)))
+    return None
+
+
+def _dense(shape: Shape, order: Iterable[int] | None = None) -> Strides:
+    """Of values without gaps, axes from slowest to fastest in this ``order``."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(list(range(len(shape)) if order is None else order)):
+        strides[axis] = step
+        step *= shape[axis]
+    return (step, *strides)
+
+
+def _alike(shape: Shape, strides: Strides) -> Strides:
+    """Without gaps, axes in the order of these strides; those of one value first."""
+    return _dense(shape, sorted(range(len(shape)), key=lambda axis: (shape[axis] > 1, -strides[axis + 1])))
+
+
+def _as_shape(shape: Shape, strides: Strides, new: Shape) -> Strides | None:
+    """Strides of the same memory seen in another shape; None where that takes a copy. Source: ATen, ``computeStride``,
+    whose strides of axes of size one matter too."""
+    sizes, wanted = (1, *shape), (1, *new)
+    found, axis = [0] * len(wanted), len(wanted) - 1
+    step, size, covered = strides[-1], 1, 1
+    for place in reversed(range(len(sizes))):
+        size *= sizes[place]
+        if place and (sizes[place - 1] == 1 or strides[place - 1] == size * step):
+            continue
+        while axis >= 0 and (covered < size or wanted[axis] == 1):
+            found[axis] = covered * step
+            covered *= wanted[axis]
+            axis -= 1
+        if covered != size:
+            return None
+        step, size, covered = strides[max(0, place - 1)], 1, 1
+    return tuple(found) if axis < 0 else None
+
+
+def _is_channels_last(shape: Shape, strides: Strides) -> bool:
+    """As ATen, ``is_channels_last_strides_2d``: axes grow in that order, the batch the slowest. An image of one channel
+    or of one place, to which the order makes no difference, is not."""
+    if len(shape) != 3 or shape[0] == 1 or math.prod(shape[1:]) == 1 or strides[1] == 0:
+        return False
+    sizes, least = (1, *shape), 0
+    for axis in (1, 3, 2, 0):
+        if strides[axis] < least:
+            return False
+        least = strides[axis] * max(1, sizes[axis])
+    return True
+
+
+def _is_reordered(operator: Operator, inputs: Sequence[tuple[Shape, Strides]], own: Strides) -> bool:
+    if not operator.moved:
+        return False
+    if operator.op in _BY_ROW:
+        return any(not _is_in_rows(*each) for each in inputs)
+    if operator.op in _OF_IMAGES:
+        return any(not _is_in_rows(*each) and not _is_channels_last(*each) for each in inputs)
+    same = [strides for shape, strides in inputs if shape == operator.shape]
+    return any(_alike(operator.shape, strides) != _alike(operator.shape, own) for strides in same)
+
+
+def _is_in_rows(shape: Shape, strides: Strides) -> bool:
+    return all(size == 1 or a == b for size, a, b in zip((1, *shape), strides, _dense(shape), strict=True))

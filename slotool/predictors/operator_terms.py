@@ -1,0 +1,185 @@
+"""Operators as numbers that a price can be put on: what each must do, and in what shape, apart by kind of operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.encodings import lane_padding
+from slotool.graphs.layout import Layout, layouts_of
+from slotool.graphs.operators import Shape
+
+TERMS = ("calls", "flops", "moved_bytes", "weight_bytes")
+# Of products: how long its sums are, how many columns and rows it puts out, how many products it is, window, stride,
+# how much vector lanes of columns and of sums stay empty, and ``special``. All in log2. Of what is no product: length
+# of rows, number of inputs, rank, window, whether an input is stretched.
+SHAPE_FEATURES = ("sum", "columns", "rows", "products", "window", "stride", "lanes", "sum_lanes", "special")
+SIZE_FEATURES = ("small_kib", "middle_kib", "large_kib")
+FEATURES = (*SHAPE_FEATURES, *SIZE_FEATURES, "channels_last", "reordered")
+# Where a size in log2 of KiB leaves one cache for the next.
+TIERS = ((2.0, 8.0), (8.0, 12.0), (12.0, 16.0))
+PRODUCTS = (
+    *("Conv1D", "Conv2D", "Conv2D 1×1", "Conv2D of groups", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "Dense"),
+    *("MatMul", "ScaledDotProductAttention", "LSTM", "GRU", "SimpleRNN", "SeparableConv2D"),
+)
+_CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "DepthwiseConv2D", "SeparableConv2D")
+# torch multiplies windows as one matrix where an image is of at most so many values, by oneDNN's kernels beyond.
+SMALL_IMAGE, SMALL_WINDOW = 20_480, 3
+# Kind, terms and features of an operator.
+Row = tuple[str, tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class OperatorTerms:
+    """Rows of n operators: ``kinds`` str [n], ``terms`` float64 [n, ``TERMS``], ``features`` float64 [n, ``FEATURES``],
+    ``owners`` int64 [n], the graph each belongs to, ``counts`` float64 [n], how often it is there, ``operators`` int64
+    [n], its number in its graph. ``graphs``: how many there are.
+
+    An activation that is an attribute of a layer is a row of its own, with that layer's number.
+    """
+
+    kinds: np.ndarray
+    terms: np.ndarray
+    features: np.ndarray
+    owners: np.ndarray
+    counts: np.ndarray
+    operators: np.ndarray
+    graphs: int
+
+    @classmethod
+    def of(cls, graphs: Sequence[OperatorGraph], *, merge: bool = True) -> OperatorTerms:
+        """``merge``: operators of a graph that are alike become one row."""
+        rows: list[tuple[int, int, str, tuple[float, ...], tuple[float, ...], int]] = []
+        for owner, graph in enumerate(graphs):
+            counts: dict[tuple[object, ...], list[int]] = {}
+            for number, row in _rows(graph):
+                key = row if merge else (number, *row)
+                counts.setdefault(key, []).append(number)
+            rows += [(owner, own[0], *key[-3:], len(own)) for key, own in counts.items()]  # type: ignore[misc]
+        owners, operators, kinds, terms, features, counted = zip(*rows, strict=True) if rows else ((),) * 6
+        return cls(
+            kinds=np.array(kinds, dtype=object),
+            terms=np.array(terms, dtype=np.float64).reshape(-1, len(TERMS)),
+            features=np.array(features, dtype=np.float64).reshape(-1, len(FEATURES)),
+            owners=np.array(owners, dtype=np.int64),
+            counts=np.array(counted, dtype=np.float64),
+            operators=np.array(operators, dtype=np.int64),
+            graphs=len(graphs),
+        )
+
+    def only(self, rows: np.ndarray) -> OperatorTerms:
+        """These rows, of the same graphs."""
+        names = ("kinds", "terms", "features", "owners", "counts", "operators")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+def is_product(kind: str) -> bool:
+    return kind in PRODUCTS
+
+
+def operator_kind(operator: Operator) -> str:
+    """What is priced as one: by function where that is the work, convolutions by how torch computes them."""
+    attributes = operator.attributes
+    if operator.op in ("Activation", "ReLU"):
+        return f"{attributes.get('activation', 'relu')}()"
+    if operator.op == "Elementwise":
+        return f"{attributes['function']}()"
+    if operator.op == "Conv2D":
+        groups = attributes.get("groups", 1)
+        if groups != 1:
+            return "DepthwiseConv2D" if groups == operator.shape[0] else "Conv2D of groups"
+        return "Conv2D 1×1" if _window(operator, "kernel") == 1 else "Conv2D"
+    return operator.op
+
+
+def _rows(graph: OperatorGraph) -> list[tuple[int, Row]]:
+    shapes = {operator.name: operator.shape for operator in graph.operators}
+    found: list[tuple[int, Row]] = []
+    for number, (operator, layout) in enumerate(zip(graph.operators, layouts_of(graph), strict=True)):
+        if operator.op == "InputLayer":
+            continue
+        inputs = [shapes[name] for name in operator.inputs]
+        moved = float(operator.moved_bytes)
+        # Of a table only the rows looked up are read, which ``moved`` counts; a constant is there.
+        weights = 0.0 if operator.op in ("Embedding", "Constant") else float(operator.weight_bytes)
+        terms = (1.0, float(operator.flops), 0.0 if operator.op == "Constant" else moved, weights)
+        found.append((number, (operator_kind(operator), terms, _features(operator, inputs, layout, moved + weights))))
+        function = operator.attributes.get("activation")
+        if function and operator.op != "Activation":
+            values = math.prod(operator.shape)
+            shape = _of_rows(operator, [operator.shape])
+            features = (*shape, *_sizes(8.0 * values), float(layout.channels_last), 0.0)
+            found.append((number, (f"{function}()", (1.0, float(values), 8.0 * values, 0.0), features)))
+    return found
+
+
+def _features(operator: Operator, inputs: Sequence[Shape], layout: Layout, size: float) -> tuple[float, ...]:
+    kind = operator_kind(operator)
+    shape = _of_product(operator, kind, inputs) if is_product(kind) and inputs else _of_rows(operator, inputs)
+    return (*shape, *_sizes(size), float(layout.channels_last), float(layout.reordered))
+
+
+def _of_rows(operator: Operator, inputs: Sequence[Shape]) -> tuple[float, ...]:
+    """``SHAPE_FEATURES`` of what is no product."""
+    shape = operator.shape or (1,)
+    stretched = float(any(each != operator.shape for each in inputs[:2]))
+    window = _log2(_window(operator, "kernel"), 6)
+    return (_log2(shape[-1], 11), float(min(len(inputs), 8)), float(len(shape)), 0.0, window, 0.0, 0.0, 0.0, stretched)
+
+
+def _of_product(operator: Operator, kind: str, inputs: Sequence[Shape]) -> tuple[float, ...]:
+    shape, first = operator.shape or (1,), inputs[0] or (1,)
+    if operator.op in _CONVOLUTIONS:
+        return _of_convolution(operator, kind, first)
+    products = 1
+    if kind == "ScaledDotProductAttention":
+        sums, columns, rows, products = shape[-1], inputs[1][-2], shape[-2], math.prod(shape[:-2])
+        special = float(len(inputs) > 3)
+    elif kind == "MatMul":
+        sums, columns, rows = first[-1], shape[-1], shape[-2] if len(shape) > 1 else 1
+        products, special = math.prod(shape[:-2]), 0.0
+    else:
+        sums, columns, rows = first[-1], shape[-1], math.prod(shape[:-1])
+        special = float(rows == 1)
+    return (
+        *(_log2(sums, 11), _log2(columns, 11), _log2(rows, 14), _log2(products, 10), 0.0, 0.0),
+        *(math.log2(lane_padding(columns)), math.log2(lane_padding(sums)), special),
+    )
+
+
+def _of_convolution(operator: Operator, kind: str, first: Shape) -> tuple[float, ...]:
+    channels, filters = first[0], operator.shape[0]
+    groups = operator.attributes.get("groups", 1)
+    window, stride = _window(operator, "kernel"), _window(operator, "stride")
+    rows = math.prod(operator.shape[1:])
+    if kind == "DepthwiseConv2D":
+        sums, columns, special = 1, filters, _log2(math.sqrt(rows), 7)
+    else:
+        sums, columns = max(1, channels // groups), max(1, filters // groups)
+        small = math.prod(first) <= SMALL_IMAGE and window <= SMALL_WINDOW**2
+        special = _log2(groups, 7) if groups > 1 else float(small)
+    return (
+        *(_log2(sums, 11), _log2(columns, 11), _log2(rows, 14), 0.0, _log2(window, 6), _log2(stride, 4)),
+        *(math.log2(lane_padding(columns)), math.log2(lane_padding(sums)), special),
+    )
+
+
+def _sizes(moved: float) -> list[float]:
+    """``SIZE_FEATURES`` of so many bytes: how far through each tier they reach."""
+    kib = math.log2(max(moved / 1024, 1.0))
+    return [min(max(kib, low), high) - low for low, high in TIERS]
+
+
+def _window(operator: Operator, name: str) -> float:
+    """Of a window given as 3 or (3, 5)."""
+    value = operator.attributes.get(name, 1)
+    sides = value if isinstance(value, tuple) else (value, value) if isinstance(value, int) else (1,)
+    return float(math.prod(side for side in sides if isinstance(side, int) and side > 0))
+
+
+def _log2(value: float, most: float) -> float:
+    return min(math.log2(max(value, 1.0)), most)
