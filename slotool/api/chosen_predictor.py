@@ -98,13 +98,13 @@ def chosen_predictor(
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
         chosen = Chosen(opened, str(predictor), None, str(predictor))
-        return chosen.of_setting(backend=backend, device=device, precision=precision, **rest)
+        return chosen.of_setting(device=device, backend=backend, precision=precision, **rest)
     if (device, precision) == (None, None):
         return _of_backend(backend, asked, colocated, threads).of_setting(**rest)
     if colocated:
         raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
     devices = _shipped(DEVICES, "it holds the published devices")
-    return devices.of_setting(device=device, precision=precision, backend=backend, **rest)
+    return devices.of_setting(device=device, backend=backend, precision=precision, **rest)
 
 
 def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> Chosen:
