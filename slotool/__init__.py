@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from slotool.api.adapt_predictor import adapt_predictor
     from slotool.api.build_tables import build_tables, plan_tables
     from slotool.api.calibrate import calibrate
-    from slotool.api.capture import capture, capture_applications
+    from slotool.api.capture import capture, capture_applications, capture_zoo
     from slotool.api.choose_points import choose_points
     from slotool.api.compare_predictors import compare_predictors
     from slotool.api.doctor import doctor
@@ -49,6 +49,7 @@ __all__ = [
     "calibrate",
     "capture",
     "capture_applications",
+    "capture_zoo",
     "choose_points",
     "compare_predictors",
     "doctor",
@@ -95,6 +96,7 @@ _MODULES = {
     "calibrate": "calibrate",
     "capture": "capture",
     "capture_applications": "capture",
+    "capture_zoo": "capture",
     "choose_points": "choose_points",
     "compare_predictors": "compare_predictors",
     "doctor": "doctor",

@@ -20,6 +20,9 @@ EXTRA_OF = {
     "lightgbm": "trees",
     "matplotlib": "report",
     "plotly": "report",
+    "torchvision": "zoo",
+    "timm": "zoo",
+    "transformers": "zoo",
 }
 
 

@@ -6,13 +6,15 @@ Code that a person names is run. Code that an artifact names is run only where t
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,9 +36,10 @@ def make(
     is_made: Callable[[Any], bool],
     what: str,
     error: type[InputError] = InputError,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Any:
-    """What ``module:factory`` names when ``is_made`` says it is that, else what it returns when called without
-    arguments.
+    """What ``module:factory`` names when ``is_made`` says it is that, else what it returns when called with these
+    ``arguments``.
 
     The module lies in the current directory or is installed, or is given by its path, such as ``../nets.py`` or
     ``../nets``. ``what``: what is wanted, in messages. Raises ``error`` when module or factory are missing or fail.
@@ -53,12 +56,35 @@ def make(
             if not hasattr(found, part):
                 raise error(f"module {module_name} has no {factory_name}")
             found = getattr(found, part)
+        if is_made(found) and arguments:
+            raise error(f"{name} is {what} already and takes no arguments: name a function that makes one")
         if not is_made(found):
             if not callable(found):
                 kind = type(found).__name__
                 raise error(f"{name} is neither {what} nor a function making one, but of type {kind}")
-            found = _guarded(found, f"calling {name}()", error)
+            given = dict(arguments or {})
+            shown = ", ".join(f"{key}={value!r}" for key, value in given.items())
+            found = _guarded(partial(found, **given), f"calling {name}({shown})", error)
     return found
+
+
+def arguments_of(text: str, error: type[InputError] = InputError) -> dict[str, Any]:
+    """``depth=12,width=(64,128),norm=layer`` as arguments for a factory: numbers, texts, truths, lists; a word is a
+    text. No code is run. Raises ``error`` for anything else."""
+    try:
+        call = ast.parse(f"_({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("no list of arguments")
+        given = {str(each.arg or ""): _literal(each.value) for each in call.keywords}
+        if not given or "" in given or len(given) != len(call.keywords):
+            raise ValueError("an argument without a name, or named twice")
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as reason:
+        raise error(f"{text!r} is no list of arguments such as depth=12,width=64") from reason
+    return given
+
+
+def _literal(value: ast.expr) -> Any:
+    return value.id if isinstance(value, ast.Name) else ast.literal_eval(value)
 
 
 def allow_code() -> None:

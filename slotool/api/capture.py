@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +106,71 @@ def capture_applications(
     return Capture(graphs, "keras.applications", None, failed, None if out is None else Path(out))
 
 
+@writes("out")
+def capture_zoo(
+    package: str,
+    names: str | Sequence[str] = "families",
+    out: FilePath | None = None,
+    *,
+    processes: int | None = None,
+    timeout_s: float = 600.0,
+    max_memory_gb: float | None = None,
+    force: bool = False,
+    progress: Reporting = "auto",
+) -> Capture:
+    """Read networks of torchvision, timm or transformers as operator graphs; those that cannot be captured are left
+    out.
+
+    They are built without weights; nothing is downloaded. Where there is an ``out``, a journal beside it keeps what is
+    done until it is written: called again after an interruption, the function goes on with the rest.
+
+    Args:
+        package: torchvision, timm or transformers.
+        names: ``"all"``, ``"families"`` (one network of each module or type), or names; of transformers types of
+            configurations, such as bert, whose defaults are taken.
+        out: Graph file to write: .jsonl or .parquet.
+        processes: Captures that run side by side; None: as many as there are cores.
+        timeout_s: Seconds after which the capture of one network has hung.
+        max_memory_gb: What the capture of a network may take; None: 90 % of what is free.
+        force: Replace ``out`` if it exists, and begin again where a journal is.
+        progress: Who hears how far it is, and of networks left out; see ``slotool.api.progress``.
+
+    Returns:
+        ``graphs``, in the order of the names, and why those left out ``failed``.
+
+    Raises:
+        ArgumentError: There is no such package here, or no process.
+        GraphError: The package has no network of a name.
+        RunError: No network could be captured; nothing is written.
+        AlreadyExistsError: ``out`` exists.
+        MissingPackageError: The package is not installed.
+    """
+    from slotool.api.capture_sweep import swept
+    from slotool.errors import ArgumentError, RunError
+    from slotool.graphs.capture import Limits
+    from slotool.graphs.capture.zoo import PACKAGES, chosen_networks
+
+    if package not in PACKAGES:
+        raise ArgumentError("package", f"{package!r} is none of {', '.join(PACKAGES)}")
+    if processes is None:
+        processes = len(os.sched_getaffinity(0))
+    if processes < 1:
+        raise ArgumentError("processes", f"{processes} is less than 1")
+    _refuse(out, force)
+    given = names if isinstance(names, str) else ",".join(names)
+    chosen, reporter = chosen_networks(package, given), reporter_of(progress)
+    limits = Limits(timeout_s, None if max_memory_gb is None else int(max_memory_gb * 1e9))
+    with swept(package, chosen, out, force, limits, processes, reporter) as (graphs, failed):
+        if not graphs:
+            first = next(iter(failed.values()))
+            raise RunError(
+                f"none of {len(failed)} networks could be captured, so nothing is written; the first: {first}"
+            )
+        if out is not None:
+            _write(Path(out), graphs, {package: given})
+    return Capture(graphs, package, None, failed, None if out is None else Path(out))
+
+
 def _applications(names: str, reporter: Reporter) -> tuple[list[OperatorGraph], dict[str, str]]:
     """The graphs of several members of keras.applications, and why those that are missing failed."""
     from slotool.errors import RunError
@@ -182,10 +248,15 @@ class Capture(Result):
         return table(f"{source}, graph {graph.id}", ["operator", "type", "output", "weights", "FLOPs"], rows)
 
     def _several(self) -> Table:
-        rows = [[g.name, g.id, f"{len(g.operators):,}", f"{g.weights:,}", f"{g.flops / 1e9:,.3f}"] for g in self.graphs]
+        rows = [
+            [g.name, g.id, f"{len(g.operators):,}", f"{g.unknown_share:.1%}", f"{g.weights:,}", f"{g.flops / 1e9:,.3f}"]
+            for g in self.graphs
+        ]
         left_out = f", {len(self.failed)} left out" if self.failed else ""
-        title = f"{len(self.graphs)} networks of {self.whence}{left_out}"
-        return table(title, ["network", "graph", "operators", "weights", "GFLOPs"], rows)
+        known = sum(not graph.unknown for graph in self.graphs)
+        every = "" if known == len(self.graphs) else f", of {known} every operator known"
+        title = f"{len(self.graphs)} networks of {self.whence}{every}{left_out}"
+        return table(title, ["network", "graph", "operators", "unknown", "weights", "GFLOPs"], rows)
 
 
 def _facts(graph: OperatorGraph) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -64,8 +64,25 @@ def capture(
     ] = None,
     torch: Torch = None,
     onnx: Onnx = None,
+    torchvision: Annotated[
+        str | None, typer.Option(help="Its networks: names with commas, families (one of each kind), or all.")
+    ] = None,
+    timm: Annotated[str | None, typer.Option(help="As --torchvision.")] = None,
+    transformers: Annotated[
+        str | None, typer.Option(help="As --torchvision; types of its configurations, such as bert.")
+    ] = None,
     input_shape: InputShape = None,
     input_dtype: InputDtype = None,
+    factory_arguments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--factory-arguments",
+            help="What --torch's function takes, e.g. 'depth=12,width=64'; repeated, a network each.",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Captures side by side, of a package.", show_default="all cores")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Graph file to write: .jsonl or .parquet.")] = None,
     timeout: CaptureTimeout = 600.0,
     max_memory_gb: MaxMemory = None,
@@ -74,9 +91,8 @@ def capture(
 ) -> None:
     """Read Keras, PyTorch or ONNX models as operator graphs.
 
-    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks of
-    keras.applications those that cannot be captured are left out and named; it is a failure when they are half of them
-    or more.
+    Shapes have their channels first; FLOPs are per example, a multiply-add counting two. Of several networks those that
+    cannot be captured are left out and named. A sweep of a package that was interrupted goes on where it was.
 
     Example: slotool capture --keras ResNet50 -o resnet50.jsonl
 
@@ -84,16 +100,39 @@ def capture(
 
     Example: slotool capture --torch torch.nn:ReLU --input-shape 1,8,8
 
+    Example: slotool capture --timm families -o timm.parquet
+
     Example: slotool capture --torch nets:small --torch nets:large --input-shape 3,32,32 -o nets.jsonl
     """
     from slotool.cli.output import Output
 
-    if sum(bool(source) for source in (keras, torch, onnx)) != 1:
-        raise typer.BadParameter("give exactly one of --keras, --torch and --onnx")
-    sources = sources_of(keras, torch, onnx, input_shape, input_dtype)
+    zoo = {"torchvision": torchvision, "timm": timm, "transformers": transformers}
+    packages = [package for package, names in zoo.items() if names is not None]
+    if sum(bool(source) for source in (keras, torch, onnx, *packages)) != 1:
+        raise typer.BadParameter(
+            "give exactly one of --keras, --torch and --onnx, or of --torchvision, --timm, --transformers"
+        )
+    sources = [] if packages else sources_of(keras, torch, onnx, input_shape, input_dtype, factory_arguments)
     if out is None:
         refuse_without_effect(("force",), "without --out")
     output = Output(as_json=json)
+    if packages:
+        refuse_without_effect(("input_shape", "input_dtype", "factory_arguments"), f"with --{packages[0]}")
+        (package,), (names,) = packages, [str(zoo[package]) for package in packages]
+        output.show(
+            slotool.capture_zoo(
+                package,
+                names,
+                out,
+                processes=processes,
+                timeout_s=timeout,
+                max_memory_gb=max_memory_gb,
+                force=force,
+                progress=output,
+            )
+        )
+        return
+    refuse_without_effect(("processes",), "without --torchvision, --timm or --transformers")
     if keras is not None and (keras == "all" or "," in keras):
         refuse_without_effect(("timeout", "max_memory_gb"), "for several networks of keras.applications")
         output.show(slotool.capture_applications(keras, out, force=force, progress=output))
@@ -108,25 +147,42 @@ def sources_of(
     onnx: Sequence[Path] | None = None,
     input_shape: Sequence[str] | None = None,
     input_dtype: str | None = None,
+    factory_arguments: Sequence[str] | None = None,
 ) -> list[Source]:
     """What these options name, in order. A usage error when shapes do not belong to ``--torch`` one for one."""
+    from slotool.errors import GraphError
+    from slotool.factories import arguments_of
     from slotool.graphs.capture.sources import Source
 
     if bool(torch) != bool(input_shape):
         raise typer.BadParameter("--torch and --input-shape go together", param_hint="--input-shape")
     if input_dtype is not None and not torch:
         raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--input-dtype")
+    if factory_arguments and not torch:
+        raise typer.BadParameter("it belongs to --torch; give both or neither", param_hint="--factory-arguments")
     if not torch:
         return [Source("onnx", str(path)) for path in onnx or ()] or [Source("keras", keras or "")]
+    arguments = [arguments_of(text, GraphError) for text in factory_arguments or ()] or [{}]
+    if len(torch) == 1 < len(arguments):
+        torch = list(torch) * len(arguments)
     shapes = [_shape(text) for text in input_shape or ()]
-    if len(shapes) not in (1, len(torch)):
-        raise typer.BadParameter(
-            f"{len(shapes)} shapes for {len(torch)} of --torch; give one for all, or one for each",
-            param_hint="--input-shape",
-        )
-    each = shapes * len(torch) if len(shapes) == 1 else shapes
     dtype = _named(input_dtype) if input_dtype and "=" in input_dtype else input_dtype
-    return [Source("torch", name, shape, dtype) for name, shape in zip(torch, each, strict=True)]
+    each = zip(
+        torch,
+        _one_each(shapes, len(torch), "shapes", "--input-shape"),
+        _one_each(arguments, len(torch), "lists of arguments", "--factory-arguments"),
+        strict=True,
+    )
+    return [Source("torch", name, shape, dtype, given) for name, shape, given in each]
+
+
+def _one_each(given: list[Any], networks: int, what: str, option: str) -> list[Any]:
+    """What is given, of one for all so often. A usage error for another number."""
+    if len(given) not in (1, networks):
+        raise typer.BadParameter(
+            f"{len(given)} {what} for {networks} of --torch; give one for all, or one for each", param_hint=option
+        )
+    return given * networks if len(given) == 1 else given
 
 
 def _named(text: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,21 +51,24 @@ def captured_apart(source: Source, limits: Limits | None = None) -> OperatorGrap
 
 
 def all_captured_apart(
-    sources: Sequence[Source], limits: Limits | None = None
+    sources: Sequence[Source], limits: Limits | None = None, stop: threading.Event | None = None
 ) -> Iterator[OperatorGraph | SlotoolError]:
-    """The graphs of all sources in order, of each that fails the error instead.
+    """The graphs of all sources in order, of each that fails the error instead; nothing more once ``stop`` is set.
 
     One process does all of one module, so that libraries are imported once; after a death another goes on with the
     rest. What the models' code prints, on stdout too, goes to stderr.
     """
     limits, done = limits or Limits(), 0
-    while done < len(sources):
+    while done < len(sources) and not (stop and stop.is_set()):
         # Two modules may have one name, or helpers of one name, in different folders.
         module = _module(sources[done])
         same = list(takewhile(lambda source: _module(source) == module, sources[done:]))  # noqa: B023
         with _worker(same) as worker:
             for source in same:
-                yield worker.answer(source, limits)
+                answer = worker.answer(source, limits, stop)
+                if stop and stop.is_set():
+                    return
+                yield answer
                 done += 1
                 if not worker.alive_and_well:
                     break
@@ -105,11 +109,13 @@ class _Worker:
         self._process, self._answers, self._unread = process, answers, b""
         self.alive_and_well = True
 
-    def answer(self, source: Source, limits: Limits) -> OperatorGraph | SlotoolError:
+    def answer(
+        self, source: Source, limits: Limits, stop: threading.Event | None = None
+    ) -> OperatorGraph | SlotoolError:
         """What it says of the next source, or what has become of it."""
         allowed = limits.memory_bytes or int(MEMORY_SHARE * _available_memory())
         try:
-            line = self._line(source, time.monotonic() + limits.timeout_s, limits.timeout_s, allowed)
+            line = self._line(source, time.monotonic() + limits.timeout_s, limits.timeout_s, allowed, stop)
             return _read(strict_json.decode(line))
         except SlotoolError as error:
             self.alive_and_well = False
@@ -120,7 +126,9 @@ class _Worker:
             self.alive_and_well = False
             return WorkerError(f"capturing {source.name}: its process answered nonsense ({type(error).__name__})")
 
-    def _line(self, source: Source, deadline: float, timeout_s: float, allowed_bytes: int) -> bytes:
+    def _line(
+        self, source: Source, deadline: float, timeout_s: float, allowed_bytes: int, stop: threading.Event | None
+    ) -> bytes:
         poll = select.poll()
         poll.register(self._answers, select.POLLIN | select.POLLHUP)
         while b"\n" not in self._unread:
@@ -132,6 +140,8 @@ class _Worker:
             elif self._process.poll() is not None:
                 # A child of its own may hold the pipe open after its death.
                 raise self._death(source)
+            elif stop and stop.is_set():
+                raise RunError(f"capturing {source.name} was called off")
             elif time.monotonic() > deadline:
                 raise TimedOut(
                     f"capturing {source.name} took longer than {timeout_s:g} s and was stopped; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 APPLICATION_INPUT = (224, 224, 3)
 
 
-def load_torch(name: str) -> nn.Module:
+def load_torch(name: str, arguments: Mapping[str, Any] | None = None) -> nn.Module:
     """``module:factory``, the module from the current directory or installed, or by its path, such as ``../nets.py``
     or ``../nets``; its code is run.
 
-    The factory is an ``nn.Module``, or what makes one when called without arguments (a class, a function).
+    The factory is an ``nn.Module``, or what makes one (a class, a function) when called with these ``arguments``.
     Raises ``GraphError`` when module or factory are missing, fail, or give no ``nn.Module``.
     """
-    made = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError)
+    made = factories.make(name, is_made=_is_module, what="a torch.nn.Module", error=GraphError, arguments=arguments)
     from torch import nn
 
     if not isinstance(made, nn.Module):

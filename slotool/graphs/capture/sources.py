@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from slotool.graphs.capture.zoo import PACKAGES, capture_network
 from slotool.graphs.graph import OperatorGraph
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model by what loads it: ``framework`` is torch, keras or onnx, ``name`` what ``load_torch`` or ``load_keras``
-    takes, or an .onnx file. ``input_shape`` (without the batch) and ``input_dtype`` (None: found out) are for torch; of
-    a module of several inputs they are by the names of these."""
+    """A model by what loads it: ``framework`` is torch, keras or onnx, or a package of ``zoo.PACKAGES``; ``name`` what
+    ``load_torch`` or ``load_keras`` takes, an .onnx file, or a network of the package. ``input_shape`` (without the
+    batch) and ``input_dtype`` (None: found out) are for torch; of a module of several inputs they are by the names of
+    these. ``arguments`` are given to torch's factory."""
 
     framework: str
     name: str
     input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]] = ()
     input_dtype: str | Mapping[str, str] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def called(self) -> str:
+        """Its name, with the arguments of the factory."""
+        given = ",".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"{self.name}({given})" if given else self.name
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -38,8 +47,11 @@ def capture_source(source: Source) -> OperatorGraph:
         from slotool.graphs.capture.loading import load_torch
         from slotool.graphs.capture.torch import capture_torch
 
-        graph = capture_torch(load_torch(source.name), source.input_shape, source.input_dtype)
-        return replace(graph, name=source.name)
+        module = load_torch(source.name, source.arguments)
+        graph = capture_torch(module, source.input_shape, source.input_dtype)
+        return replace(graph, name=source.called)
+    if source.framework in PACKAGES:
+        return capture_network(source.framework, source.name)
     if source.framework == "onnx":
         from slotool.graphs.capture.onnx import capture_onnx
 

@@ -1,0 +1,152 @@
+"""Networks of packages that people take them from, by their names: torchvision, timm and Hugging Face transformers.
+
+They are built without weights, on torch's meta device where they can be: capture reads shapes, and the largest takes no
+memory and no time to draw. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from slotool.errors import GraphError
+from slotool.extras import import_failed, require
+from slotool.graphs.graph import OperatorGraph
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PACKAGES = ("torchvision", "timm", "transformers")
+# One network of each module or type: as many kinds as there are, of each the first.
+FAMILIES = "families"
+ALL = "all"
+# Tokens of a text, and samples of a second of sound.
+STEPS, SAMPLES = 128, 16_000
+_MAX_MEANT = 3
+
+
+@dataclass(frozen=True)
+class ZooNetwork:
+    """A network, the shape of one example by the names of its inputs or of its only one, and their element type."""
+
+    module: nn.Module
+    input_shape: tuple[int, ...] | Mapping[str, tuple[int, ...]]
+    input_dtype: str | Mapping[str, str] | None = None
+
+
+def chosen_networks(package: str, names: str) -> list[str]:
+    """``all``, ``families`` (one of each module or type), or names with commas between, each once.
+
+    Raises ``GraphError`` for a name that the package does not have, ``MissingPackageError`` where it is not installed.
+    """
+    known = _names(_imported(package), package)
+    if names == ALL:
+        return list(known)
+    if names == FAMILIES:
+        first: dict[str, str] = {}
+        for name, family in known.items():
+            first.setdefault(family, name)
+        return list(first.values())
+    chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in chosen:
+        if name not in known:
+            begins = [each for each in known if each.startswith(name)][:_MAX_MEANT]
+            meant = begins or get_close_matches(name, known, _MAX_MEANT)
+            hint = (
+                f"did you mean {' or '.join(meant)}?" if meant else f"it has {len(known)}, such as {next(iter(known))}"
+            )
+            raise GraphError(f"{package} has no network {name!r}; {hint}")
+    return chosen
+
+
+def capture_network(package: str, name: str) -> OperatorGraph:
+    """The graph of one network; its code is run. Raises ``GraphError`` where it cannot be built or captured."""
+    import torch
+
+    from slotool.graphs.capture.torch import capture_torch, quiet
+
+    found, build = _imported(package), _BUILDERS[package]
+    reasons: list[Exception] = []
+    for device in ("meta", "cpu"):
+        try:
+            with quiet(), torch.device(device):
+                network = build(found, name)
+            graph = capture_torch(network.module, network.input_shape, network.input_dtype)
+            return replace(graph, name=name)
+        except Exception as error:
+            # What reads numbers while it is built or run needs them; the package's code may raise anything.
+            reasons.append(error)
+    said = " ".join(str(reasons[-1]).split())[:200]
+    raise GraphError(said or type(reasons[-1]).__name__) from reasons[-1]
+
+
+def _imported(package: str) -> Any:
+    needed_by = f"a network of {package}"
+    require(package, needed_by=needed_by)
+    try:
+        if package == "transformers" and find_spec("torchvision"):
+            import_module("torchvision")
+        return import_module(package)
+    except (ImportError, RuntimeError) as error:
+        # A torchvision that was built for another torch raises RuntimeError.
+        missing = error if isinstance(error, ImportError) else ImportError(str(error))
+        raise import_failed(missing, package, needed_by) from error
+
+
+def _names(found: Any, package: str) -> dict[str, str]:
+    """Every network of a package, and the family that it is of."""
+    if package == "timm":
+        return {name: module for module in sorted(found.list_modules()) for name in found.list_models(module=module)}
+    if package == "torchvision":
+        names = found.models.list_models(module=found.models)
+        return {name: str(found.models.get_model_builder(name).__module__) for name in names}
+    mapped = import_module("transformers.models.auto.modeling_auto").MODEL_MAPPING_NAMES
+    return {str(name): str(name) for name in sorted(mapped)}
+
+
+def _of_torchvision(found: Any, name: str) -> ZooNetwork:
+    extra = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    size = 299 if name == "inception_v3" else 224
+    return ZooNetwork(found.models.get_model(name, weights=None, **extra), (3, size, size))
+
+
+def _of_timm(found: Any, name: str) -> ZooNetwork:
+    network = found.create_model(name, pretrained=False)
+    return ZooNetwork(network, tuple(network.pretrained_cfg["input_size"]))
+
+
+def _of_transformers(found: Any, name: str) -> ZooNetwork:
+    config = found.AutoConfig.for_model(name)
+    network = found.AutoModel.from_config(config)
+    shapes = {network.main_input_name: _shape_of(network.main_input_name, config)}
+    if config.is_encoder_decoder:
+        shapes["decoder_input_ids"] = (STEPS,)
+    whole = {key: "int64" if key.endswith("_ids") else "float32" for key in shapes}
+    return ZooNetwork(network, shapes, whole)
+
+
+def _shape_of(name: str, config: Any) -> tuple[int, ...]:
+    """Of an input by its name in transformers. Raises ``GraphError`` where no size follows from the configuration."""
+    if name == "input_ids":
+        return (STEPS,)
+    if name == "pixel_values":
+        size = getattr(config, "image_size", 224)
+        height, width = (size, size) if isinstance(size, int) else size
+        return (getattr(config, "num_channels", 3), height, width)
+    if name == "input_values":
+        bins, frames = getattr(config, "num_mel_bins", None), getattr(config, "max_length", None)
+        return (frames, bins) if isinstance(bins, int) and isinstance(frames, int) else (SAMPLES,)
+    if name == "input_features" and hasattr(config, "max_source_positions"):
+        return (config.num_mel_bins, 2 * config.max_source_positions)
+    raise GraphError(f"it takes {name}, of which no shape is known here; capture it by --torch module:factory")
+
+
+_BUILDERS: Mapping[str, Callable[[Any, str], ZooNetwork]] = {
+    "torchvision": _of_torchvision,
+    "timm": _of_timm,
+    "transformers": _of_transformers,
+}

@@ -1,0 +1,134 @@
+"""Sweeps over networks of a package: by a package of the test's own, so that nobody needs timm for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import slotool
+from slotool.api import capture_sweep
+from slotool.api.progress import Quiet
+from slotool.errors import (
+    AlreadyExistsError,
+    ArgumentError,
+    GraphError,
+    MissingPackageError,
+    RunError,
+    SlotoolError,
+    SlotoolWarning,
+)
+from slotool.factories import arguments_of
+from slotool.graphs import OperatorGraph
+from slotool.graphs.capture import Limits, Source, capture_torch, load_torch, sweep
+
+TIMM = """
+import os
+from torch import nn
+
+MODULES = {"small": ["small_a", "small_b"], "odd": ["dies", "refuses"]}
+
+def list_modules():
+    return list(MODULES)
+
+def list_models(module):
+    return MODULES[module]
+
+def create_model(name, pretrained):
+    assert not pretrained
+    if name == "dies":
+        os._exit(3)
+    if name == "refuses":
+        raise RuntimeError("not today")
+    network = nn.Sequential(nn.Conv2d(3, 4 if name == "small_a" else 6, 3), nn.ReLU())
+    network.pretrained_cfg = {"input_size": (3, 8, 8)}
+    return network
+"""
+
+
+@pytest.fixture
+def timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "timm.py").write_text(TIMM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "timm", raising=False)
+    yield
+    __import__("sys").modules.pop("timm", None)
+
+
+def test_a_network_that_dies_or_refuses_costs_itself_alone(tmp_path: Path, timm: None) -> None:
+    out = tmp_path / "zoo.jsonl"
+    with pytest.warns(SlotoolWarning, match="is left out"):
+        found = slotool.capture_zoo("timm", "all", out, processes=1, progress=None)
+    assert [graph.name for graph in found.graphs] == ["small_a", "small_b"]
+    assert [graph.weights for graph in found.graphs] == [112, 168]
+    assert "exit code 3" in found.failed["dies"]
+    assert found.failed["refuses"] == "not today"
+    assert out.exists()
+    assert not Path(f"{out}.journal").exists()
+    with pytest.raises(AlreadyExistsError):
+        slotool.capture_zoo("timm", "all", out)
+
+
+def test_names_are_families_or_of_the_package(timm: None) -> None:
+    from slotool.graphs.capture.zoo import chosen_networks
+
+    assert chosen_networks("timm", "families") == ["dies", "small_a"]
+    assert chosen_networks("timm", "small_b,small_a,small_b") == ["small_b", "small_a"]
+    with pytest.raises(GraphError, match=r"no network 'small'; did you mean small_a or small_b\?"):
+        chosen_networks("timm", "small")
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path: Path, timm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    graph = capture_torch(nn.Linear(4, 2), (4,))
+
+    def captured(sources: Sequence[Source], *_: Any) -> Iterator[tuple[Source, OperatorGraph | SlotoolError]]:
+        for source in sources:
+            asked.append(source.name)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            yield source, RunError("odd") if source.name == "dies" else graph
+
+    monkeypatch.setattr(sweep, "captured_side_by_side", captured)
+    out = tmp_path / "zoo.jsonl"
+    names = ["small_a", "small_b", "dies"]
+    with pytest.raises(KeyboardInterrupt), capture_sweep.swept("timm", names, out, False, Limits(), 1, Quiet()):
+        pass
+    with pytest.warns(SlotoolWarning, match="dies is left out: odd"):
+        found = slotool.capture_zoo("timm", names, out, progress=None)
+    assert asked == ["small_a", "small_b", "small_b", "dies"]
+    assert (len(found.graphs), found.failed) == (2, {"dies": "odd"})
+
+
+def test_what_is_asked_wrongly_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArgumentError, match="'keras' is none of torchvision, timm, transformers"):
+        slotool.capture_zoo("keras")
+    with pytest.raises(ArgumentError, match="processes: 0 is less than 1"):
+        slotool.capture_zoo("timm", processes=0)
+    monkeypatch.setattr("slotool.extras.find_spec", lambda _: None)
+    with pytest.raises(MissingPackageError, match=r"timm, which is not installed; pip install 'slotool\[zoo\]'"):
+        slotool.capture_zoo("timm")
+
+
+def test_one_factory_makes_many_networks(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text(
+        "from torch import nn\ndef net(width=2, act='relu'):\n    return nn.Linear(4, width)\n"
+    )
+    sources = [Source("torch", f"{tmp_path}/many.py:net", (4,), None, {"width": width}) for width in (3, 5)]
+    found = slotool.capture(sources)
+    assert [graph.weights for graph in found.graphs] == [15, 25]
+    assert [graph.name.partition("net")[2] for graph in found.graphs] == ["(width=3)", "(width=5)"]
+    with pytest.raises(GraphError, match=r"calling .*net\(depth=1\) failed: TypeError"):
+        load_torch(f"{tmp_path}/many.py:net", {"depth": 1})
+
+
+def test_arguments_are_literals_and_no_code() -> None:
+    given = arguments_of("depth=12,width=(64,128),act=gelu,flag=True,name='a,b'")
+    assert given == {"depth": 12, "width": (64, 128), "act": "gelu", "flag": True, "name": "a,b"}
+    for text in ("", "12", "**{}", "a=print()", "a=1)(b=2", "a=1)+(b=2", "a=1,a=2", "a=[x]"):
+        with pytest.raises(SlotoolError, match="is no list of arguments"):
+            arguments_of(text)
