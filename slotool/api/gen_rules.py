@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from slotool.tables import OutcomeTable
 
 TOLERANCES = tuple(round(0.01 * step, 2) for step in range(11))
-POLICIES = ("osfa", "seq", "conc")
+POLICIES = ("osfa", "seq", "conc", "cascade")
 Price = float | Mapping[str, float] | None
 
 
@@ -226,7 +226,7 @@ class GeneratedRules(Result):
             _version_table(self._facts, self.rules),
             f"requests, from the fastest version to the slowest: {split}",
             *(_tier_table(self.rules, objective) for objective in objectives),
-            *([_explanations(self.rules)] if self.explain else []),
+            *(_explanations(self.rules) if self.explain else []),
             *_remarks(self.rules),
             *(f"wrote {path}" for path in (*written, *self.plots)),
         ]
@@ -272,20 +272,38 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
                 duration(rule.response_time_s),
                 _saving(rule.response_time_s, base_s),
                 _saving(rule.cost, base_cost),
+                f"{rule.saves_at_least:.0%}" if rules.method == "certified" else "–",
             ]
         )
     title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
-    columns = ["tier", "ensemble", "bound", "observed", "time", "saved", "cost saved"]
+    columns = ["tier", "ensemble", "bound", "observed", "time", "saved", "cost saved", "at least"]
     return table(title, columns, cells)
 
 
-def _explanations(rules: RuleSet) -> Table:
+def _explanations(rules: RuleSet) -> list[Part]:
     cells = []
     for (objective, _, why), group in groupby(rules.rules, key=lambda rule: (rule.objective, rule.point, rule.why)):
         same = list(group)
         span = "–".join(dict.fromkeys((_share(same[0].tolerance), _share(same[-1].tolerance))))
         cells.append([f"{objective} {span}", why])
-    return table("Why not cheaper", ["tier", "why"], cells)
+    return [table("Why not cheaper", ["tier", "why"], cells), *_trees(rules)]
+
+
+def _trees(rules: RuleSet) -> list[str]:
+    """Each cascade as a picture."""
+    from slotool.rules import from_point
+    from slotool.rules.cascades import Cascade
+
+    policies = {rule.point: from_point(rule.point) for rule in rules.rules}
+    serving = {
+        point: [f"{rule.objective} {_share(rule.tolerance)}" for rule in rules.rules if rule.point == point]
+        for point in policies
+    }
+    return [
+        "\n".join([f"{serving[point][0]}{' and more' if serving[point][1:] else ''}:", *policy.tree])
+        for point, policy in policies.items()
+        if isinstance(policy, Cascade)
+    ]
 
 
 def _promise(rules: RuleSet) -> str:

@@ -18,8 +18,12 @@ def save_document(path: str | Path, document: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def load_document(path: str | Path, schema: str, version: int, what: str) -> dict[str, Any]:
-    """The file's object. Raises ``InputError`` for anything but a JSON object of this schema and version."""
+def load_document(path: str | Path, schema: str, version: int | tuple[int, ...], what: str) -> dict[str, Any]:
+    """The file's object; ``version``: that or those which are read, the newest last.
+
+    Raises ``InputError`` for anything but a JSON object of this schema and version.
+    """
+    versions = version if isinstance(version, tuple) else (version,)
     try:
         document = strict_json.read(Path(path))
     except FileNotFoundError as error:
@@ -28,7 +32,7 @@ def load_document(path: str | Path, schema: str, version: int, what: str) -> dic
         raise InputError(f"{path}: not a JSON file") from error
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise InputError(f"{path}: not a {what} (schema {schema})")
-    if document.get("schema_version") != version:
+    if document.get("schema_version") not in versions:
         name, found = schema.rpartition("/")[2], str(document.get("schema_version"))[:40]
-        raise InputError(f"{path}: {name} schema version {found}, expected {version}")
+        raise InputError(f"{path}: {name} schema version {found}, expected {versions[-1]}")
     return document

@@ -41,7 +41,7 @@ def gen_rules(
     ] = 0.999,
     max_error: Annotated[float, _method("--max-error", help="Upper limit of an error in the table.")] = 1.0,
     objective: Annotated[str, _ensembles("--objective", help="response-time, cost or both.")] = "both",
-    policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc,cascade.")] = "osfa,seq,conc",
+    policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc,cascade.")] = "osfa,seq,conc,cascade",
     thresholds: Annotated[int, _ensembles("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
     price: Annotated[
         str, _ensembles("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time")

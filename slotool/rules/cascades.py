@@ -8,8 +8,10 @@ table and serving share ``accepts`` and ``chosen``.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,10 +24,10 @@ from slotool.tables import OperatingPoint, OutcomeTable
 MAX_STEPS = 4
 ANSWERS = ("last", "surer", "majority", "weighted")
 _ANSWER_WORDS = {
-    "last": "the last answer goes out",
-    "surer": "the answer most likely right goes out",
-    "majority": "the majority's answer goes out",
-    "weighted": "the answer with the greatest sum of confidences goes out",
+    "last": "the last answers",
+    "surer": "the surest answers",
+    "majority": "the majority answers",
+    "weighted": "the majority by confidence answers",
 }
 
 
@@ -72,6 +74,20 @@ def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndar
     return np.asarray(asked - 1 - np.argmax(votes[:, ::-1], axis=1))
 
 
+def chosen_of_one(answer: str, worth: Sequence[float], labels: Sequence[object]) -> int:
+    """``chosen`` of a single request, without arrays: a server's batches are mostly of one."""
+    if answer in ("last", "surer"):
+        votes = list(range(len(worth))) if answer == "last" else list(worth)
+    else:
+        weight = [0.0 if math.isnan(own) else 1.0 if answer == "majority" else own for own in worth]
+        votes = [sum(w for w, other in zip(weight, labels, strict=True) if other == label) for label in labels]
+    best = len(worth) - 1
+    for at in range(len(worth) - 1, -1, -1):
+        if not math.isnan(worth[at]) and (math.isnan(worth[best]) or votes[at] > votes[best]):
+            best = at
+    return best
+
+
 @dataclass(frozen=True)
 class Cascade(RoutingPolicy):
     """``steps`` in turn; ``answer``, one of ``ANSWERS``, says which of the answers given goes out. ``worth``: pairs
@@ -95,15 +111,31 @@ class Cascade(RoutingPolicy):
         tree = json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
         return OperatingPoint.of(policy=self.kind, tree=tree)
 
-    @property
+    @cached_property
     def versions(self) -> tuple[str, ...]:
         return tuple(step.version for step in self.steps)
 
     @property
     def words(self) -> str:
-        *before, last = self.steps
-        asked = "; ".join(f"{step.version}, enough if {step.accept.words}" for step in before if step.accept)
-        return f"{asked}; else {last.version}; {_ANSWER_WORDS[self.answer]}" if before else f"{last.version} alone"
+        first, *later = self.versions
+        conditions = [step.accept for step in self.steps if step.accept is not None]
+        asked = [f"then {name} {own.unless}" for name, own in zip(later, conditions, strict=True)]
+        return f"{', '.join([first, *asked])}; {_ANSWER_WORDS[self.answer]}" if later else f"{first} alone"
+
+    @property
+    def tree(self) -> list[str]:
+        """The policy as a picture of lines: what is asked, and what its condition leads to."""
+        lines = [f"ask {self.steps[0].version}"]
+        for depth, (step, after) in enumerate(zip(self.steps, self.steps[1:], strict=False)):
+            assert step.accept is not None
+            indent = "   " * depth
+            lines += [f"{indent}├─ {step.accept.words}: {'answer' if depth == 0 else self._outcome}"]
+            lines += [f"{indent}└─ otherwise ask {after.version}"]
+        return [*lines, f"{'   ' * (len(self.steps) - 1)}└─ {self._outcome}"] if len(self.steps) > 1 else lines
+
+    @property
+    def _outcome(self) -> str:
+        return _ANSWER_WORDS[self.answer]
 
     @property
     def needs_labels(self) -> bool:
@@ -136,13 +168,22 @@ class Cascade(RoutingPolicy):
 
     def worth_of(self, version: str, confidence: np.ndarray) -> np.ndarray:
         """How likely answers of ``confidence`` are right, or the confidence where that is not known."""
-        own = dict(self.worth).get(version)
+        own = self._worth.get(version)
         return confidence if own is None else own.of(confidence)
+
+    @cached_property
+    def _worth(self) -> dict[str, Worth]:
+        return dict(self.worth)
 
     def choose(self, asked: Asked, count: int) -> np.ndarray:
         """Which of the first ``count`` versions' answers goes out, all of them asked: int [requests]."""
         names = self.versions[:count]
-        worth = np.stack([self.worth_of(name, asked.confidence(name)) for name in names], axis=1)
+        confidences = [asked.confidence(name) for name in names]
+        if len(confidences[0]) == 1:
+            one = [float(self.worth_of(name, own)[0]) for name, own in zip(names, confidences, strict=True)]
+            given = [asked.label(name)[0] for name in names] if self.needs_labels else names
+            return np.array([chosen_of_one(self.answer, one, given)])
+        worth = np.stack([self.worth_of(*own) for own in zip(names, confidences, strict=True)], axis=1)
         labels = np.stack([asked.label(name) for name in names], axis=1) if self.needs_labels else None
         return chosen(self.answer, worth, labels)
 

@@ -30,8 +30,9 @@ from scipy.stats import norm
 from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
 from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of
 from slotool.rules.candidates import Candidates
-from slotool.rules.policies import OSFA, POLICIES, RoutingPolicy
+from slotool.rules.policies import OSFA, PAIR_POLICIES, RoutingPolicy
 from slotool.rules.proposals import Goal, chains
+from slotool.rules.savings import Savings
 from slotool.rules.sequences import holm_over_sequences
 
 LEARN_SHARE = 0.3
@@ -73,6 +74,7 @@ class Certified(RuleGenerator):
                 at = listed.index(policy)
                 bound[at] = min(bound[at], goal.tolerance)
         means = listed.means()
+        saved = _savings(problem, listed, test, budget, sum(len(chain) for _, chain in own))
         config: dict[str, Any] = {
             "candidates": proposed.considered,
             "chains": len(own),
@@ -81,7 +83,19 @@ class Certified(RuleGenerator):
             "examples_tested_on": len(test),
             "examples_for_first_saving": _examples_needed(problem, budget / max(1, len(own))),
         }
-        return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested)
+        return Assessment(listed, bound, means.response_time_s, means.cost, config, tested=tested, saves_at_least=saved)
+
+
+def _savings(problem: Problem, listed: Listed, test: np.ndarray, budget: float, count: int) -> dict[str, np.ndarray]:
+    """By objective the least share saved by each listed policy; ``count``: policies that might have been shipped."""
+    alpha, found = budget / len(problem.objectives), {}
+    for objective in problem.objectives:
+        column = "latency_s" if objective == "response-time" else "cost"
+        savings = Savings(problem.outcomes, column, problem.best, test, alpha, count)
+        shares = [savings.share(listed.policy(at), listed.taken(at, objective)) for at in range(len(listed))]
+        shares[listed.best] = 0.0
+        found[objective] = np.array(shares)
+    return found
 
 
 class _Chain(Sequence[float]):
@@ -147,7 +161,7 @@ def _examples_needed(problem: Problem, alpha: float) -> int | None:
 
     None when no cheaper pair is within that tolerance even as observed.
     """
-    candidates = Candidates(problem.outcomes, problem.best, POLICIES, problem.thresholds)
+    candidates = Candidates(problem.outcomes, problem.best, PAIR_POLICIES, problem.thresholds)
     means, best, best_errors = candidates.means(), candidates.best, problem.outcomes.matrix("error")[:, problem.best]
     widest = max(problem.tolerances) * (best_errors.mean() if problem.tolerance_kind == "relative" else 1.0)
     margin = (means.error[best] + widest - means.error) / problem.max_error

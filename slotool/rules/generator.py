@@ -15,7 +15,7 @@ from slotool.rules.candidates import Candidates
 from slotool.rules.cascades import Cascade
 from slotool.rules.certified import Certified
 from slotool.rules.naive import NaiveOSFA
-from slotool.rules.policies import ALL_POLICIES, PAIRS, POLICIES, Replayed
+from slotool.rules.policies import PAIRS, POLICIES, Replayed
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
@@ -139,6 +139,7 @@ def _rule(
         certified=generator.proves and chosen != best,
         note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
         why=_why(assessment, ranking, degradation, chosen),
+        saves_at_least=float(assessment.saves_at_least[objective][chosen]) if assessment.saves_at_least else 0.0,
     )
 
 
@@ -177,7 +178,7 @@ def _check_settings(
 ) -> None:
     named: list[tuple[str, Sequence[str], Sequence[str]]] = [
         ("tolerance kind", [tolerance_kind], TOLERANCE_KINDS),
-        ("policy", policies, ALL_POLICIES),
+        ("policy", policies, POLICIES),
         ("objective", objectives, OBJECTIVES),
     ]
     for what, given, known in named:

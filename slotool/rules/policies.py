@@ -178,8 +178,8 @@ class Conc(_Pair):
 
 
 PAIRS: dict[str, type[_Pair]] = {Seq.kind: Seq, Conc.kind: Conc}
-POLICIES = (OSFA.kind, *PAIRS)
-ALL_POLICIES = (*POLICIES, "cascade")
+PAIR_POLICIES = (OSFA.kind, *PAIRS)
+POLICIES = (*PAIR_POLICIES, "cascade")
 
 
 def _columns(outcomes: OutcomeTable, version: str) -> tuple[np.ndarray, ...]:

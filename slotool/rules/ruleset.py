@@ -10,10 +10,14 @@ from typing import Any
 from slotool import strict_json
 from slotool.artifacts.document import load_document, save_document
 from slotool.errors import InputError
+from slotool.rules.cascades import Cascade
+from slotool.rules.points import from_point
 from slotool.tables import OperatingPoint
 
 RULES_SCHEMA = "slotool/rules"
-RULES_VERSION = 1
+RULES_VERSION = 2
+# Version 1 knew no cascades and no least savings.
+READABLE_VERSIONS = (1, 2)
 OBJECTIVES = ("response-time", "cost")
 
 
@@ -23,11 +27,13 @@ class Rule:
 
     ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
     ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
-    two answers the more confident is returned). ``bound``: what the error degradation stays below with the rule
-    set's confidence; ``degradation``: the one observed on the table, as mean. ``certified``: ``point`` was proven to
-    keep the tolerance. It is False where no cheaper ensemble could be, so that the best version serves (degradation 0
-    by definition), and for methods without a proof; ``note`` then says so. ``why``: what speaks against the next
-    cheaper ensemble.
+    two answers the more confident is returned), or ``policy=cascade,tree=(JSON)`` of ``Cascade.document``.
+    ``bound``: what the error degradation stays below with the rule set's confidence; ``degradation``: the one observed
+    on the table, as mean. ``certified``: ``point`` was proven to keep the tolerance. It is False where no cheaper
+    ensemble could be, so that the best version serves (degradation 0 by definition), and for methods without a proof;
+    ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what the best
+    version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with the rule
+    set's confidence.
     """
 
     id: str
@@ -41,6 +47,7 @@ class Rule:
     certified: bool = True
     note: str = ""
     why: str = ""
+    saves_at_least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,7 @@ class RuleSet:
     @property
     def versions(self) -> frozenset[str]:
         """Every service version some rule may consult."""
-        names = ("version", "first", "second")
-        return frozenset(str(rule.point.get(n)) for rule in self.rules for n in names if rule.point.get(n) is not None)
+        return frozenset(version for rule in self.rules for version in from_point(rule.point).versions)
 
     def document(self) -> dict[str, Any]:
         """The JSON form."""
@@ -90,7 +96,7 @@ class RuleSet:
     @classmethod
     def load(cls, path: str | Path) -> RuleSet:
         """Read the JSON file. Raises ``InputError`` for anything but a rule set of this schema version."""
-        document = load_document(path, RULES_SCHEMA, RULES_VERSION, "rule set")
+        document = load_document(path, RULES_SCHEMA, READABLE_VERSIONS, "rule set")
         with strict_json.assembling(path, "a rule set"):
             entries = _sequence(document.get("rules"))
             read = strict_json.convert({**document, "rules": []}, cls)
@@ -99,12 +105,14 @@ class RuleSet:
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
     """The point's key, which is what counts when rules are read, and what it says in words of its own."""
-    versions = [point.get(name) for name in ("version", "first", "second")]
+    policy = from_point(point)
+    tree = {"tree": policy.document()} if isinstance(policy, Cascade) else {}
     return {
         "point": point.key,
-        "policy": point.get("policy"),
-        "versions": [version for version in versions if version is not None],
+        "policy": policy.kind,
+        "versions": list(policy.versions),
         "threshold": point.get("threshold"),
+        **tree,
     }
 
 

@@ -19,6 +19,7 @@ from slotool.models.signature import FREE
 from slotool.rules.cascades import Cascade
 from slotool.rules.points import from_point
 from slotool.rules.policies import Conc, consults_second
+from slotool.serving.cascade_run import CascadeRun
 from slotool.serving.outputs import Computed, Outputs, Scores, combined
 from slotool.tables import OperatingPoint
 
@@ -26,12 +27,19 @@ from slotool.tables import OperatingPoint
 @dataclass(frozen=True, slots=True)
 class EnsemblePlan:
     """The model's own points behind a decision's point; ``second`` is None when one alone answers. ``concurrent``: both
-    versions begin at the same time."""
+    versions begin at the same time. Of a cascade, ``first`` and then ``later`` are asked in turn."""
 
     first: OperatingPoint
     second: OperatingPoint | None = None
     threshold: float = 0.0
     concurrent: bool = False
+    cascade: Cascade | None = None
+    later: tuple[OperatingPoint, ...] = ()
+
+    @property
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """All of them, in the order in which they are asked."""
+        return (self.first, *(() if self.second is None else (self.second,)), *self.later)
 
     def consults(self, first: Computed) -> np.ndarray:
         """Which examples the second version answers too: bool [n]. Raises ``InputError`` where the first has no
@@ -74,11 +82,19 @@ class PointRunner:
         if point not in self._plans:
             self.add([point])
         plan = self._plans[point]
+        if plan.cascade is not None:
+            return self._run_cascade(x, plan, plan.cascade)
         first = self._compute(x, plan.first)
         if plan.second is None:
             return first
         unsure = plan.consults(first)
         return combined(first, unsure, self._compute(x[unsure], plan.second)) if unsure.any() else first
+
+    def _run_cascade(self, x: Inputs, plan: EnsemblePlan, cascade: Cascade) -> Computed:
+        run = CascadeRun(cascade, x)
+        while (rows := run.next_rows) is not None:
+            run.given(self._compute(x if len(rows) == len(x) else x[rows], plan.points[run.step]))
+        return run.answers()
 
     async def run_concurrently(self, x: Inputs, point: OperatingPoint, pool: Executor) -> Computed:
         """The same, both versions at once in ``pool``; the second is waited for only when the first is not sure.
@@ -108,8 +124,8 @@ class PointRunner:
             if isinstance(x, np.ndarray):
                 self.model.expected_accuracy(x)
             for plan in self._plans.values():
-                for point in (plan.first, plan.second):
-                    if point is None or point in self.model.remote_points:
+                for point in plan.points:
+                    if point in self.model.remote_points:
                         continue
                     self._compute(x, point)
                     if pool is not None:
@@ -167,12 +183,12 @@ def _plan(model: ElasticModel, own: dict[str, OperatingPoint], point: OperatingP
     if point in model.points:
         return EnsemblePlan(point)
     policy = from_point(point)
-    if isinstance(policy, Cascade):
-        raise InputError(f"{model.name}: rules of cascades are replayed, and not served: make rules without them")
     missing = [version for version in policy.versions if version not in own]
     if missing:
         raise InputError(f"{model.name} has no version {missing[0]!r}; it has {', '.join(own)}")
     first, *second = (own[version] for version in policy.versions)
+    if isinstance(policy, Cascade):
+        return EnsemblePlan(first, cascade=policy, later=tuple(second))
     if not second:
         return EnsemblePlan(first)
     return EnsemblePlan(first, second[0], float(point.get("threshold") or 0.0), isinstance(policy, Conc))

@@ -38,8 +38,8 @@ class FaultCheck:
 async def _answers(model: ElasticModel, point: OperatingPoint, ask: Ask) -> bool:
     plan, example = ensemble_plan(model, point), warm_up_example(model)
     # The second version of an ensemble by itself too: a confident first one would never consult it.
-    local = [each for each in (plan.first, plan.second) if each is not None and each not in model.remote_points]
-    points = [point, *local[1:]] if len(local) == 1 + (plan.second is not None) else local
+    local = [each for each in plan.points if each not in model.remote_points]
+    points = [point, *local[1:]] if len(local) == len(plan.points) else local
     try:
         for each in points:
             await ask(each, example)

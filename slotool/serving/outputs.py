@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,36 @@ def combined(first: Computed, unsure: np.ndarray, second: Computed) -> Computed:
             other = list(second.tensors[name].shape[1:])
             raise RunError(f"output {name} has shape {list(array.shape[1:])} of one version and {other} of the other")
     tensors = {name: _replaced(array, rows, second.tensors[name][better]) for name, array in first.tensors.items()}
+    return Outputs(tensors, first.model, confidence)
+
+
+def gathered(parts: Sequence[tuple[np.ndarray, Computed | None]], own: np.ndarray) -> Computed:
+    """A batch of several versions' answers. ``parts``: per version the examples it answered (int, ascending), and its
+    answers; ``own``: int [n], the part that each example's answer is of.
+
+    Raises ``RunError`` when the versions' outputs have shapes of which no batch can be made.
+    """
+    taken = []
+    for number, (rows, part) in enumerate(parts):
+        here = np.flatnonzero(own == number)
+        if len(here):
+            assert part is not None
+            taken.append((here, part.take(np.searchsorted(rows, here))))
+    order = np.argsort(np.concatenate([rows for rows, _ in taken]))
+    answers = [part for _, part in taken]
+    sure = [part.confidence for part in answers if part.confidence is not None]
+    confidence = np.concatenate(sure)[order] if len(sure) == len(answers) else None
+    first = answers[0]
+    if isinstance(first, Scores):
+        assert confidence is not None
+        return Scores(np.concatenate([part.logits for part in answers if isinstance(part, Scores)])[order], confidence)
+    named = [part.tensors for part in answers if isinstance(part, Outputs)]
+    for name, array in first.tensors.items():
+        for other in named:
+            if other[name].shape[1:] != array.shape[1:]:
+                shapes = f"{list(array.shape[1:])} of one version and {list(other[name].shape[1:])} of the other"
+                raise RunError(f"output {name} has shape {shapes}")
+    tensors = {name: np.concatenate([other[name] for other in named])[order] for name in first.tensors}
     return Outputs(tensors, first.model, confidence)
 
 

@@ -9,7 +9,9 @@ from slotool.data.columns import Inputs
 from slotool.elastic import ElasticModel
 from slotool.elastic.evaluation import version_name
 from slotool.errors import RunError
+from slotool.rules.cascades import Cascade
 from slotool.serving import rejections
+from slotool.serving.cascade_run import CascadeRun
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.outputs import Computed, combined
 from slotool.serving.remote_endpoints import RemoteEndpoints, RemoteFailure
@@ -29,7 +31,7 @@ def remote_plan(model: ElasticModel, point: OperatingPoint) -> EnsemblePlan | No
     if not model.remote_points:
         return None
     plan = ensemble_plan(model, point)
-    return plan if plan.first in model.remote_points or plan.second in model.remote_points else None
+    return plan if any(each in model.remote_points for each in plan.points) else None
 
 
 class RemoteCall:
@@ -63,6 +65,8 @@ class RemoteCall:
         remote version rejects several requests together, of which one may be wrong.
         """
         plan = self._plan
+        if plan.cascade is not None:
+            return await self._in_turn(plan.cascade)
         second = asyncio.ensure_future(self._ask(plan.second, self._x)) if plan.second and plan.concurrent else None
         try:
             return await self._with_second(second)
@@ -71,6 +75,21 @@ class RemoteCall:
                 second.cancel()
                 # Its failure matters to nobody now.
                 second.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    async def _in_turn(self, cascade: Cascade) -> tuple[Computed, str]:
+        """A cascade's versions one after the other; one that does not answer is passed over."""
+        run, plan, failed = CascadeRun(cascade, self._x), self._plan, None
+        while (rows := run.next_rows) is not None:
+            point, then = plan.points[run.step], (*plan.points, self._fallback())[run.step + 1]
+            try:
+                run.given(await self._ask(point, self._x if len(rows) == len(self._x) else self._x[rows], then))
+            except RemoteFailure as failure:
+                failed = failure
+                run.missing()
+        if run.unanswered:
+            assert failed is not None
+            return await self._instead(self._fallback(), None, failed)
+        return run.answers(), "" if failed is None else f"{failed}; other versions answered"
 
     async def _with_second(self, second: asyncio.Future[Computed] | None) -> tuple[Computed, str]:
         plan = self._plan

@@ -16,7 +16,6 @@ from slotool.rules.base import TOLERANCE_KINDS, Assessment, Problem, RuleGenerat
 from slotool.rules.cascades import TableAsked
 from slotool.rules.conditions import Condition, condition_of
 from slotool.rules.points import from_point
-from slotool.rules.policies import Conc, Seq, consults_second, takes_second
 from slotool.rules.ruleset import RuleSet
 from slotool.tables import OutcomeTable
 
@@ -79,7 +78,6 @@ class ConditionConformance:
 
 
 Population = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray]]
-NAMES = ("small", "medium", "large")
 
 
 def rare_one_sided(draw: np.random.Generator, examples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,16 +125,12 @@ def population_outcomes(error: np.ndarray, sure: np.ndarray) -> OutcomeTable:
     return OutcomeTable(rows.assign(error=error.T.ravel(), confidence=sure.T.ravel()))
 
 
-def excesses_over_bound(rules: RuleSet, error: np.ndarray, sure: np.ndarray) -> Iterator[np.ndarray]:
+def excesses_over_bound(rules: RuleSet, truth: OutcomeTable) -> Iterator[np.ndarray]:
     """Per ensemble of ``rules`` how far above its bound each answer's degradation is: float64 [examples]."""
-    best = error[:, NAMES.index(rules.best_version)]
+    best = truth.matrix("error")[:, truth.versions.index(rules.best_version)]
     for point, bound in {rule.point: rule.bound for rule in rules.rules}.items():
-        policy = from_point(point)
-        first, second = (NAMES.index(policy.versions[at]) for at in (0, -1))
-        threshold = policy.threshold if isinstance(policy, Seq | Conc) else -np.inf
-        full = consults_second(sure[:, first], threshold) & takes_second(sure[:, first], sure[:, second])
         allowed = bound * (best if rules.tolerance_kind == "relative" else 1.0)
-        yield np.where(full, error[:, second], error[:, first]) - best - allowed
+        yield from_point(point).replay(truth).error - best - allowed
 
 
 class RuleGeneratorConformance:

@@ -69,14 +69,14 @@ def _broken(name: str, examples: int, method: str, seed: int) -> bool:
     tolerances = [
         min(r.tolerance for r in rules.rules if r.point == point) for point in {r.point: 0 for r in rules.rules}
     ]
-    excesses = excesses_over_bound(rules, *_truth(name))
+    excesses = excesses_over_bound(rules, _truth(name))
     bounds = [rule.bound for rule in {r.point: r for r in rules.rules}.values()]
     return any(e.mean() + bound > t + 1e-12 for e, bound, t in zip(excesses, bounds, tolerances, strict=True))
 
 
 @cache
-def _truth(name: str) -> tuple[np.ndarray, np.ndarray]:
-    return POPULATIONS[name](np.random.default_rng(0), TRUTH)
+def _truth(name: str) -> OutcomeTable:
+    return population_outcomes(*POPULATIONS[name](np.random.default_rng(0), TRUTH))
 
 
 def tightness() -> dict[str, float]:

@@ -3,10 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, Seq, from_point, generate_rules
-from slotool.rules.cascades import Cascade, Step, TableAsked, Worth, chosen
+from slotool.rules.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
 from slotool.rules.conditions.agree import Agree
 from slotool.rules.conditions.score import Score, Term
 from slotool.rules.conditions.sure import Sure
@@ -82,6 +84,17 @@ def test_which_answer_goes_out(answer: str, worth: list[float], labels: str, exp
     assert chosen(answer, np.array([worth]), np.array([list(labels)], dtype=object)).tolist() == [expected]
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(ANSWERS),
+    st.lists(st.tuples(st.sampled_from([NAN, 0.0, 0.25, 0.5, 0.75]), st.sampled_from("ab")), min_size=1, max_size=4),
+)
+def test_one_request_is_answered_as_one_of_many(answer: str, given_: list[tuple[float, str]]) -> None:
+    worth, labels = [own for own, _ in given_], [label for _, label in given_]
+    (expected,) = chosen(answer, np.array([worth]), np.array([labels], dtype=object))
+    assert chosen_of_one(answer, worth, labels) == expected
+
+
 def test_a_cascade_survives_its_point() -> None:
     for answer in ("last", "surer", "majority", "weighted"):
         worth = (("small", Worth((0.0, 1.0), (0.2, 0.9))),)
@@ -94,7 +107,15 @@ def test_a_cascade_survives_its_point() -> None:
         again = from_point(OperatingPoint.parse(cascade.point.key))
         assert again == cascade
         assert again.versions == ("a (b)", "small", "k=0.5")
-    assert "enough if small's confidence ≥ 0.8; medium, enough if" in _cascade().words
+    assert _cascade().words == "small, then medium below 0.8, then large below 0.6; the last answers"
+    assert _cascade("surer").tree == [
+        "ask small",
+        "├─ small's confidence ≥ 0.8: answer",
+        "└─ otherwise ask medium",
+        "   ├─ medium's confidence ≥ 0.6: the surest answers",
+        "   └─ otherwise ask large",
+        "      └─ the surest answers",
+    ]
 
 
 @pytest.mark.parametrize(

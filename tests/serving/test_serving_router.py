@@ -17,6 +17,11 @@ import pytest
 
 from slotool.elastic import confidence
 from slotool.errors import InputError, RunError
+from slotool.rules.cascades import ANSWERS, Cascade, Step
+from slotool.rules.conditions.agree import Agree
+from slotool.rules.conditions.score import Score, Term
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.conditions.sure_by_label import SureByLabel
 from slotool.rules.points import from_point
 from slotool.scheduling import ControlSpace, Decision, EdfQueue, LatencyConstrained, Policy, ToleranceTiers
 from slotool.scheduling.batching.fixed import FixedBatching, MinCost
@@ -24,8 +29,11 @@ from slotool.scheduling.batching.grid import ControlGrid
 from slotool.scheduling.batching.max_accuracy import MaxAccuracy
 from slotool.scheduling.batching.model_switching import ModelSwitching
 from slotool.serving import InferenceResult, Rejection, Router, ServedModel
+from slotool.serving.cascade_run import CascadeRun
+from slotool.serving.ensemble import PointRunner
 from slotool.serving.events import Events
 from slotool.serving.headroom import EVERY
+from slotool.serving.outputs import Scores
 from slotool.serving.request_options import RequestOptions
 from slotool.tables import OperatingPoint, OutcomeTable
 from tests.serving.live_server import POINTS, ThreeLinear, served, space, tier_rules
@@ -251,6 +259,60 @@ def test_ensembles_err_exactly_where_the_replay_says(three: ThreeLinear, toleran
     replayed = from_point(result.decision.point).replay(outcomes(three, x, y)).error
     assert 0 < replayed.sum() < 300
     np.testing.assert_array_equal(result.labels != y, replayed.astype(bool))
+
+
+CASCADES = [
+    Cascade((Step("small", Sure("small", 0.8)), Step("medium", Sure("medium", 0.7)), Step("large")), answer)
+    for answer in ANSWERS
+] + [
+    Cascade((Step("large", Sure("large", 0.8)), Step("small", Agree(("large", "small"))), Step("medium")), "surer"),
+    Cascade((Step("medium", SureByLabel("medium", (("0", 2.0), ("1", 0.3)), 0.6)), Step("small"))),
+    Cascade((Step("small", Score((Term("confidence", "small", 1.0),), 0.6)), Step("large")), "last"),
+]
+
+
+@pytest.mark.parametrize("cascade", CASCADES, ids=lambda cascade: cascade.words)
+def test_cascades_err_exactly_where_the_replay_says(three: ThreeLinear, cascade: Cascade) -> None:
+    x, y = batch(300), np.random.default_rng(1).integers(0, 4, 300)
+    table = outcomes(three, x, y)
+    labels = np.concatenate([three.forward(x, point).argmax(axis=1) for point in POINTS])
+    replayed = cascade.replay(OutcomeTable(table.rows.assign(answer=labels.astype(str))))
+    three.calls.clear()
+    found = PointRunner(three, [cascade.point]).run(x, cascade.point)
+    np.testing.assert_array_equal(found.answers != y, replayed.error.astype(bool))
+    assert len(three.calls) == len(cascade.steps)
+    assert sum(examples for _, examples in three.calls) == round(replayed.response_time_s.sum() / 1e-3)
+    for row in range(0, 300, 23):
+        alone = PointRunner(three, [cascade.point]).run(x[row : row + 1], cascade.point)
+        assert alone.answers.tolist() == [found.answers[row]]
+
+
+def test_a_tier_may_be_a_cascade(three: ThreeLinear) -> None:
+    rules = replace(tier_rules(), rules=tuple(replace(rule, point=CASCADES[0].point) for rule in tier_rules().rules))
+    router = Router({"three": ServedModel("three", three, served(three, None, rules).policy, rules)})
+    result = answered(together(router, (batch(9), RequestOptions(tolerance=0.1)))[0])
+    assert result.decision.point == CASCADES[0].point
+    np.testing.assert_array_equal(result.labels, PointRunner(three, []).run(batch(9), CASCADES[0].point).answers)
+
+
+def test_a_version_that_gives_no_answer_is_passed_over(three: ThreeLinear) -> None:
+    x, cascade = batch(50), CASCADES[0]
+    scores = [Scores(logits, confidence(logits)) for logits in (three.forward(x, point) for point in POINTS)]
+    run = CascadeRun(cascade, x)
+    run.missing()
+    run.given(scores[1])
+    run.given(scores[2].take(run.next_rows))
+    sure = scores[1].confidence >= 0.7
+    np.testing.assert_array_equal(run.answers().answers, np.where(sure, scores[1].answers, scores[2].answers))
+    late = CascadeRun(cascade, x)
+    for answers in (scores[0], None, None):
+        late.missing() if answers is None else late.given(answers)
+    assert not late.unanswered
+    np.testing.assert_array_equal(late.answers().answers, scores[0].answers)
+    none = CascadeRun(cascade, x)
+    for _ in cascade.steps:
+        none.missing()
+    assert none.unanswered
 
 
 def test_seq_consults_the_second_version_only_where_the_first_is_unsure(three: ThreeLinear) -> None:

@@ -20,10 +20,15 @@ class Agree(Condition):
     kind: ClassVar[str] = "agree"
 
     def holds(self, asked: Asked) -> np.ndarray:
-        first, *others = (asked.label(version) for version in self.versions)
-        given = ~np.any([np.isnan(asked.confidence(version)) for version in self.versions], axis=0)
-        sure = asked.confidence(self.versions[-1]) >= self.at_least
-        return np.asarray(np.all([first == other for other in others], axis=0) & given & sure)
+        first, *others = self.versions
+        label = asked.label(first)
+        # A comparison with NaN, no answer, does not hold.
+        holds = asked.confidence(others[-1]) >= self.at_least
+        for version in (first, *others[:-1]):
+            holds = holds & (asked.confidence(version) >= -np.inf)
+        for version in others:
+            holds = holds & (asked.label(version) == label)
+        return np.asarray(holds)
 
     @property
     def words(self) -> str:

@@ -36,6 +36,11 @@ class Condition(ABC):
     def words(self) -> str:
         """When it holds, as a person would say it: "small's confidence ≥ 0.8"."""
 
+    @property
+    def unless(self) -> str:
+        """When it does not hold, after the name of the version asked next: "below 0.8"."""
+        return f"unless {self.words}"
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """All that ``from_settings`` needs, as JSON."""

@@ -26,6 +26,10 @@ class Sure(Condition):
     def words(self) -> str:
         return f"{self.version}'s confidence ≥ {self.at_least:.4g}"
 
+    @property
+    def unless(self) -> str:
+        return f"below {self.at_least:.4g}"
+
     def settings(self) -> dict[str, Any]:
         return {"version": self.version, "at_least": self.at_least}
 
