@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -150,7 +151,9 @@ def _countable(operator: Operator) -> Operator:
     for what, size in sizes.items():
         if size > MAX_OPERATOR_SIZE:
             limit = f"at most {MAX_OPERATOR_SIZE:.3g} can be counted"
-            raise GraphError(f"operator {operator.name!r}: {float(size):.3g} {what}, {limit}")
+            # No float holds the largest that a file may state.
+            said = f"{float(size):.3g}" if size < sys.float_info.max else "more than 1e308"
+            raise GraphError(f"operator {operator.name!r}: {said} {what}, {limit}")
     return operator
 
 

@@ -87,12 +87,12 @@ def _recurrent(gates: int, products: int, biases: int) -> Infer:
             raise GraphError(f"a recurrent layer cannot take inputs of {list(inputs[0])}")
         units, directions = attributes["units"], 1 + attributes.get("bidirectional", False)
         bias = biases * gates * units if attributes.get("bias", True) else 0
-        weights = flops = 0
-        for _ in range(attributes.get("layers", 1)):
-            matrix = gates * units * (features + units)
-            weights += directions * (matrix + bias)
-            flops += directions * products * matrix * steps * math.prod(sequences)
-            features = directions * units
+        # Of layers after the first each takes what all directions of the one before give.
+        more = attributes.get("layers", 1) - 1
+        matrices = gates * units * (features + units + more * (directions * units + units))
+        weights = directions * (matrices + (1 + more) * bias)
+        flops = directions * products * matrices * steps * math.prod(sequences)
+        features = directions * units
         return Effect((*sequences, steps, features), weights, flops)
 
     return infer
