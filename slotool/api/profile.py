@@ -60,7 +60,8 @@ def profile(
         subjects: Graphs, graph files, and folders of trained models.
         out: The latency table, Parquet.
         keras: Members of keras.applications: ``"all"``, or names.
-        backend: What runs graphs: ``"torch"``, ``"keras"`` or ``"onnx"``. A trained model runs as it is served.
+        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"`` or ``"onnx-int8"``. A trained model runs as it
+            is served.
         device: ``"cpu"``, or ``"cuda:0"`` (graphs on torch, and SLO-NNs).
         threads: Compute threads; None: all cores given to this process.
         batch_sizes: Batch sizes to measure.
@@ -138,7 +139,7 @@ def profile_colocated(
         limit: Only so many combinations of each size, drawn by the seed.
         with_itself: Also a subject co-located with copies of itself.
         placement: ``"shared"``: all on the same cores; ``"split"``: ``threads`` cores each.
-        backend: What runs graphs: ``"torch"``, ``"keras"`` or ``"onnx"``.
+        backend: What runs graphs: ``"torch"``, ``"keras"``, ``"onnx"`` or ``"onnx-int8"``.
         device: ``"cpu"`` or ``"cuda:0"``.
         threads: Compute threads of one model; None: all cores given to this process.
         batch_sizes: Batch sizes to measure.
@@ -270,6 +271,8 @@ class Planned:
         )
         with campaign:
             latency = self._run(campaign, reporter)
+        for note in _int8_notes(latency):
+            reporter.note(note)
         titles = {member.name: member.title for item in self.items for member in item.members if member.title}
         notes = self.chosen.notes(self.out) if self.chosen else []
         return Profile(latency, self.settings, self.out, titles, notes)
@@ -289,6 +292,16 @@ class Planned:
                 else "interrupted before a row was finished"
             )
             raise
+
+
+def _int8_notes(latency: LatencyTable) -> list[str]:
+    """What a user of quantised networks must know: how much of them was."""
+    rows = latency.rows
+    shares = rows.loc[(rows["status"] == "ok") & (rows["precision"] == "int8"), "int8_share"]
+    if shares.empty:
+        return []
+    least = "" if len(shares) == 1 else f" (median of {len(shares)} rows; least {shares.min():.0%})"
+    return [f"{shares.median():.0%} of the FLOPs ran in int8{least}, the rest in float32"]
 
 
 def required(found: Profile) -> Profile:

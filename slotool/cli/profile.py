@@ -41,7 +41,10 @@ Inputs = Annotated[
 ]
 Keras = Annotated[str | None, typer.Option("--keras", help="Members of keras.applications: all, or names with commas.")]
 Backend = Annotated[
-    str, typer.Option("--backend", help="What runs graphs: torch, keras or onnx. A trained model runs as it is served.")
+    str,
+    typer.Option(
+        "--backend", help="What runs graphs: torch, keras, onnx or onnx-int8. A trained model runs as it is served."
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, or cuda:0 (graphs on torch, and SLO-NNs).")]
 Batch = Annotated[str, typer.Option("--batch-size", help="Batch sizes: 1,8 or 1:8:1.")]

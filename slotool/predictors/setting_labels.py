@@ -65,6 +65,9 @@ def join_settings(
 
 def _parts(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Rows of each setting, with its precision, in the order they first appear."""
+    if PRECISION in rows:
+        # Tables that were measured before there was the column have none.
+        rows = rows.assign(**{PRECISION: rows[PRECISION].fillna("float32")})
     columns = [*SETTING_COLUMNS, *([PRECISION] if PRECISION in rows else [])]
     parts = [part for _, part in rows.groupby(columns, sort=False)]
     return [(str(part[PRECISION].iloc[0]) if PRECISION in part else "float32", part) for part in parts]

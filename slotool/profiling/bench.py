@@ -94,7 +94,7 @@ class Bench:
         subject = self._backend.open(request["subject"])
         opened = time.perf_counter()
         self._call = self._backend.prepare(subject, int(request["batch_size"]))
-        return {"open_s": opened - started, "prepare_s": time.perf_counter() - opened}
+        return {"open_s": opened - started, "prepare_s": time.perf_counter() - opened, **self._backend.facts()}
 
     def _timed(self, rule: StoppingRule) -> dict[str, Any]:
         call = self._ready()

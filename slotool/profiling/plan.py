@@ -23,8 +23,8 @@ FLOPS_PER_SECOND = 3e10
 BYTES_PER_SECOND = 1e10
 SECONDS_PER_OPERATOR = 1e-5
 # Building and sending a subject, journal; starting a worker.
-SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02}
-SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0}
+SECONDS_PER_ITEM = {"torch": 0.005, "keras": 0.3, "onnx": 0.02, "onnx-int8": 0.5}
+SECONDS_PER_START = {"torch": 2.0, "keras": 6.0, "onnx": 1.0, "onnx-int8": 3.0}
 WARM_UP_CALLS = 2
 PLACEMENTS = ("shared", "split")
 

@@ -21,7 +21,8 @@ Key = tuple[str, str, int, str]
 # And what a row without samples holds. Samples are means over blocks of calls_per_sample calls; content identifies
 # what the name stood for; rounds counts the rounds in which the item was measured; discarded counts samples measured
 # again because other processes interrupted them; interrupted: such samples were kept; stable: all rounds agree to the
-# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep.
+# precision asked for (see ``judged``); limit_s is the time limit that a row of status timeout did not keep; precision
+# is what was computed in, int8_share the part of the FLOPs that ran on whole numbers.
 EXTRA_COLUMNS: Mapping[str, Any] = {
     "content": "",
     "calls_per_sample": 0,
@@ -35,6 +36,8 @@ EXTRA_COLUMNS: Mapping[str, Any] = {
     "stable": False,
     "measured_at": None,
     "limit_s": None,
+    "precision": "float32",
+    "int8_share": 0.0,
 }
 _SAMPLES = ("samples_s", "samples_per_round", "solo_s", "device_samples_s")
 

@@ -138,6 +138,14 @@ def _layer_norm(call: Call) -> Chain:
     return [("LayerNormalization", {"axes": axes, "scale": call.constants[1].weights > 0, "center": centred})]
 
 
+def _batch_norm(call: Call) -> Chain:
+    axis = call.first.inner(1)
+    if axis is None or not all(at in call.constants for at in range(1, 5)):
+        return None
+    scale, center = (call.constants[at].weights > 0 for at in (1, 2))
+    return [("BatchNormalization", {"axis": axis, "scale": scale, "center": center})]
+
+
 def _instance_norm(call: Call) -> Chain:
     scale, center = (at in call.constants and call.constants[at].weights > 0 for at in (1, 2))
     return [("GroupNormalization", {"groups": call.first.example[0], "scale": scale, "center": center})]
@@ -385,6 +393,7 @@ OPERATORS: dict[str, Callable[[Call], Chain]] = {
     **RECURRENT,
     "Softmax": _softmax,
     "LayerNormalization": _layer_norm,
+    "BatchNormalization": _batch_norm,
     "InstanceNormalization": _instance_norm,
     "Transpose": _transpose,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),

@@ -16,6 +16,7 @@ BACKENDS = {
     "keras": "slotool.profiling.backends.keras_backend:KerasBackend",
     "elastic": "slotool.profiling.backends.elastic_backend:ElasticBackend",
     "onnx": "slotool.profiling.backends.onnx_backend:OnnxBackend",
+    "onnx-int8": "slotool.profiling.backends.onnx_int8_backend:OnnxInt8Backend",
 }
 registry: Registry[type[Backend]] = Registry("backends", BACKENDS, Backend)
 

@@ -30,6 +30,8 @@ class Backend(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[str]
+    # What its products are computed in; a part of the setting that rows are labels of.
+    precision: ClassVar[str] = "float32"
     # Whether its library keeps more threads busy than it was allowed, so that they wait for each other.
     oversubscribed: ClassVar[bool] = False
 
@@ -71,6 +73,10 @@ class Backend(ABC):
         Building, tracing and placing happen here, so that the second call on is steady state. Only the newest call
         is valid: preparing another subject may reuse its memory. Raises ``GraphError`` for an operator it cannot run.
         """
+
+    def facts(self) -> dict[str, Any]:
+        """What a row says of the subject prepared last: columns besides those of the timer."""
+        return {}
 
     def wait(self) -> None:
         """Return when the device has done all that was called; on a CPU a call returns only then anyway."""

@@ -85,6 +85,16 @@ class OnnxBackend(Backend):
         from slotool.profiling.backends.onnx_model import onnx_model
 
         model, weights = onnx_model(graph, batch_size)
+        options = self._options()
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
+        if values:
+            options.add_external_initializers([weight.name for weight in weights], values)
+        content = model.SerializeToString()
+        return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled_optimizers(graph)), values
+
+    def _options(self) -> onnxruntime.SessionOptions:
+        import onnxruntime
+
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
@@ -93,12 +103,7 @@ class OnnxBackend(Backend):
         # The first session of a process decides this for the calling thread, every session for its pool.
         options.add_session_config_entry("session.set_denormal_as_zero", "1")
         options.log_severity_level = 3
-        values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in self._lent(weights)]
-        if values:
-            options.add_external_initializers([weight.name for weight in weights], values)
-        content = model.SerializeToString()
-        disabled = {"disabled_optimizers": ["Pad_Fusion"]} if _pads_before_pooling(graph) else {}
-        return onnxruntime.InferenceSession(content, options, providers=PROVIDERS, **disabled), values
+        return options
 
     def _lent(self, weights: Sequence[Weight]) -> list[np.ndarray]:
         """Memory for each weight: trained ones on 64-byte aligned parts of the arena, statistics all ones."""
@@ -146,8 +151,9 @@ class _Call:
         return self._y
 
 
-def _pads_before_pooling(graph: OperatorGraph) -> bool:
-    """Whether ONNX Runtime would make zeros around an image part of the pooling behind them: it then refuses a window
-    that is smaller than the padding."""
+def disabled_optimizers(graph: OperatorGraph) -> dict[str, list[str]]:
+    """ONNX Runtime would make zeros around an image part of the pooling behind them: it then refuses a window that is
+    smaller than the padding."""
     padded = {operator.name for operator in graph.operators if operator.op == "ZeroPadding2D"}
-    return any(padded & set(operator.inputs) for operator in graph.operators if operator.op in POOLING)
+    pools = any(padded & set(operator.inputs) for operator in graph.operators if operator.op in POOLING)
+    return {"disabled_optimizers": ["Pad_Fusion"]} if pools else {}

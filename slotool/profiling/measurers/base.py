@@ -69,6 +69,7 @@ class Measurer(ABC):
         """The row of the item's subject number ``place``, judged as that of one round."""
         settings, subject = self.settings, item.subjects[place]
         name, point, batch_size, co_runners = item.keys[place]
+        backend = backend_class(settings.backend_of(subject))
         row = {
             **EXTRA_COLUMNS,
             "subject": name,
@@ -76,7 +77,8 @@ class Measurer(ABC):
             "batch_size": batch_size,
             "co_runners": co_runners,
             "device": settings.device,
-            "backend": backend_class(settings.backend_of(subject)).name,
+            "backend": backend.name,
+            "precision": backend.precision,
             "threads": settings.threads,
             "machine": machine_id(),
             "content": subject.content,

@@ -138,7 +138,8 @@ class ColocatedMeasurer(Measurer):
         if len(colocated_s) == 0:
             reason = f"no co-located sample within {self.settings.rule.max_seconds:g} s; allow more seconds per item"
             return {"status": "timeout", "reason": reason, "others": others}
-        prepared = {name: member.answer[name] for name in ("open_s", "prepare_s", "first_call_s", "calls_per_sample")}
+        names = ("open_s", "prepare_s", "first_call_s", "calls_per_sample", "int8_share")
+        prepared = {name: member.answer[name] for name in names if name in member.answer}
         return {
             "status": "ok",
             **prepared,
