@@ -333,8 +333,19 @@ def rules(figures: Figures) -> list[Table]:
     ]  # fmt: skip
 
 
+def capture_zoo(figures: Figures) -> list[Table]:
+    """Networks of each package that are captured, known whole, and counted as torch counts them."""
+    rows = [
+        [package, str(f["networks"]), *(percent(f[key], 1) for key in ("captured", "known", "flops_agree",
+         "parameters_agree")), *("–" if f[key] is None else duration(f[key]) for key in ("median_s", "max_s"))]
+        for package, f in figures.items() if isinstance(f, dict)
+    ]  # fmt: skip
+    heads = ["package", "networks", "captured", "all known", "FLOPs", "parameters", "median", "longest"]
+    return [Table("", heads, rows)] if rows else []
+
+
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules)
+               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo)
 }  # fmt: skip

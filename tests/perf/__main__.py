@@ -33,6 +33,7 @@ BENCHMARKS = (
     "lcao",
     "supernets",
     "rules",
+    "capture_zoo",
 )
 
 
