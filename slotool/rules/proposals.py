@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
 from slotool.rules.base import Problem
 from slotool.rules.candidates import Candidates
 from slotool.rules.cascades import ANSWERS, Cascade, Worth
-from slotool.rules.conditions.sure import Sure
 from slotool.rules.policies import OSFA, PAIRS, RoutingPolicy
-from slotool.rules.search import Examples, Path, Signal, paths
+from slotool.rules.search import Examples, Path, paths
+from slotool.rules.signals import Signals, calibrated
 
 # Policies of a chain: each saves so much more than the one before, as a share of what the best version takes.
 MIN_STEP, MAX_CHAIN = 0.003, 60
-WORTH_KNOTS = 16
 
 
 @dataclass(frozen=True)
@@ -91,17 +89,6 @@ class Proposals:
     considered: int
 
 
-def calibrated(confidence: np.ndarray, right: np.ndarray) -> Worth:
-    """How likely answers of a confidence are right, rising with it: isotonic regression. Both float64 [examples];
-    examples whose confidence is NaN are left out."""
-    known = ~np.isnan(confidence)
-    if not known.any():
-        return Worth((0.0,), (0.0,))
-    model = IsotonicRegression(out_of_bounds="clip").fit(confidence[known], right[known])
-    at = np.unique(np.quantile(confidence[known], np.linspace(0, 1, WORTH_KNOTS)))
-    return Worth(tuple(map(float, at)), tuple(round(float(value), 6) for value in model.predict(at)))
-
-
 def _sources(
     problem: Problem, fit: np.ndarray, learn: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Callable[[int], RoutingPolicy]]]:
@@ -136,13 +123,9 @@ def _cascades(
         else None,
         problem.best,
     )
-    signals = [[_own_confidence(name, sure[learn, v])] for v, name in enumerate(names)]
-    for path in paths(examples, signals, ANSWERS if outcomes.knows_answers else ANSWERS[:2], problem.thresholds):
+    signals = Signals(outcomes, 1.0 - error, fit, learn)
+    for path in paths(examples, signals.after, ANSWERS if outcomes.knows_answers else ANSWERS[:2], problem.thresholds):
         yield path.means, _maker(path, names, worth)
-
-
-def _own_confidence(version: str, confidence: np.ndarray) -> Signal:
-    return Signal(confidence, lambda threshold: Sure(version, threshold))
 
 
 def _maker(path: Path, names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:

@@ -19,6 +19,8 @@ from slotool.rules.conditions import Condition
 
 # At most so many thresholds are tried at each step of a cascade of so many versions.
 MAX_GRID = {2: 200, 3: 24, 4: 10}
+# And so many kinds of signals.
+MAX_KINDS = {2: 3, 3: 3, 4: 1}
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Signal:
 
     values: np.ndarray
     condition: Callable[[float], Condition]
+
+
+# By versions asked in turn: each kind's signal, its thresholds, and how many of them each example reaches.
+Grids = dict[tuple[int, ...], list[tuple[Signal, np.ndarray, np.ndarray]]]
 
 
 @dataclass(frozen=True)
@@ -69,23 +75,23 @@ class Path:
 
 def paths(
     examples: Examples,
-    signals: Sequence[Sequence[Signal]],
+    signals: Callable[[tuple[int, ...]], Sequence[Signal]],
     answers: Sequence[str],
     thresholds: int,
     *,
     longest: int = MAX_STEPS,
 ) -> Iterator[Path]:
-    """Every path of 1 to ``longest`` versions; ``signals``: those of each version, all as many. ``thresholds``: at most
-    so many per step, fewer in longer cascades."""
+    """Every path of 1 to ``longest`` versions. ``signals``: one of each kind, after versions were asked in turn; all
+    steps of a path use one kind. ``thresholds``: at most so many per step, fewer in longer cascades."""
     versions = range(examples.error.shape[1])
     for length in range(1, min(longest, len(versions)) + 1):
-        grids = (
-            {}
-            if length == 1
-            else {v: [_grid(s, min(thresholds, MAX_GRID[length])) for s in signals[v]] for v in versions}
-        )
+        grids: Grids = {}
         for order in permutations(versions, length):
-            yield from _paths_of(examples, order, signals, grids, answers if length > 1 else answers[:1])
+            for at in range(1, length):
+                if order[:at] not in grids:
+                    own = signals(order[:at])[: MAX_KINDS[length]]
+                    grids[order[:at]] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in own]
+            yield from _paths_of(examples, order, grids, answers if length > 1 else answers[:1])
 
 
 def quantiles(values: np.ndarray, count: int) -> np.ndarray:
@@ -105,29 +111,18 @@ def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, np.where(np.isnan(signal.values), 0, reached)
 
 
-def _paths_of(
-    examples: Examples,
-    order: tuple[int, ...],
-    signals: Sequence[Sequence[Signal]],
-    grids: dict[int, list[tuple[np.ndarray, np.ndarray]]],
-    answers: Sequence[str],
-) -> Iterator[Path]:
-    """The paths of one order of versions: each version but the last by its first signal, or all by their k-th."""
-    columns = [_columns(examples, order, answer) for answer in answers]
-    for kind in range(min((len(signals[v]) for v in order[:-1]), default=1)):
-        own = [grids[v][kind] for v in order[:-1]]
-        if any(not len(thresholds) for thresholds, _ in own):
+def _paths_of(examples: Examples, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> Iterator[Path]:
+    """The paths of one order of versions, by each kind of signal."""
+    stacked = np.concatenate([_columns(examples, order, answer) for answer in answers], axis=2)
+    steps = [grids[order[:at]] for at in range(1, len(order))]
+    for own in zip(*steps, strict=True) if steps else [()]:
+        thresholds = tuple(found for _, found, _ in own)
+        if any(not len(found) for found in thresholds):
             continue
-        stacked = np.concatenate(columns, axis=2)
-        means = _means(stacked, [reached for _, reached in own], [len(t) for t, _ in own])
+        means = _means(stacked, [reached for _, _, reached in own], [len(found) for found in thresholds])
         for number, answer in enumerate(answers):
-            yield Path(
-                order,
-                tuple(signals[v][kind] for v in order[:-1]),
-                answer,
-                tuple(thresholds for thresholds, _ in own),
-                means[:, 4 * number : 4 * number + 4],
-            )
+            signals = tuple(signal for signal, _, _ in own)
+            yield Path(order, signals, answer, thresholds, means[:, 4 * number : 4 * number + 4])
 
 
 def _columns(examples: Examples, order: tuple[int, ...], answer: str) -> np.ndarray:

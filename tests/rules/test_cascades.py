@@ -13,8 +13,8 @@ from slotool.rules.conditions.agree import Agree
 from slotool.rules.conditions.score import Score, Term
 from slotool.rules.conditions.sure import Sure
 from slotool.rules.conditions.sure_by_label import SureByLabel
-from slotool.rules.proposals import calibrated
-from slotool.rules.search import Examples, Signal, paths
+from slotool.rules.search import Examples, paths
+from slotool.rules.signals import Signals, calibrated
 from slotool.tables import OperatingPoint, OutcomeTable
 from slotool.testing.rules import ConditionConformance, answered_outcomes, family_outcomes
 
@@ -153,9 +153,10 @@ def test_the_search_says_what_a_replay_says() -> None:
     labels = np.unique(outcomes.labels, return_inverse=True)[1].reshape(80, 3)
     valued = np.stack([worth[v].of(sure[:, v]) for v in range(3)], axis=1)
     examples = Examples(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2)
-    signals = [[Signal(sure[:, v], lambda t, name=name: Sure(name, t))] for v, name in enumerate(outcomes.versions)]
-    found = list(paths(examples, signals, ("last", "surer", "majority", "weighted"), 4))
-    assert len(found) == 3 + 4 * (6 + 6)
+    every = np.arange(80)
+    signals = Signals(outcomes, 1 - error, every, every)
+    found = list(paths(examples, signals.after, ("last", "surer", "majority", "weighted"), 4))
+    assert len(found) == 3 + 4 * 3 * (6 + 6)
     for path in found:
         for at in (0, len(path.means) // 2, len(path.means) - 1):
             own = path.cascade(at, outcomes.versions, worth).replay(outcomes)
