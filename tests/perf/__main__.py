@@ -34,6 +34,7 @@ BENCHMARKS = (
     "supernets",
     "rules",
     "capture_zoo",
+    "routing",
 )
 
 
