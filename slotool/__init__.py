@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from slotool.api.gen_switching_plan import gen_switching_plan, switching_plan_cost
     from slotool.api.generate_arrivals import generate_arrivals
     from slotool.api.generate_networks import generate_networks
+    from slotool.api.import_outcomes import import_outcomes
     from slotool.api.loadtest import loadtest
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
@@ -65,6 +66,7 @@ __all__ = [
     "gen_switching_plan",
     "generate_arrivals",
     "generate_networks",
+    "import_outcomes",
     "load",
     "loadtest",
     "plan_tables",
@@ -111,6 +113,7 @@ _MODULES = {
     "gen_switching_plan": "gen_switching_plan",
     "generate_arrivals": "generate_arrivals",
     "generate_networks": "generate_networks",
+    "import_outcomes": "import_outcomes",
     "load": "files",
     "loadtest": "loadtest",
     "plan_tables": "build_tables",

@@ -532,6 +532,19 @@ tolerances      integer         tolerances to serve
 method          text            how rules would be made
 predicted_s     number          seconds that it may take
 """,
+    "import-outcomes": """
+out             text            outcome table written
+examples        integer         examples
+missing_answers integer         answers that are missing, or abstain
+currency        text            of the price list; empty where it names none
+answers_known   flag            the table has answers, which some rules compare
+features        list            further columns of numbers that were kept
+versions[].version text         version
+versions[].error number         mean error
+versions[].confidence number    mean confidence
+versions[].latency_s number     mean, seconds
+versions[].cost number          mean
+""",
     "gen-switching-plan": """
 out             text            plan written
 plan            object          the plan, as in the file

@@ -29,6 +29,7 @@ from slotool.cli import (
     gen_rules,
     gen_switching_plan,
     generate,
+    import_outcomes,
     interrupts,
     loadtest,
     predict,
@@ -53,8 +54,10 @@ FIRST_STEP = "slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms"
 # The commands of each file, by theme, in the order in which they are used.
 THEMES: Mapping[str, tuple[ModuleType, ...]] = {
     "Start": (demo, doctor),
-    "Measure": (generate, capture, profile),
-    "Predict": (
+    "Measure and predict": (
+        generate,
+        capture,
+        profile,
         train_predictor,
         train_colocation_predictor,
         adapt_predictor,
@@ -72,7 +75,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         evaluate_colocated,
         predict_points,
     ),
-    "Rules and plans": (family, gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
+    "Rules and plans": (family, import_outcomes, gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
     "Serve": (simulate, serve, loadtest, report),
 }
 

@@ -1,0 +1,196 @@
+"""Outcome tables from tables of answers that other tools wrote: a row per answer, or a row per example.
+
+An answer is missing where both its error and its answer are empty: a service that failed. It counts as ``wrong``, as do
+answers that abstain, and is less sure than any other, so that every policy asks the next version. It costs what a call
+costs.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from slotool.errors import TableError
+from slotool.tables.outcomes import ANSWER, OutcomeTable
+
+TRUTH = "truth"
+# What a table of answers may hold, and what it is called there unless said.
+KEYS = ("example", "version", "error", "confidence", "latency_s", "cost", ANSWER, TRUTH)
+_OF_ANSWER = ("error", "confidence", "latency_s", "cost", ANSWER)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table of answers is to be read.
+
+    ``names``: what it calls the columns ``KEYS``, where not so. ``versions``: those of a table with a row per example,
+    whose columns are named by ``pattern`` with ``{version}`` and ``{column}``; empty: a row per answer. ``abstain``:
+    answers that count as none. ``wrong``: error of a missing answer. ``keep``: further columns, numbers of an example.
+    """
+
+    names: Mapping[str, str]
+    versions: Sequence[str] = ()
+    pattern: str = "{version}_{column}"
+    abstain: Sequence[str] = ()
+    wrong: float = 1.0
+    keep: Sequence[str] = ()
+
+    def column(self, key: str) -> str:
+        """What the table calls ``key``."""
+        return self.names.get(key, key)
+
+
+def read_prices(path: Path) -> tuple[dict[str, float], str]:
+    """Price of a call by version, and the currency or "". TOML: ``currency = "USD"`` and ``[prices]`` of numbers or
+    ``{price, per}``; CSV: columns version, price and, if not 1, per (calls). Raises ``TableError``."""
+    if path.suffix == ".toml":
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TableError(f"{path}: not a readable TOML file ({error})") from None
+        entries, currency = document.get("prices"), str(document.get("currency", ""))
+        if not isinstance(entries, dict):
+            raise TableError(f"{path}: no table [prices]; expected lines such as Google = {{price = 1.5, per = 1000}}")
+        rows = [(name, *_entry(entry)) for name, entry in entries.items()]
+    else:
+        frame = _read(path)
+        _require(frame, ["version", "price"], path)
+        per = frame["per"] if "per" in frame else ["1"] * len(frame)
+        rows, currency = list(zip(frame["version"], frame["price"], per, strict=True)), ""
+    return {str(name): _price(f"{path}: price of {name!r}", price, per) for name, price, per in rows}, currency
+
+
+def _entry(entry: object) -> tuple[object, object]:
+    return (entry.get("price"), entry.get("per", 1)) if isinstance(entry, dict) else (entry, 1)
+
+
+def _price(where: str, price: object, per: object) -> float:
+    try:
+        value = float(str(price)) / float(str(per))
+    except (ValueError, ZeroDivisionError):
+        value = np.nan
+    if not 0 <= value < np.inf:
+        raise TableError(f"{where} is {price} per {per}; expected a number from 0 up per a number of calls")
+    return value
+
+
+def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | None = None) -> OutcomeTable:
+    """The outcome table of the answers in ``path`` (CSV, gzipped or not, or Parquet); ``prices``: of a call.
+
+    Raises ``TableError`` naming file, row and column.
+    """
+    found = _read(path)
+    long = _by_answer(found, layout, path) if layout.versions else _renamed(found, layout, path)
+    rows = pd.DataFrame({"example": long["example"], "version": long["version"]})
+    missing = _missing(long, layout)
+    rows["error"] = np.where(missing, layout.wrong, _errors(long, missing, path))
+    confidence = _numbers(long, "confidence", path)
+    if (unknown := np.isnan(confidence) & ~missing).any():
+        raise TableError(f"{path}: {_where(long, unknown)} has no confidence")
+    given = confidence[~missing]
+    # One value below all: ties between missing answers go to the version asked last, as everywhere.
+    rows["confidence"] = np.where(missing, min(-1.0, given.min() - 1.0 if len(given) else -1.0), confidence)
+    rows["latency_s"] = np.nan_to_num(_numbers(long, "latency_s", path))
+    rows["cost"] = _costs(long, prices, path)
+    if ANSWER in long:
+        rows[ANSWER] = np.where(missing, "", long[ANSWER])
+    for name in layout.keep:
+        rows[name] = long[name]
+    return OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """All cells as text, missing ones empty."""
+    try:
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path).astype(object).map(lambda cell: "" if pd.isna(cell) else f"{cell}")
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except (OSError, ValueError, EOFError) as error:
+        raise TableError(f"{path}: not a readable table ({' '.join(str(error).split())[:160]})") from None
+    if frame.empty:
+        raise TableError(f"{path}: the table has no rows")
+    return frame
+
+
+def _require(frame: pd.DataFrame, columns: Sequence[str], path: Path) -> None:
+    if absent := [name for name in columns if name not in frame]:
+        there = ", ".join(map(str, frame.columns[:20]))
+        raise TableError(f"{path}: no column {absent[0]!r}; there are {there}; say which it is with --columns")
+
+
+def _renamed(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
+    _require(found, [layout.column(key) for key in ("example", "version", "confidence")], path)
+    _require(found, [*layout.names.values(), *layout.keep], path)
+    chosen = {key: found[layout.column(key)] for key in KEYS if layout.column(key) in found}
+    return pd.DataFrame(chosen | {name: found[name] for name in layout.keep})
+
+
+def _by_answer(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
+    """A row per answer, of a table with a row per example; without a column of examples they are numbered."""
+    if "{version}" not in layout.pattern or "{column}" not in layout.pattern:
+        raise TableError(f"pattern {layout.pattern!r} of column names lacks {{version}} or {{column}}")
+    _require(found, [name for key, name in layout.names.items() if key not in _OF_ANSWER], path)
+    _require(found, layout.keep, path)
+    example = layout.column("example")
+    shared = {"example": found[example] if example in found else pd.Series(np.arange(len(found)).astype(str))}
+    shared |= {TRUTH: found[layout.column(TRUTH)]} if layout.column(TRUTH) in found else {}
+    shared |= {name: found[name] for name in layout.keep}
+    parts = []
+    for version in layout.versions:
+        called = {key: layout.pattern.format(version=version, column=layout.column(key)) for key in _OF_ANSWER}
+        _require(found, [called["confidence"]], path)
+        own = {key: found[name] for key, name in called.items() if name in found}
+        parts.append(pd.DataFrame({**shared, "version": version, **own}))
+    return pd.concat(parts, ignore_index=True).fillna("")
+
+
+def _missing(long: pd.DataFrame, layout: Layout) -> np.ndarray:
+    given = np.zeros(len(long), dtype=bool)
+    for key in (ANSWER, "error"):
+        if key in long:
+            given |= (long[key].str.strip() != "").to_numpy()
+    return ~given | (long[ANSWER].isin(list(layout.abstain)).to_numpy() if ANSWER in long else False)
+
+
+def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
+    """As stated, or 1 where the answer is not the truth; NaN of missing answers."""
+    if "error" in long:
+        errors = _numbers(long, "error", path)
+    elif ANSWER in long and TRUTH in long:
+        if (unknown := (long[TRUTH].str.strip() == "").to_numpy()).any():
+            raise TableError(f"{path}: {_where(long, unknown)} has no truth to compare its answer with")
+        errors = (long[ANSWER] != long[TRUTH]).to_numpy(dtype=np.float64)
+    else:
+        raise TableError(f"{path}: neither a column 'error' nor both 'answer' and 'truth'; name them with --columns")
+    if (unknown := np.isnan(errors) & ~missing).any():
+        raise TableError(f"{path}: {_where(long, unknown)} has an answer, but no error")
+    return errors
+
+
+def _costs(long: pd.DataFrame, prices: Mapping[str, float] | None, path: Path) -> np.ndarray:
+    if prices is None:
+        return _numbers(long, "cost", path)
+    if unpriced := [version for version in dict.fromkeys(long["version"]) if version not in prices]:
+        raise TableError(f"version {unpriced[0]!r} has no price; there are prices of {', '.join(prices)}")
+    return long["version"].map(dict(prices)).to_numpy(dtype=np.float64)
+
+
+def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
+    """A column as float64, NaN where empty; all NaN without the column."""
+    if key not in long:
+        return np.full(len(long), np.nan)
+    text = long[key].str.strip()
+    numbers = pd.to_numeric(text.where(text != ""), errors="coerce").to_numpy(dtype=np.float64)
+    if (bad := np.isnan(numbers) & (text != "").to_numpy()).any():
+        raise TableError(f"{path}: {_where(long, bad)}, column {key}: {text[bad].iloc[0][:40]!r} is not a number")
+    return numbers
+
+
+def _where(long: pd.DataFrame, bad: np.ndarray) -> str:
+    row = long[bad].iloc[0]
+    return f"example {row['example']!r} of version {row['version']!r}"

@@ -1,0 +1,108 @@
+"""``slotool import-outcomes``: tables of answers in either layout become the same outcome table."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import slotool as library
+from slotool.errors import TableError
+from slotool.tables import OutcomeTable
+
+LONG = """id,service,label,truth,score,ms
+a,fast,cat,cat,0.9,1
+a,slow,cat,cat,0.8,2
+b,fast,,dog,,1
+b,slow,dog,dog,0.7,2
+c,fast,unknown,cow,0.4,1
+c,slow,dog,cow,0.6,2
+"""
+WIDE = """id,truth,words,score of fast,label of fast,score of slow,label of slow
+a,cat,3,0.9,cat,0.8,cat
+b,dog,4,,,0.7,dog
+c,cow,5,0.4,unknown,0.6,dog
+"""
+NAMES = {"example": "id", "version": "service", "answer": "label", "confidence": "score"}
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_missing_answers_and_abstentions_are_wrong_and_less_sure_than_any(tmp_path: Path) -> None:
+    made = library.import_outcomes(written(tmp_path / "long.csv", LONG), columns=NAMES, abstain="unknown")
+    assert made.outcomes.matrix("error").tolist() == [[0, 0], [1, 0], [1, 1]]
+    assert made.outcomes.matrix("confidence").tolist() == [[0.9, 0.8], [-1, 0.7], [-1, 0.6]]
+    assert made.outcomes.labels.tolist() == [["cat", "cat"], ["", "dog"], ["", "dog"]]
+    assert made.missing == 2
+    assert "nothing to save" in made.notes[0]
+    priced = library.import_outcomes(tmp_path / "long.csv", columns=NAMES, prices={"fast": 0.001, "slow": 0.02})
+    assert "--objective cost" in priced.notes[0]
+
+
+def test_a_row_per_example_gives_the_same_table_as_a_row_per_answer(tmp_path: Path) -> None:
+    long = library.import_outcomes(written(tmp_path / "long.csv", LONG), columns=NAMES).outcomes
+    wide = library.import_outcomes(
+        written(tmp_path / "wide.csv", WIDE),
+        columns={name: column for name, column in NAMES.items() if name != "version"},
+        versions=["fast", "slow"],
+        pattern="{column} of {version}",
+        keep="words",
+    ).outcomes
+    assert wide.sha256 == long.sha256
+    assert wide.labels.tolist() == long.labels.tolist()
+    assert wide.features == ["words"]
+    assert wide.feature("words").tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.toml", 'currency = "USD"\n[prices]\nfast = {price = 1.5, per = 1000}\nslow = 0.02\n'),
+        ("p.csv", "version,price,per\nfast,1.5,1000\nslow,0.02,1\n"),
+    ],
+)
+def test_prices_are_of_a_call(slotool, tmp_path: Path, name: str, text: str) -> None:
+    with gzip.open(tmp_path / "long.csv.gz", "wt") as file:
+        file.write(LONG)
+    columns = ",".join(f"{key}={column}" for key, column in NAMES.items())
+    done = slotool("import-outcomes", tmp_path / "long.csv.gz", "--columns", columns, "--prices",
+                   written(tmp_path / name, text), "-o", tmp_path / "o.parquet", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert [row["cost"] for row in done.document["versions"]] == pytest.approx([0.0015, 0.02])
+    assert done.document["currency"] == ("USD" if name == "p.toml" else "")
+    outcomes = OutcomeTable.load(tmp_path / "o.parquet")
+    assert outcomes.matrix("cost").tolist() == [pytest.approx([0.0015, 0.02])] * 3
+
+
+def test_a_table_of_outcomes_is_imported_as_it_is(tmp_path: Path) -> None:
+    digits = OutcomeTable.load("datasets/digits-family-outcomes.parquet")
+    digits.rows.to_csv(tmp_path / "digits.csv", index=False)
+    assert library.import_outcomes(tmp_path / "digits.csv").outcomes.sha256 == digits.sha256
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("service", "kind"), "no column 'service'"),
+        (("a,slow,cat,cat,0.8", "a,slow,cat,cat,"), "example 'a' of version 'slow' has no confidence"),
+        (("a,slow,cat,cat,0.8", "a,slow,cat,cat,high"), "column confidence: 'high' is not a number"),
+        (("a,slow,cat,cat", "a,slow,cat,"), "example 'a' of version 'slow' has no truth"),
+        (("truth", "told"), "neither a column 'error' nor both 'answer' and 'truth'"),
+        (("a,slow", "z,slow"), "example 'a' of version 'slow' is missing"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(TableError, match=said):
+        library.import_outcomes(written(tmp_path / "bad.csv", LONG.replace(*change)), columns=NAMES)
+
+
+@pytest.mark.parametrize("text", ["[prices]\nfast = -1\nslow = 1\n", "[prices]\nfast = 1\n", "fast = 1\n", "[["])
+def test_prices_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(TableError, match=r"price|TOML"):
+        library.import_outcomes(
+            written(tmp_path / "long.csv", LONG), columns=NAMES, prices=written(tmp_path / "p.toml", text)
+        )
