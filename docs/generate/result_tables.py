@@ -344,8 +344,26 @@ def capture_zoo(figures: Figures) -> list[Table]:
     return [Table("", heads, rows)] if rows else []
 
 
+def routing(figures: Figures) -> list[Table]:
+    """Per set of services, what each way to route saves of the best single version's cost, and how often it fails."""
+    splits = figures["splits"]
+    heads = ["method", "equal error", "0.5 points", "1 point", "2 points", f"a tier exceeded, of {splits}", "time"]
+    tables = []
+    for name, methods in figures["sets"].items():
+        rows = [
+            [method,
+             *(percent(saved, 1) + ("" if share is None else f" ({share:.0%})")
+               for saved, share in zip(found["saved"], found["share"], strict=True)),
+             str(found["any_exceeded"]), duration(found["seconds"])]
+            for method, found in methods.items()
+        ]  # fmt: skip
+        tables.append(Table(f"{name}: cost saved (share of the oracle's, three in turn)", heads, rows))
+    return tables
+
+
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
-               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo)
+               promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo,
+               routing)
 }  # fmt: skip
