@@ -368,7 +368,7 @@ def _oracle(length: int, answer: str) -> Learner:
     """The cheapest that keeps the tolerance on the half that judges: pairs at 200 thresholds, three at fewer."""
 
     def learn(rows: pd.DataFrame, outcomes: OutcomeTable) -> list[Mixture]:
-        classes = [_Replays(outcomes, 2, answer, 200)] + [_Replays(outcomes, 3, answer)] * (length == 3)
+        classes = [_Replays(outcomes, 2, answer, 200)] + ([_Replays(outcomes, 3, answer, 16)] if length == 3 else [])
         return [[(1.0, _cheapest_of(classes, limit))] for limit in _limits(rows)]
 
     return learn
