@@ -8,6 +8,7 @@ costs.
 from __future__ import annotations
 
 import tomllib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,9 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     if ANSWER in long:
         rows[ANSWER] = np.where(missing, "", long[ANSWER])
     for name in layout.keep:
-        rows[name] = long[name]
+        rows[name] = numbers = _numbers(long, name, path)
+        if (unknown := np.isnan(numbers)).any():
+            raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
     return OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
 
 
@@ -110,7 +113,7 @@ def _read(path: Path) -> pd.DataFrame:
         if path.suffix == ".parquet":
             return pd.read_parquet(path).astype(object).map(lambda cell: "" if pd.isna(cell) else f"{cell}")
         frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise TableError(f"{path}: not a readable table ({' '.join(str(error).split())[:160]})") from None
     if frame.empty:
         raise TableError(f"{path}: the table has no rows")
@@ -142,11 +145,15 @@ def _by_answer(found: pd.DataFrame, layout: Layout, path: Path) -> pd.DataFrame:
     shared |= {name: found[name] for name in layout.keep}
     parts = []
     for version in layout.versions:
-        called = {key: layout.pattern.format(version=version, column=layout.column(key)) for key in _OF_ANSWER}
+        called = {key: _named(layout, version, key) for key in _OF_ANSWER}
         _require(found, [called["confidence"]], path)
         own = {key: found[name] for key, name in called.items() if name in found}
         parts.append(pd.DataFrame({**shared, "version": version, **own}))
     return pd.concat(parts, ignore_index=True).fillna("")
+
+
+def _named(layout: Layout, version: str, key: str) -> str:
+    return layout.pattern.replace("{column}", layout.column(key)).replace("{version}", version)
 
 
 def _missing(long: pd.DataFrame, layout: Layout) -> np.ndarray:

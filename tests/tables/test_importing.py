@@ -106,3 +106,24 @@ def test_prices_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
         library.import_outcomes(
             written(tmp_path / "long.csv", LONG), columns=NAMES, prices=written(tmp_path / "p.toml", text)
         )
+
+
+def test_what_is_kept_is_known_of_every_example(tmp_path: Path) -> None:
+    wide = written(tmp_path / "wide.csv", WIDE.replace("b,dog,4", "b,dog,"))
+    columns = {"example": "id", "answer": "label", "confidence": "score"}
+    with pytest.raises(TableError, match="example 'b' of version 'fast' has no words"):
+        library.import_outcomes(
+            wide, columns=columns, versions=["fast", "slow"], pattern="{column} of {version}", keep="words"
+        )
+
+
+def test_a_pattern_may_hold_braces_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match=r"no column 'a_confidence_\{x\}'"):
+        library.import_outcomes(written(tmp_path / "w.csv", WIDE), versions="a", pattern="{version}_{column}_{x}")
+
+
+def test_a_torn_file_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress(LONG.encode())
+    (tmp_path / "torn.csv.gz").write_bytes(whole[:20] + bytes(20) + whole[40:])
+    with pytest.raises(TableError, match="not a readable table"):
+        library.import_outcomes(tmp_path / "torn.csv.gz", columns=NAMES)
