@@ -16,6 +16,7 @@ from slotool.api.result import Result
 if TYPE_CHECKING:
     import pandas as pd
 
+    from slotool.predictors.labels import Setting
     from slotool.predictors.settings_training import SettingsRun
 
 
@@ -50,10 +51,11 @@ class SettingsTraining(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        return [
+        left_out = [
             f"{setting}: {count} labels are too few to learn from; it is left out"
             for setting, count in self.run.labelled.left_out
         ]
+        return [*left_out, *filter(None, map(worse_than_baseline, self.run.labelled.settings, self.scores["settings"]))]
 
     def shown(self) -> list[Part]:
         titles = ["setting", "labels", "MAPE", "least squares", "interval covers", "new, ten labels", "covers"]
@@ -70,7 +72,8 @@ class SettingsTraining(Result):
         return [
             table(f"{self.scores['networks']} networks; errors while their {what} were held out", titles, rows),
             "least squares: of FLOPs, operators and activation elements, in log, from the same labels",
-            "new: the device was held out too, and ten labels of it given instead, chosen to tell most",
+            "new: the device was held out too, and ten labels of it given instead, chosen to tell most"
+            + ("" if any(own["new_mape"] for own in self.scores["settings"]) else "; -: there is no other device"),
             *([f"wrote {self.out}"] if self.out else []),
         ]
 
@@ -84,6 +87,17 @@ def named(setting: Any) -> str:
         f"{setting.threads} thread{'s' * (setting.threads > 1)}",
     ]
     return ", ".join([*(word for word in words if word != "unknown"), f"batch {setting.batch_size}"])
+
+
+def worse_than_baseline(setting: Setting, scores: Mapping[str, Any]) -> str | None:
+    """What to do about a setting in which least squares is off by less, None where it is not."""
+    own, baseline = scores["mape"], scores["least_squares_mape"]
+    if own <= baseline:
+        return None
+    return (
+        f"{named(setting)}: DO NOT USE IT FOR THIS SETTING: it is off by {own:.1%} on networks held out, least squares "
+        f"of three numbers by {baseline:.1%}; give more labels, or train a predictor of this setting alone"
+    )
 
 
 def share(value: float | None) -> str:

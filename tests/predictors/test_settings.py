@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import slotool
+from slotool.api.settings_training import worse_than_baseline
 from slotool.errors import ArgumentError, InputError
 from slotool.graphs import OperatorGraph
 from slotool.graphs.store import write_graphs
@@ -159,6 +160,14 @@ def test_spread_grows_away_from_the_labels(run: SettingsRun, networks: list[Oper
 )
 def test_settings_are_found_by_what_is_known_of_them(run: SettingsRun, facts: dict[str, str], count: int) -> None:
     assert len(matching(run.labelled.settings, **facts)) == count
+
+
+def test_a_setting_in_which_least_squares_is_better_is_warned_of() -> None:
+    setting = Setting("far", "i9-10940x", "torch.compile", 14, 1)
+    assert worse_than_baseline(setting, {"mape": 0.1, "least_squares_mape": 0.2}) is None
+    said = worse_than_baseline(setting, {"mape": 0.497, "least_squares_mape": 0.19})
+    assert said is not None
+    assert "i9-10940x, torch.compile, float32, 14 threads, batch 1: DO NOT USE IT" in said
 
 
 def table_of(networks: list[OperatorGraph]) -> LatencyTable:
