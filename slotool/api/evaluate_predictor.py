@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool.api.chosen_predictor import Chosen
 from slotool.api.display import Part, duration, table
 from slotool.api.measured import MeasuredNetworks, Paths, unmatched
 from slotool.api.outputs import writes
@@ -99,6 +100,11 @@ def evaluate_predictor(
     *,
     latency: Paths,
     graphs: Paths,
+    device: str | None = None,
+    backend: str | None = None,
+    precision: str | None = None,
+    threads: int | None = None,
+    batch_size: int | None = None,
     out: str | Path | None = None,
     force: bool = False,
 ) -> PredictorEvaluation:
@@ -110,6 +116,12 @@ def evaluate_predictor(
         predictor: Predictor artifact, from ``train_predictor`` or ``adapt_predictor``.
         latency: Latency tables of the measured networks, Parquet or CSV, one or several.
         graphs: Graph files that hold these networks, one or several.
+        device: Of a predictor of several settings, that of this device, or of a name that begins so. The next four
+            choose as well; a choice that leaves several is an error.
+        backend: What runs the networks, such as ``"torch"``.
+        precision: What numbers are computed in, such as ``"amp"``.
+        threads: Number of compute threads.
+        batch_size: Inputs in one call.
         out: Also write a table of measured and predicted latencies here.
         force: Replace ``out`` if it exists.
 
@@ -117,12 +129,14 @@ def evaluate_predictor(
         Scores (``scores``), and measured and predicted latencies (``frame()``).
 
     Raises:
+        ArgumentError: The predictor has no such setting, or several.
         TableError: A latency table cannot be read, or has no row of these networks.
         GraphError: A graph file cannot be read.
         ArtifactError: ``predictor`` is damaged or predicts co-located latencies.
         AlreadyExistsError: ``out`` exists.
     """
     from slotool.artifacts.bundle import refuse_existing
+    from slotool.predictors.colocation import PredictorArtifact
     from slotool.predictors.evaluation import differences, evaluate_on, rows_to_pick
     from slotool.predictors.labels import join_labels
     from slotool.predictors.trained import TrainedPredictor
@@ -131,10 +145,16 @@ def evaluate_predictor(
     if written is not None:
         refuse_existing(written, force)
     source = MeasuredNetworks.of(latency, graphs)
-    trained: TrainedPredictor[OperatorGraph] = TrainedPredictor.load(str(predictor))
+    path, loaded = str(predictor), TrainedPredictor.load(str(predictor))
+    chosen = Chosen(PredictorArtifact(path, loaded, None, {}), path, None, path).of_setting(
+        device=device, backend=backend, precision=precision, threads=threads, batch_size=batch_size
+    )
+    trained = chosen.opened.require_solo()
     measured = source.table()
     labelled = join_labels(measured, source.read_graphs(), rows_to_pick(measured, trained.setting))
     remarks = unmatched(labelled)
+    if chosen.why:
+        remarks.append(f"the setting scored is {chosen.why}")
     if other := differences(trained.setting, labelled.setting):
         remarks.append(f"these labels are of another setting than the predictor's: {', '.join(other)}")
     evaluation = evaluate_on(trained, labelled)

@@ -22,6 +22,13 @@ def evaluate_predictor(
         list[Path], typer.Option("--latency", help="Latency table (Parquet or CSV) of measured networks; repeatable.")
     ],
     graphs: Graphs,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Of a predictor of several settings, that of it.")
+    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="The same: what runs the networks.")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="The same: such as amp.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="The same: number of threads.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="The same: batch size.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a table of measured and predicted latencies.")
     ] = None,
@@ -37,5 +44,16 @@ def evaluate_predictor(
     """
     from slotool.cli.output import Output
 
-    found = slotool.evaluate_predictor(predictor, latency=latency, graphs=graphs, out=out, force=force)
+    found = slotool.evaluate_predictor(
+        predictor,
+        latency=latency,
+        graphs=graphs,
+        device=device,
+        backend=backend,
+        precision=precision,
+        threads=threads,
+        batch_size=batch_size,
+        out=out,
+        force=force,
+    )
     Output(as_json=json).show(found)

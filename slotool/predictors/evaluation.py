@@ -11,6 +11,7 @@ from slotool.errors import InputError
 from slotool.graphs import OperatorGraph
 from slotool.predictors.labels import SETTING_COLUMNS, Labelled, Setting, facts_in, machines_in_words
 from slotool.predictors.scoring import PredictionsTable, Score
+from slotool.predictors.setting_labels import PRECISION
 from slotool.predictors.trained import TrainedPredictor
 from slotool.tables import LatencyTable
 
@@ -68,7 +69,7 @@ def rows_to_pick(table: LatencyTable, setting: Setting) -> dict[str, Any]:
     Raises ``InputError`` when the table mixes a column in which the predictor's value is not.
     """
     rows, picked = table.rows[table.rows["status"] == "ok"], {}
-    for column in SETTING_COLUMNS:
+    for column in (*SETTING_COLUMNS, *([PRECISION] if PRECISION in rows and rows[PRECISION].notna().all() else [])):
         values, own = sorted(rows[column].unique().tolist()), getattr(setting, column)
         if len(values) > 1:
             if own not in values:

@@ -203,6 +203,12 @@ def test_from_tables_to_a_predictor_of_a_device(networks: list[OperatorGraph], t
     assert np.isfinite(said.interval_s).all()
     with pytest.raises(ArgumentError, match="device a, precision float32"):
         slotool.predict(networks[:3], predictor=tmp_path / "p", device="c")
+    measured = {"latency": tmp_path / "latency.parquet", "graphs": tmp_path / "graphs.parquet"}
+    scored = slotool.evaluate_predictor(tmp_path / "p", **measured, device="b")
+    assert scored.setting.device == "b"
+    assert scored.scores["all"]["mape"] < 0.1
+    with pytest.raises(ArgumentError, match="2 settings of"):
+        slotool.evaluate_predictor(tmp_path / "p", **measured)
 
 
 def test_it_is_asked_for_alone(tmp_path: Path) -> None:
