@@ -30,7 +30,7 @@ def test_a_quantised_network_answers_nearly_as_the_original() -> None:
     assert backend.facts()["int8_share"] > 0.9
 
 
-def test_weights_of_a_sequence_are_quantised_too() -> None:
+def test_weights_of_a_sequence_are_quantised_too(capfd: pytest.CaptureFixture[str]) -> None:
     builder = GraphBuilder()
     last = builder.add("LayerNormalization", builder.add("InputLayer", shape=[4, 8]))
     builder.add("ReLU", builder.add("Dense", last, units=8))
@@ -39,6 +39,7 @@ def test_weights_of_a_sequence_are_quantised_too() -> None:
     backend.prepare(graph, 1)
     products = sum(operator.flops for operator in graph.operators if operator.op == "Dense")
     assert backend.facts()["int8_share"] == products / graph.flops
+    assert "initializer" not in capfd.readouterr().err  # a weight that nothing uses any more
 
 
 def test_what_has_no_int8_kernel_runs_in_float32() -> None:

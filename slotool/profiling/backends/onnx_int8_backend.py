@@ -108,6 +108,10 @@ def _turn_weights(graph: onnx.GraphProto, arrays: dict[str, np.ndarray]) -> None
         graph.initializer.append(onnx.numpy_helper.from_array(turned, node.output[0]))
     del graph.node[:]
     graph.node.extend(left)
+    used = {name for node in left for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
 
 
 def int8_share(graph: OperatorGraph, optimised: onnx.ModelProto) -> float:
