@@ -20,9 +20,10 @@ from slotool.tables import LatencyTable, OutcomeTable
 
 ROOT = Path(__file__).parent.parent
 MODELS = ["mlp", "family", "slo-nn", "supernet"]
+PREDICTORS = ["predictor", "predictor-torch", "predictor-devices", "predictor-architectures"]
 
 
-@pytest.mark.parametrize("name", [*MODELS, "predictor", "predictor-torch", "predictor-devices"])
+@pytest.mark.parametrize("name", [*MODELS, *PREDICTORS])
 def test_every_model_is_whole_and_told_of(name: str) -> None:
     open_artifact(ROOT / "models" / name)
     assert f"`{name}/`" in (ROOT / "models" / "README.md").read_text()
