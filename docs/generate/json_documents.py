@@ -217,7 +217,6 @@ used_by_predict flag            whether predict uses it unless told otherwise
 seconds         number          what all of it took
 noisy           flag            whether other processes or labels that do not repeat make it doubtful
 unstable        integer         labels whose repetitions differ by more than 5 %
-label_noise     number?         how far the median label may be off, as a share of it
 cores_busy_with_others number   how many cores other processes kept busy meanwhile
 networks[].graph_id text        network measured
 networks[].name text            its name, or empty

@@ -3,16 +3,13 @@ on."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from slotool.api.calibrated_predictors import DOUBTED, NOISE_KEY, Place
+from slotool.api.calibrated_predictors import Place
 from slotool.api.calibration_networks import calibration_networks
 from slotool.api.chosen_predictor import SHIPPED, TORCH
 from slotool.api.display import Part, duration, table
@@ -23,23 +20,22 @@ from slotool.api.profile import required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.errors import AlreadyExistsError, ArgumentError, InputError, RunError
+from slotool.errors import AlreadyExistsError, ArgumentError, RunError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.adaptation import AdaptationRun
     from slotool.predictors.trained import TrainedPredictor
 
-DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 60
+DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 20
 RUNS, ROUNDS, PRECISION = 32, 4, 0.05
 # Of the time given: opening the predictor and choosing before, adapting after.
-RESERVED_S, MIN_MEASURING_S = 20.0, 5.0
+RESERVED_S, MIN_MEASURING_S = 10.0, 5.0
 # One network may take this share of the time, as the predictor of another machine thinks.
-MAX_SHARE = 0.02
+MAX_SHARE = 0.01
 CALLS = ROUNDS * (RUNS // ROUNDS + 2)
-# How far the median label may be off, as a share of it, before the machine counts as noisy: beside errors of a tenth
-# and more of those that learn from them, less hardly tells.
-MAX_NOISE = 0.1
+# Labels whose rounds differ, as a share, above which the machine counts as noisy.
+MAX_UNSTABLE = 0.25
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -64,7 +60,7 @@ class Calibrated(Result):
     @property
     def noisy(self) -> bool:
         """Whether other processes, or labels that do not repeat, make these latencies doubtful."""
-        return _is_noisy(self.run, self.profile)
+        return self._busy_cores > BUSY_CORES or self._unstable > MAX_UNSTABLE * len(self.run.labelled)
 
     def findings(self) -> Mapping[str, Any]:
         labelled, errors = self.run.labelled, self.run.held_out.log_errors[self.run.best]
@@ -76,7 +72,6 @@ class Calibrated(Result):
             "seconds": self.seconds,
             "noisy": self.noisy,
             "unstable": self._unstable,
-            "label_noise": _noise(self.run),
             "cores_busy_with_others": self._busy_cores,
             "networks": [
                 {
@@ -93,13 +88,14 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        harm = [self.run.harm] if self.run.harm else []
         if not self.noisy:
-            return harm
-        what = [f"half of the labels are off by {_noise(self.run):.0%} or more, as their rounds differ"]
+            return ()
+        what = [
+            f"{self._unstable} of {len(self.run.labelled)} labels differ by more than ± {PRECISION:.0%} when repeated"
+        ]
         if self._busy_cores > BUSY_CORES:
             what.append(f"other processes kept {self._busy_cores:.1f} cores busy")
-        return [f"the machine was too noisy: {', and '.join(what)}; calibrate again when it is idle", *harm]
+        return [f"the machine was too noisy: {', and '.join(what)}; calibrate again with --force when it is idle"]
 
     def shown(self) -> list[Part]:
         rows = [[name, f"{each['held_out_mape']:.1%}"] for name, each in self.run.scores()["predictors"].items()]
@@ -107,21 +103,11 @@ class Calibrated(Result):
         spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
         title = f"Calibrated by {len(labels)} networks of {spread}, in {self.seconds:.0f} s"
         parts: list[Part] = [table(title, ["predictor", "MAPE, each held out"], rows)]
-        parts.append(
-            f"kept {self.run.best} for {self.run.adapted.setting}; {self._unstable} of {len(labels)} labels differ by "
-            f"more than ± {PRECISION:.0%} when repeated, the median is off by {_noise(self.run):.1%}"
-        )
+        parts.append(f"kept {self.run.best} for {self.run.adapted.setting}")
         if self.run.adapted.calibration is None:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; measure more")
         used = "slotool predict uses it from now on" if self.by_default else f"slotool predict {self.out} uses it"
-        if self.doubted:
-            used = f"slotool predict does not use it by itself: it is to be doubted; slotool predict {self.out} does"
         return [*parts, f"wrote {self.out}; {used}"]
-
-    @property
-    def doubted(self) -> bool:
-        """Whether it would be where ``predict`` looks, had the machine been idle."""
-        return self.out.name.endswith(DOUBTED)
 
     @property
     def _unstable(self) -> int:
@@ -142,7 +128,6 @@ def calibrate(
     samples: int = DEFAULT_SAMPLES,
     predictor: str | Path | None = None,
     out: str | Path | None = None,
-    accept_noise: bool = False,
     seed: int = 0,
     force: bool = False,
     progress: Reporting = "auto",
@@ -161,7 +146,6 @@ def calibrate(
         predictor: The predictor to start from; None: the shipped one of the backend, or that of torch.
         out: Write the predictor here; ``predict`` then has to name it. None: where ``predict`` looks, in
             ``$XDG_CACHE_HOME/slotool``.
-        accept_noise: Have ``predict`` use it also where the machine was too noisy; else it is written beside.
         seed: Of the choice of networks, their order and inputs.
         force: Measure again, and replace what an earlier calibration left.
         progress: Who hears how far it is; see ``slotool.api.progress``.
@@ -174,26 +158,17 @@ def calibrate(
         AlreadyExistsError: This machine is calibrated already.
         RunError: Fewer than 3 networks could be measured.
     """
-    from slotool.predictors.adapted import MIN_LABELS
-
     started = time.monotonic()
     budget_s = 60 * minutes - RESERVED_S
     if not budget_s >= MIN_MEASURING_S:
         raise ArgumentError("minutes", f"{minutes:g}: at least {(RESERVED_S + MIN_MEASURING_S) / 60:g} are needed")
-    if threads is not None and threads < 1:
-        raise ArgumentError("threads", f"{threads}: at least 1 is needed")
-    if samples < MIN_LABELS:
-        raise ArgumentError("samples", f"{samples}: a predictor is adapted by {MIN_LABELS} networks at least")
-    _require_backend(backend)
-    own = None if networks is None else _own(networks)
     place = Place.here(backend, cores_given(threads))
     written = place.folder if out is None else Path(out)
     if written.exists() and not force:
-        of = f"{backend}, {place.threads} thread{'s' * (place.threads > 1)}"
-        what = f"this machine is calibrated already for {of}" if out is None else "it exists already"
-        raise AlreadyExistsError(f"{written}: {what}; --force measures again and replaces it")
+        what = "this machine is calibrated already" if out is None else "it exists already"
+        raise AlreadyExistsError(f"{written}: {what} for {backend}, {place.threads} threads; --force measures again")
     base = _source(predictor, backend)
-    chosen = _chosen(base, calibration_networks() if own is None else own, samples, budget_s, seed)
+    chosen = _chosen(base, _candidates(networks), samples, budget_s, seed)
     labels = written.with_name(f"{written.name}-latency.parquet")
     labels.parent.mkdir(parents=True, exist_ok=True)
     planned = solo_campaign(
@@ -206,30 +181,8 @@ def calibrate(
     profile = required(planned.measured(reporter))
     run = _adapted(base, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
-    by_default = out is None and (accept_noise or not _is_noisy(run, profile))
-    if out is None and not by_default:
-        written, force = written.with_name(f"{written.name}{DOUBTED}"), True
-    run.save(written, config={**config, "minutes": minutes, NOISE_KEY: _noise(run)}, seed=seed, force=force)
-    return Calibrated(run, profile, written, by_default, time.monotonic() - started)
-
-
-def _require_backend(backend: str) -> None:
-    from slotool.profiling.backends import backend_class
-
-    try:
-        backend_class(backend)
-    except InputError as error:
-        raise ArgumentError("backend", str(error)) from error
-
-
-def _noise(run: AdaptationRun) -> float:
-    """How far the median label may be off, as a share of it; NaN where no rounds say."""
-    shares = run.labelled.noise_s / run.labelled.latency_s
-    return float(np.nanmedian(shares)) if np.isfinite(shares).any() else math.nan
-
-
-def _is_noisy(run: AdaptationRun, profile: Profile) -> bool:
-    return float(profile.document["cores_busy_with_others"]) > BUSY_CORES or not _noise(run) <= MAX_NOISE
+    run.save(written, config={**config, "minutes": minutes}, seed=seed, force=force)
+    return Calibrated(run, profile, written, out is None, time.monotonic() - started)
 
 
 def _source(predictor: str | Path | None, backend: str) -> TrainedPredictor[Any]:
@@ -240,8 +193,9 @@ def _source(predictor: str | Path | None, backend: str) -> TrainedPredictor[Any]
     return TrainedPredictor.load(str(path))
 
 
-def _own(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
-    """Those that can be run from their graphs, each once."""
+def _candidates(networks: Network | Sequence[Network] | None) -> list[OperatorGraph]:
+    if networks is None:
+        return calibration_networks()
     graphs = {graph.id: graph for graph in Networks.of(networks).graphs() if not graph.unknown and graph.plain}
     return list(graphs.values())
 
@@ -253,6 +207,8 @@ def _chosen(
     from slotool.predictors.adapted import MIN_LABELS
     from slotool.predictors.sampling import propose
 
+    if samples < MIN_LABELS:
+        raise ArgumentError("samples", f"{samples}: a predictor is adapted by {MIN_LABELS} networks at least")
     latencies_s = base.predictor.predict(candidates).tolist() if candidates else []
     longest_s = MAX_SHARE * budget_s / CALLS
     left = [graph for graph, latency_s in zip(candidates, latencies_s, strict=True) if latency_s <= longest_s]

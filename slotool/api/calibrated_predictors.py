@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slotool import strict_json
-from slotool.errors import ArtifactError
 from slotool.machine import machine_id
 
 CACHE_VARIABLE = "SLOTOOL_CACHE_DIR"
-# How an artifact's folder ends that ``predict`` does not use by itself, and what its configuration says of its labels.
-DOUBTED, NOISE_KEY = "-doubted", "label_noise"
 
 
 @dataclass(frozen=True)
@@ -54,21 +50,6 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
     # The specification has relative paths ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "slotool"
-
-
-def described(folder: Path) -> str:
-    """When this predictor was calibrated, and how wrong it and its labels are, in words. Raises ``ArtifactError``."""
-    from slotool.artifacts import open_artifact
-    from slotool.predictors.trained import KIND, SCORES
-
-    artifact = open_artifact(folder, KIND)
-    with strict_json.assembling(artifact.path, "a predictor that slotool calibrated", error=ArtifactError):
-        scores = artifact.json(SCORES)
-        error = float(scores["predictors"][scores["chosen"]]["held_out_mape"])
-        noise = artifact.manifest["config"].get(NOISE_KEY)
-        labels = f" by {len(scores['adapted_to'])} labels" + (f" ± {float(noise):.0%}" if noise else "")
-        date = artifact.manifest["created"][:10]
-        return f"calibrated on this machine on {date}{labels}, {error:.0%} off on those held out"
 
 
 def calibrated_here(backend: str, threads: int | None = None) -> Path | None:

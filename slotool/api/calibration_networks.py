@@ -1,4 +1,4 @@
-"""Networks that ``calibrate`` chooses among: random ones of every kind, attention included, of all sizes."""
+"""Networks that ``calibrate`` chooses among: random ones of every kind, of sizes that are soon measured."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
 
-# So many of each space, and of each kind of architecture, are drawn; more cost seconds and hardly tell more.
-COUNT, ARCHITECTURES_OF_A_KIND = 40, 24
+# So many of each space are drawn; more candidates cost seconds and hardly tell more.
+COUNT = 40
 SEED = 19
 MAX_MEMORY_BYTES = 10**9
 
 
 def calibration_networks() -> list[OperatorGraph]:
-    """MLPs, plain CNNs, CNNs of all blocks on images of 32 to 224 pixels, and every kind of architecture that people
-    use, from residual networks to language models; the same in every version that draws the same."""
-    from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
+    """MLPs, plain CNNs, and CNNs of all blocks on images of 32 to 224 pixels; the same in every version that draws the
+    same."""
     from slotool.graphs.blocks import BLOCKS
-    from slotool.graphs.drawing import Limits
     from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace
 
     spaces = [
@@ -36,9 +34,4 @@ def calibration_networks() -> list[OperatorGraph]:
             resolutions=(64, 128, 224),
         )),
     ]  # fmt: skip
-    drawn = [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]
-    limits = Limits(memory_bytes=MAX_MEMORY_BYTES)
-    for kind, described in ARCHITECTURES.items():
-        count = min(ARCHITECTURES_OF_A_KIND, described.size)
-        drawn += RandomArchitectures([kind], count, SEED, limits)
-    return drawn
+    return [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]

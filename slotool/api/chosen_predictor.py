@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.calibrated_predictors import calibrated_here, described
+from slotool.api.calibrated_predictors import calibrated_here
 from slotool.api.networks import Networks
 from slotool.errors import ArgumentError
 
@@ -115,7 +115,7 @@ def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: 
     own_folder = None if colocated else calibrated_here(found, threads)
     if own_folder is not None:
         opened = PredictorArtifact.load(str(own_folder))
-        return Chosen(opened, own_folder.name, f"{described(own_folder)}; {why}", str(own_folder))
+        return Chosen(opened, own_folder.name, f"calibrated on this machine; {why}", str(own_folder))
     if found not in SHIPPED:
         raise ArgumentError(
             "backend",
