@@ -119,8 +119,9 @@ class Cascade(RoutingPolicy):
     def words(self) -> str:
         first, *later = self.versions
         conditions = [step.accept for step in self.steps if step.accept is not None]
-        asked = [f"then {name} {own.unless}" for name, own in zip(later, conditions, strict=True)]
-        return f"{', '.join([first, *asked])}; {_ANSWER_WORDS[self.answer]}" if later else f"{first} alone"
+        asked = [f"{name} {own.unless}" for name, own in zip(later, conditions, strict=True)]
+        answers = "" if self.answer == "last" else f"; {_ANSWER_WORDS[self.answer]}"
+        return f"{' → '.join([first, *asked])}{answers}" if later else f"{first} alone"
 
     @property
     def tree(self) -> list[str]:

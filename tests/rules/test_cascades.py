@@ -107,7 +107,7 @@ def test_a_cascade_survives_its_point() -> None:
         again = from_point(OperatingPoint.parse(cascade.point.key))
         assert again == cascade
         assert again.versions == ("a (b)", "small", "k=0.5")
-    assert _cascade().words == "small, then medium below 0.8, then large below 0.6; the last answers"
+    assert _cascade().words == "small → medium below 0.8 → large below 0.6"
     assert _cascade("surer").tree == [
         "ask small",
         "├─ small's confidence ≥ 0.8: answer",
