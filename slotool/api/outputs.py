@@ -114,6 +114,10 @@ def _require_writable(name: str, path: Path, *, is_folder: bool) -> None:
         raise ArgumentError(name, f"{path} is a file; a folder is written, choose another name")
     if not is_folder and path.is_dir():
         raise ArgumentError(name, f"{path} is a folder; a file is written, choose another name")
+    if name == "plot" and path.suffix != ".png":
+        raise ArgumentError(name, f"{path}: a plot is a PNG file; give a name that ends in .png")
+    if name == "plot" and not path.absolute().parent.is_dir():
+        raise ArgumentError(name, f"{path}: there is no folder {path.parent} to write it into")
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     probe = above / f".slotool-{os.getpid()}.probe"
     try:

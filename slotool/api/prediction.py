@@ -227,14 +227,16 @@ def _explained(found: Explanation) -> Part:
         count, seconds = sum(count for _, (count, _) in rest), sum(s for _, (_, s) in rest)
         shown.append([f"{len(rest)} other types", count, duration(seconds), f"{seconds / found.latency_s:.1%}"])
     shown.append(["all", len(found.graph.operators), duration(found.latency_s), "100.0%"])
-    title = f"Where the time of {found.graph.name or found.graph.id} goes"
+    title = f"Where the time of {found.graph.name or found.graph.id} goes{'' if found.learnt else ', by a roofline'}"
     return table(title, ["operator", "operators", "latency", "share"], shown)
 
 
 def _not_explained(found: Sequence[Explanation]) -> list[str]:
     lines = []
     if found and not found[0].learnt:
-        lines.append("the predictor does not add up operators: its latency is shared out by a neutral roofline")
+        lines.append(
+            "the predictor knows no times of operators: shares are those of a roofline of no device, at batch 1"
+        )
     if len(found) > MAX_EXPLAINED:
         lines.append(f"{len(found) - MAX_EXPLAINED} more are explained in --json")
     return lines
