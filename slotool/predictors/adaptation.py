@@ -24,16 +24,24 @@ from slotool.predictors.trained import KIND, SCORES, Bounds, TrainedPredictor
 
 # What learns from the labels alone: the base's training networks say nothing of what it knows.
 LABELS_ALONE = (THREE_TERM, SCRATCH)
+# Key of the scores: how good the labels of ``calibrate`` were.
+CALIBRATION = "calibration"
+# Of fewer kinds each label is held out alone: without one of two kinds nothing is left to learn from.
+MIN_KINDS = 4
 
 
 def adapt(
-    base: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph], seed: int = 0
+    base: TrainedPredictor[OperatorGraph],
+    labelled: Labelled[OperatorGraph],
+    seed: int = 0,
+    groups: Sequence[str] | None = None,
 ) -> tuple[TrainedPredictor[OperatorGraph], HeldOut, str]:
     """The best of all contenders (``HeldOut.best``) fitted to these labels and their setting, how all did on labels
     held out, and which it is.
 
     Its interval is from the errors on labels held out, each a kind of its own: wide where labels are few, wider for
-    networks further from them. Raises ``InputError`` for fewer than 3 labels.
+    networks further from them. ``groups``: of each label; those of one group are held out together, not each alone.
+    Raises ``InputError`` for fewer than 3 labels.
     """
     graphs, latency_s = labelled.items, labelled.latency_s
     if len(graphs) < MIN_LABELS:
@@ -41,7 +49,7 @@ def adapt(
         raise InputError(f"{found} labelled networks are too few to adapt a predictor, which takes {MIN_LABELS}")
     labels = Examples(graphs, latency_s)
     base, settings = sources_of(base, labels, labelled.setting)
-    held_out = hold_out(base.predictor, labels, seed, settings)
+    held_out = hold_out(base.predictor, labels, seed, settings, groups)
     best = held_out.best()
     predictor = fitted(best, base.predictor, labels, held_out, settings)
     own_spread = isinstance(predictor, SettingsPredictor)
@@ -54,7 +62,7 @@ def adapt(
         dev_mae_s=float(np.mean(held_out.relative(best) * latency_s)),
         domain=_widened(start, graphs),
         like=base.like if own_spread else None,
-        calibration=None if own_spread else _calibration(base, best, start, graphs, held_out),
+        calibration=None if own_spread else _calibration(base, best, start, graphs, held_out, groups),
         facts=facts_of(labelled.setting),
     )
     return trained, held_out, best
@@ -125,18 +133,33 @@ class AdaptationRun:
             },
         }
 
-    def save(self, path: Path, *, config: Mapping[str, Any], seed: int, force: bool = False) -> None:
-        """Write the kept predictor and the scores as one artifact."""
+    def save(
+        self,
+        path: Path,
+        *,
+        config: Mapping[str, Any],
+        seed: int,
+        force: bool = False,
+        calibration: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the kept predictor and the scores as one artifact. ``calibration``: how good the labels of
+        ``calibrate`` were, which ``predict`` says."""
         with create_artifact(path, KIND, config=config, seed=seed, force=force) as writer:
             self.adapted.write(writer)
-            writer.write_json(SCORES, self.scores())
+            writer.write_json(SCORES, {**self.scores(), **({CALIBRATION: calibration} if calibration else {})})
 
 
 def adapt_and_score(
-    base: TrainedPredictor[OperatorGraph], labelled: Labelled[OperatorGraph], samples: int | None = None, seed: int = 0
+    base: TrainedPredictor[OperatorGraph],
+    labelled: Labelled[OperatorGraph],
+    samples: int | None = None,
+    seed: int = 0,
+    *,
+    by_kind: bool = False,
 ) -> AdaptationRun:
     """Adapt to ``samples`` networks that the active sampler chooses, or to all. The choice of contender is by labels
-    held out among these; the rest only scores.
+    held out among these; the rest only scores. ``by_kind``: networks of a kind are held out together, of at least
+    ``MIN_KINDS`` kinds.
 
     Raises ``InputError`` when ``samples`` leaves nothing to score by, or there are too few labels.
     """
@@ -148,7 +171,8 @@ def adapt_and_score(
     else:
         chosen = np.array(propose(base.predictor, labelled.items, samples, seed))
     own, others = labelled.only(chosen), np.setdiff1d(np.arange(n), chosen)
-    adapted, held_out, best = adapt(base, own, seed)
+    groups = own.kinds if by_kind and len(set(own.kinds)) >= MIN_KINDS else None
+    adapted, held_out, best = adapt(base, own, seed, groups)
     mape: dict[str, float] = {}
     coverage = None
     if len(others):
@@ -169,12 +193,14 @@ def _calibration(
     start: Domain | None,
     graphs: Sequence[OperatorGraph],
     held_out: HeldOut,
+    groups: Sequence[str] | None,
 ) -> Calibration | None:
-    """From each label's error while held out, and its distance from the other labels. How much wider a distance makes
-    the interval is taken from the base: ten errors tell no more than one factor, and that not well."""
+    """From each label's error while held out, and its distance from the labels that were not. How much wider a distance
+    makes the interval is taken from the base: ten errors tell no more than one factor, and that not well."""
     kinds = []
     for row, graph in enumerate(graphs):
-        known = _widened(start, [each for i, each in enumerate(graphs) if i != row])
+        out = {row} if groups is None else {i for i, group in enumerate(groups) if group == groups[row]}
+        known = _widened(start, [each for i, each in enumerate(graphs) if i not in out])
         error = np.array([-held_out.log_errors[best][row]])
         kinds.append(HeldOutKind(graph.name or graph.id, error, known.distances([graph])))
     scale = base.calibration.scale if base.calibration is not None else np.array(START)

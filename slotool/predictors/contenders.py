@@ -17,6 +17,7 @@ from slotool.predictors.ensemble import EnsemblePredictor, inverse_errors
 from slotool.predictors.scaled import ScaledPredictor
 from slotool.predictors.setting import SettingsPredictor
 from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.typecosts import TypeCosts
 
 AS_IS, SCRATCH, ADAPTED_THREE_TERM = "as it is", "from scratch", "adapted three-term"
 SCALED, THREE_TERM, ADAPTED = ScaledPredictor.name, ThreeTermPredictor.name, AdaptedPredictor.name
@@ -90,12 +91,14 @@ def hold_out(
     labels: Examples[OperatorGraph],
     seed: int = 0,
     settings: SettingsPredictor | None = None,
+    groups: Sequence[str] | None = None,
 ) -> HeldOut:
-    """Fit every contender without each label in turn. ``settings`` as for ``contenders``."""
+    """Fit every contender without each label in turn, or without each of ``groups`` in turn, which name one for each
+    label. ``settings`` as for ``contenders``."""
     graphs, latency_s = labels
     n = len(graphs)
     remembered = cast("Predictor[OperatorGraph]", _Answers(base, graphs))
-    folds = _folds(n, seed)
+    folds = _folds(n, seed) if groups is None else folds_of(groups)
     # Three labels leave two to learn from: then those that need three do not take part.
     fits = contenders(remembered, n - max(map(len, folds)), settings)
     errors = {name: np.empty(n) for name in fits}
@@ -140,6 +143,20 @@ def _folds(n: int, seed: int) -> list[np.ndarray]:
     if n <= MAX_LEFT_OUT_ALONE:
         return [np.array([row]) for row in range(n)]
     return np.array_split(np.random.default_rng(seed).permutation(n), FOLDS)
+
+
+def folds_of(groups: Sequence[str]) -> list[np.ndarray]:
+    """The rows of each group, int64 [members]."""
+    return [np.flatnonzero(np.array(groups) == group) for group in sorted(set(groups))]
+
+
+def roofline_mape(labels: Examples[OperatorGraph], groups: Sequence[str]) -> float:
+    """Mean absolute percentage error of the neutral roofline (``TypeCosts``) times one factor, the median of label ÷
+    roofline over the labels of all other groups."""
+    ratio = labels.latency_s / TypeCosts.of(labels.items).total_s
+    folds = folds_of(groups)
+    factors = [float(np.median(np.delete(ratio, rows))) for rows in folds]
+    return float(np.mean(np.concatenate([np.abs(f / ratio[rows] - 1) for f, rows in zip(factors, folds, strict=True)])))
 
 
 class _Answers:
