@@ -211,11 +211,16 @@ protocols       object          scores of each predictor under each way of holdi
 """
     + _SCORES,
     "calibrate": """
-artifact        text            predictor written
+artifact        text?           predictor written, null where it was not kept
+refused         text?           why it is not worth keeping
 latency_table   text            labels measured
 used_by_predict flag            whether predict uses it unless told otherwise
 seconds         number          what all of it took
 noisy           flag            whether other processes or labels that do not repeat make it doubtful
+noise           number?         mean deviation of a label, as a share of it, by what its rounds show
+held_out_by     text            kind or network: what was held out in turn
+roofline_mape   number          mean relative error of a roofline times one factor, held out likewise
+operator_types_not_measured list known operator types that none of the networks has
 unstable        integer         labels whose repetitions differ by more than 5 %
 cores_busy_with_others number   how many cores other processes kept busy meanwhile
 networks[].graph_id text        network measured

@@ -3,14 +3,17 @@ on."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from slotool.api.calibrated_predictors import Place
-from slotool.api.calibration_networks import calibration_networks
+from slotool.api.calibrated_predictors import CACHE_VARIABLE, Place
+from slotool.api.calibration_networks import calibration_networks, spread_over_kinds
 from slotool.api.chosen_predictor import SHIPPED, TORCH
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import cores_given
@@ -20,34 +23,39 @@ from slotool.api.profile import required, solo_campaign
 from slotool.api.profile_report import BUSY_CORES, Profile
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
-from slotool.errors import AlreadyExistsError, ArgumentError, RunError
+from slotool.errors import AlreadyExistsError, ArgumentError, RunError, SlotoolError
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
     from slotool.predictors.adaptation import AdaptationRun
     from slotool.predictors.trained import TrainedPredictor
 
-DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 20
+DEFAULT_MINUTES, DEFAULT_SAMPLES = 2.0, 60
 RUNS, ROUNDS, PRECISION = 32, 4, 0.05
 # Of the time given: opening the predictor and choosing before, adapting after.
-RESERVED_S, MIN_MEASURING_S = 10.0, 5.0
-# One network may take this share of the time, as the predictor of another machine thinks.
-MAX_SHARE = 0.01
+RESERVED_S, MIN_MEASURING_S, MEASURING_SHARE = 10.0, 5.0, 0.75
+# One network may take so long, in all rounds. It is the same for every budget, so that more minutes go on where fewer
+# ended.
+MAX_SECONDS = 2.0
 CALLS = ROUNDS * (RUNS // ROUNDS + 2)
-# Labels whose rounds differ, as a share, above which the machine counts as noisy.
-MAX_UNSTABLE = 0.25
+# Above this mean deviation of a label, by what its rounds show, the labels say too little.
+MAX_NOISE = 0.1
+MAX_TYPES_SHOWN = 8
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Calibrated(Result):
     """``run``: how each way of adapting did, and the one kept; ``profile``: what was measured; ``out``: the predictor
-    written. ``by_default``: whether ``predict`` uses it unless told otherwise. ``seconds``: what all of it took."""
+    written, None where it was not worth keeping (``refused``). ``by_default``: whether ``predict`` uses it unless told
+    otherwise. ``roofline_mape``: of a roofline times one factor, held out as the others. ``seconds``: what all of it
+    took."""
 
     run: AdaptationRun
     profile: Profile
-    out: Path
+    out: Path | None
     by_default: bool
     seconds: float
+    roofline_mape: float
 
     schema = "calibrate"
     rows_key = "networks"
@@ -58,19 +66,57 @@ class Calibrated(Result):
         return self.run.held_out.mape(self.run.best)
 
     @property
+    def noise(self) -> float:
+        """Mean deviation of a label, as a share of it, by what its rounds show; NaN where each had one round."""
+        return _noise(self.run)
+
+    @property
     def noisy(self) -> bool:
         """Whether other processes, or labels that do not repeat, make these latencies doubtful."""
-        return self._busy_cores > BUSY_CORES or self._unstable > MAX_UNSTABLE * len(self.run.labelled)
+        return self._busy_cores > BUSY_CORES or not self.noise <= MAX_NOISE
+
+    @property
+    def refused(self) -> str | None:
+        """Why ``predict`` is better off without it; None where it is not."""
+        from slotool.predictors.contenders import AS_IS
+
+        as_it_is = self.run.held_out.mape(AS_IS)
+        if self.held_out_mape >= as_it_is:
+            return (
+                f"it is no better than the predictor it started from: {self.held_out_mape:.1%} off where that is "
+                f"{as_it_is:.1%} off"
+            )
+        if not self.noisy:
+            return None
+        what = f"labels are {self._noise_in_words} on average, and {MAX_NOISE:.0%} are allowed"
+        if math.isnan(self.noise):
+            what = "the time was up before any label was repeated"
+        if self._busy_cores > BUSY_CORES:
+            what = f"other processes kept {self._busy_cores:.1f} cores busy, and {BUSY_CORES} are allowed"
+        return f"the machine was too noisy: {what}"
+
+    @property
+    def unmeasured(self) -> list[str]:
+        """Operator types that slotool knows and none of the networks measured has."""
+        from slotool.graphs.operators import OPERATORS
+
+        measured = {operator.op for graph in self.run.labelled.items for operator in graph.operators}
+        return sorted(set(OPERATORS) - measured)
 
     def findings(self) -> Mapping[str, Any]:
         labelled, errors = self.run.labelled, self.run.held_out.log_errors[self.run.best]
         rows = zip(labelled.items, labelled.latency_s, errors, strict=True)
         return {
-            "artifact": str(self.out),
+            "artifact": None if self.out is None else str(self.out),
+            "refused": self.refused,
             "latency_table": str(self.profile.out),
             "used_by_predict": self.by_default,
             "seconds": self.seconds,
             "noisy": self.noisy,
+            "noise": self.noise,
+            "held_out_by": "kind" if self._by_kind else "network",
+            "roofline_mape": self.roofline_mape,
+            "operator_types_not_measured": self.unmeasured,
             "unstable": self._unstable,
             "cores_busy_with_others": self._busy_cores,
             "networks": [
@@ -88,26 +134,49 @@ class Calibrated(Result):
 
     @property
     def warnings(self) -> Sequence[str]:
-        if not self.noisy:
+        if self.refused is None:
             return ()
-        what = [
-            f"{self._unstable} of {len(self.run.labelled)} labels differ by more than ± {PRECISION:.0%} when repeated"
-        ]
-        if self._busy_cores > BUSY_CORES:
-            what.append(f"other processes kept {self._busy_cores:.1f} cores busy")
-        return [f"the machine was too noisy: {', and '.join(what)}; calibrate again with --force when it is idle"]
+        if self.out is None:
+            return [
+                f"not kept, because {self.refused}; the same command measures on, --force measures anew, "
+                "--keep-anyway keeps it"
+            ]
+        return [f"kept although {self.refused}; calibrate again with --force when the machine is idle"]
 
     def shown(self) -> list[Part]:
-        rows = [[name, f"{each['held_out_mape']:.1%}"] for name, each in self.run.scores()["predictors"].items()]
+        scores = {name: each["held_out_mape"] for name, each in self.run.scores()["predictors"].items()}
+        rows = [[name, f"{mape:.1%}"] for name, mape in {**scores, "roofline": self.roofline_mape}.items()]
         labels = self.run.labelled
+        kinds = len(set(labels.kinds))
         spread = f"{duration(labels.latency_s.min())} to {duration(labels.latency_s.max())}"
         title = f"Calibrated by {len(labels)} networks of {spread}, in {self.seconds:.0f} s"
-        parts: list[Part] = [table(title, ["predictor", "MAPE, each held out"], rows)]
-        parts.append(f"kept {self.run.best} for {self.run.adapted.setting}")
+        parts: list[Part] = [table(title, ["predictor", f"MAPE, each {self._held_out_by} held out"], rows)]
+        parts.append(
+            f"labels: {kinds} kinds, {self._unstable} of {len(labels)} differ by more than ± {PRECISION:.0%} when "
+            f"repeated, {self._noise_in_words} on average"
+        )
+        parts.append(f"{'kept' if self.out else 'best, not kept:'} {self.run.best} for {self.run.adapted.setting}")
         if self.run.adapted.calibration is None:
             parts.append("no interval: the labels are too unlike each other to tell how wrong it is; measure more")
+        if never := self.unmeasured:
+            more = f" and {len(never) - MAX_TYPES_SHOWN} more" if len(never) > MAX_TYPES_SHOWN else ""
+            parts.append(f"operator types not measured here: {', '.join(never[:MAX_TYPES_SHOWN])}{more}")
+        if self.out is None:
+            return [*parts, f"wrote {self.profile.out} alone"]
         used = "slotool predict uses it from now on" if self.by_default else f"slotool predict {self.out} uses it"
         return [*parts, f"wrote {self.out}; {used}"]
+
+    @property
+    def _by_kind(self) -> bool:
+        return by_kind(self.run)
+
+    @property
+    def _noise_in_words(self) -> str:
+        return "of unknown noise" if math.isnan(self.noise) else f"off by {self.noise:.1%}"
+
+    @property
+    def _held_out_by(self) -> str:
+        return "kind" if self._by_kind else "network"
 
     @property
     def _unstable(self) -> int:
@@ -130,6 +199,7 @@ def calibrate(
     out: str | Path | None = None,
     seed: int = 0,
     force: bool = False,
+    keep_anyway: bool = False,
     progress: Reporting = "auto",
 ) -> Calibrated:
     """Measure a few networks on this machine and leave a predictor for it, which ``predict`` uses from then on.
@@ -142,47 +212,108 @@ def calibrate(
         minutes: Finish within so many minutes.
         backend: What runs the networks: ``"torch"``, ``"keras"``, ``"onnx"``, or ``"module:Class"``.
         threads: Compute threads; None: all cores given to this process.
-        samples: Networks to measure, at least 3; fewer when the time is up.
+        samples: Networks to measure, at least 3; fewer when the time is up. What is left of the time measures those
+            again whose rounds differ.
         predictor: The predictor to start from; None: the shipped one of the backend, or that of torch.
         out: Write the predictor here; ``predict`` then has to name it. None: where ``predict`` looks, in
             ``$XDG_CACHE_HOME/slotool``.
         seed: Of the choice of networks, their order and inputs.
         force: Measure again, and replace what an earlier calibration left.
+        keep_anyway: Keep the predictor also where the machine was noisy, or where it is no better than the one to
+            start from.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
     Returns:
-        Errors on labels held out (``held_out_mape``), and whether the machine was too ``noisy``.
+        Errors on labels held out (``held_out_mape``), and why it was not kept, if it was not (``refused``).
 
     Raises:
         ArgumentError: An argument has a value that it cannot have, or there are too few networks to choose from.
         AlreadyExistsError: This machine is calibrated already.
         RunError: Fewer than 3 networks could be measured.
     """
+    from slotool.predictors.base import Examples
+    from slotool.predictors.contenders import roofline_mape
+
     started = time.monotonic()
-    budget_s = 60 * minutes - RESERVED_S
+    budget_s = min(60 * minutes - RESERVED_S, 60 * minutes * MEASURING_SHARE)
     if not budget_s >= MIN_MEASURING_S:
         raise ArgumentError("minutes", f"{minutes:g}: at least {(RESERVED_S + MIN_MEASURING_S) / 60:g} are needed")
-    place = Place.here(backend, cores_given(threads))
+    place = _checked_place(backend, threads, samples)
     written = place.folder if out is None else Path(out)
+    candidates = None if networks is None else _own(networks)
     if written.exists() and not force:
         what = "this machine is calibrated already" if out is None else "it exists already"
-        raise AlreadyExistsError(f"{written}: {what} for {backend}, {place.threads} threads; --force measures again")
+        raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}; --force measures again")
     base = _source(predictor, backend)
-    chosen = _chosen(base, _candidates(networks), samples, budget_s, seed)
+    chosen = _chosen(base, calibration_networks() if candidates is None else candidates, samples, seed)
+    _require_folder(written.parent, "out" if out is not None else None)
     labels = written.with_name(f"{written.name}-latency.parquet")
-    labels.parent.mkdir(parents=True, exist_ok=True)
     planned = solo_campaign(
         chosen, labels, keras=None, backend=backend, device=place.device, threads=place.threads,
         batch_sizes=(place.batch_size,), runs=RUNS, precision=PRECISION, rounds=ROUNDS, cache="warm", limit=None,
-        predictor=None, samples=None, until=None, timeout_s=60.0, max_seconds=budget_s * MAX_SHARE,
+        predictor=None, samples=None, until=None, timeout_s=60.0, max_seconds=MAX_SECONDS,
         budget_s=budget_s - (time.monotonic() - started), engine="local", address=None, seed=seed, force=force,
     )  # fmt: skip
     reporter = reporter_of(progress)
     profile = required(planned.measured(reporter))
     run = _adapted(base, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
-    run.save(written, config={**config, "minutes": minutes}, seed=seed, force=force)
-    return Calibrated(run, profile, written, out is None, time.monotonic() - started)
+    labels_in = Examples(run.labelled.items, run.labelled.latency_s)
+    found = Calibrated(
+        run, profile, written, out is None, time.monotonic() - started, roofline_mape(labels_in, groups_of(run))
+    )
+    if found.refused is not None and not keep_anyway:
+        return replace(found, out=None, by_default=False)
+    run.save(written, config={**config, "minutes": minutes}, seed=seed, force=force, calibration=_stated(found))
+    return found
+
+
+def _checked_place(backend: str, threads: int | None, samples: int) -> Place:
+    """Where the predictor goes. Raises ``ArgumentError`` for a wrong argument, before anything is looked for."""
+    from slotool.predictors.adapted import MIN_LABELS
+    from slotool.profiling.backends import backend_class
+
+    if samples < MIN_LABELS:
+        raise ArgumentError("samples", f"{samples}: a predictor is adapted by {MIN_LABELS} networks at least")
+    if threads is not None and threads < 1:
+        raise ArgumentError("threads", f"{threads}: at least 1 thread computes")
+    backend_class(backend)
+    return Place.here(backend, cores_given(threads))
+
+
+def _speaks_for(written: Path) -> str:
+    """Of which backend and threads the predictor there is, as the end of a clause; empty where it is none."""
+    from slotool.predictors.trained import TrainedPredictor
+
+    try:
+        setting = TrainedPredictor.load(str(written)).setting
+    except (SlotoolError, OSError):
+        return ""
+    return f" for {setting.backend}, {setting.threads} thread{'s' if setting.threads > 1 else ''}"
+
+
+def _require_folder(folder: Path, argument: str | None) -> None:
+    """Make it. Raises ``ArgumentError`` before anything is measured where nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        instead = "name another" if argument else f"set {CACHE_VARIABLE}, or name a folder with --out"
+        raise ArgumentError("out", f"{folder} cannot be written ({error.strerror}): {instead}") from None
+
+
+def _stated(found: Calibrated) -> dict[str, Any]:
+    """What ``predict`` says of it."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "held_out_mape": found.held_out_mape,
+        "held_out_by": found._held_out_by,
+        "labels": len(found.run.labelled),
+        "unstable": found._unstable,
+        "noise": None if math.isnan(found.noise) else found.noise,
+        "refused": found.refused,
+    }
 
 
 def _source(predictor: str | Path | None, backend: str) -> TrainedPredictor[Any]:
@@ -193,24 +324,19 @@ def _source(predictor: str | Path | None, backend: str) -> TrainedPredictor[Any]
     return TrainedPredictor.load(str(path))
 
 
-def _candidates(networks: Network | Sequence[Network] | None) -> list[OperatorGraph]:
-    if networks is None:
-        return calibration_networks()
+def _own(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
     graphs = {graph.id: graph for graph in Networks.of(networks).graphs() if not graph.unknown and graph.plain}
     return list(graphs.values())
 
 
 def _chosen(
-    base: TrainedPredictor[Any], candidates: Sequence[OperatorGraph], samples: int, budget_s: float, seed: int
+    base: TrainedPredictor[Any], candidates: Sequence[OperatorGraph], samples: int, seed: int
 ) -> list[OperatorGraph]:
     """Those that tell most, of those that are soon measured."""
     from slotool.predictors.adapted import MIN_LABELS
-    from slotool.predictors.sampling import propose
 
-    if samples < MIN_LABELS:
-        raise ArgumentError("samples", f"{samples}: a predictor is adapted by {MIN_LABELS} networks at least")
     latencies_s = base.predictor.predict(candidates).tolist() if candidates else []
-    longest_s = MAX_SHARE * budget_s / CALLS
+    longest_s = MAX_SECONDS / CALLS
     left = [graph for graph, latency_s in zip(candidates, latencies_s, strict=True) if latency_s <= longest_s]
     if len(left) < MIN_LABELS:
         raise ArgumentError(
@@ -218,7 +344,26 @@ def _chosen(
             f"{len(left)} of them can be run from their graphs and are soon measured, but {MIN_LABELS} are needed; "
             "leave them out to measure random networks",
         )
-    return [left[i] for i in propose(base.predictor, left, min(samples, len(left)), seed)]
+    return spread_over_kinds(base.predictor, left, samples, seed)
+
+
+def groups_of(run: AdaptationRun) -> list[str]:
+    """Which labels were held out together."""
+    return run.labelled.kinds if by_kind(run) else [graph.id for graph in run.labelled.items]
+
+
+def by_kind(run: AdaptationRun) -> bool:
+    """Whether networks of a kind were held out together."""
+    from slotool.predictors.adaptation import MIN_KINDS
+
+    return len(set(run.labelled.kinds)) >= MIN_KINDS
+
+
+def _noise(run: AdaptationRun) -> float:
+    import numpy as np
+
+    shares = run.labelled.noise_s / run.labelled.latency_s
+    return float(np.nanmean(shares)) if np.isfinite(shares).any() else math.nan
 
 
 def _adapted(
@@ -237,6 +382,6 @@ def _adapted(
         )
     labelled = join_labels(profile.latency, graphs)
     with reporter.progress(f"adapting to {len(labelled)} networks", total=1) as steps:
-        run = adapt_and_score(base, labelled, None, seed)
+        run = adapt_and_score(base, labelled, None, seed, by_kind=True)
         steps.advance()
     return run

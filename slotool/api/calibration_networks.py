@@ -1,22 +1,33 @@
-"""Networks that ``calibrate`` chooses among: random ones of every kind, of sizes that are soon measured."""
+"""Networks that ``calibrate`` chooses among: random ones of every kind, of sizes that are soon measured; and which of
+them it measures."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from slotool.graphs import OperatorGraph
+    from slotool.predictors.base import Predictor
 
 # So many of each space are drawn; more candidates cost seconds and hardly tell more.
 COUNT = 40
+COUNT_OF_ARCHITECTURE = 16
 SEED = 19
 MAX_MEMORY_BYTES = 10**9
+MAX_FLOPS = 4 * 10**9
+# How much of the labels a kind gets; any other kind 1. Of random CNNs there are eight sorts of blocks.
+WEIGHTS = {"mlp": 2, "cnn": 6}
 
 
 def calibration_networks() -> list[OperatorGraph]:
-    """MLPs, plain CNNs, and CNNs of all blocks on images of 32 to 224 pixels; the same in every version that draws the
-    same."""
+    """MLPs, plain CNNs, CNNs of all blocks on images of 32 to 224 pixels, and all architectures, attention among them;
+    the same in every version that draws the same."""
+    from slotool.graphs.architectures import ARCHITECTURES, RandomArchitectures
     from slotool.graphs.blocks import BLOCKS
+    from slotool.graphs.drawing import Limits
     from slotool.graphs.generators import DOWNSAMPLING, RandomGraphs, SearchSpace
 
     spaces = [
@@ -34,4 +45,30 @@ def calibration_networks() -> list[OperatorGraph]:
             resolutions=(64, 128, 224),
         )),
     ]  # fmt: skip
-    return [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]
+    plain = [graph for kind, space in spaces for graph in RandomGraphs(kind, COUNT, SEED, space, MAX_MEMORY_BYTES, 1)]
+    limits = Limits(MAX_MEMORY_BYTES, 1, MAX_FLOPS)
+    return plain + [
+        graph for kind in ARCHITECTURES for graph in RandomArchitectures([kind], COUNT_OF_ARCHITECTURE, SEED, limits)
+    ]
+
+
+def spread_over_kinds(
+    predictor: Predictor[OperatorGraph], graphs: Sequence[OperatorGraph], samples: int, seed: int
+) -> list[OperatorGraph]:
+    """So many of the graphs, those that tell most for their time first, no kind having more than its share while others
+    have networks left."""
+    from slotool.predictors.sampling import propose
+
+    samples = min(samples, len(graphs))
+    order = propose(predictor, graphs, min(len(graphs), 6 * samples), seed, by_time=True)
+    known = {graph.kind for graph in graphs}
+    whole = sum(WEIGHTS.get(kind, 1) for kind in known)
+    left = Counter({kind: math.ceil(samples * WEIGHTS.get(kind, 1) / whole) for kind in known})
+    chosen: list[int] = []
+    passed: list[int] = []
+    seen = set(order)
+    for row in [*order, *(row for row in range(len(graphs)) if row not in seen)]:
+        kind = graphs[row].kind
+        (chosen if left[kind] > 0 else passed).append(row)
+        left[kind] -= 1
+    return [graphs[row] for row in [*chosen, *passed][:samples]]

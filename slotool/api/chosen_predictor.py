@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotool import strict_json
 from slotool.api.calibrated_predictors import calibrated_here
 from slotool.api.networks import Networks
-from slotool.errors import ArgumentError
+from slotool.errors import ArgumentError, ArtifactError
+from slotool.machine import machine_id
 
 if TYPE_CHECKING:
     from slotool.predictors.colocation import PredictorArtifact
@@ -24,8 +26,8 @@ DEVICES = "predictor-devices"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none;
-    ``folder``: what other commands take to open it."""
+    """The predictor to use; ``path``: its name for the user; ``why``: the reason where the user named none,
+    and how good a calibration was; ``folder``: what other commands take to open it."""
 
     opened: PredictorArtifact
     path: str
@@ -97,7 +99,7 @@ def chosen_predictor(
     rest = {"threads": threads, "batch_size": batch_size}
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        chosen = Chosen(opened, str(predictor), None, str(predictor))
+        chosen = Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor))
         return chosen.of_setting(device=device, backend=backend, precision=precision, **rest)
     if (device, precision) == (None, None):
         return _of_backend(backend, asked, colocated, threads).of_setting(**rest)
@@ -115,7 +117,8 @@ def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: 
     own_folder = None if colocated else calibrated_here(found, threads)
     if own_folder is not None:
         opened = PredictorArtifact.load(str(own_folder))
-        return Chosen(opened, own_folder.name, f"calibrated on this machine; {why}", str(own_folder))
+        calibrated = calibration_in_words(str(own_folder)) or "calibrated on this machine"
+        return Chosen(opened, own_folder.name, f"{calibrated}; {why}", str(own_folder))
     if found not in SHIPPED:
         raise ArgumentError(
             "backend",
@@ -147,6 +150,28 @@ def _default(asked: Networks, colocated: bool) -> tuple[str, str]:
     if asked.framework:
         return TORCH, "none is shipped for ONNX Runtime; --backend chooses another"
     return TORCH, "a graph file names no framework; --backend chooses another"
+
+
+def calibration_in_words(folder: str) -> str | None:
+    """How good the calibration was that left this predictor; None where none did."""
+    from slotool.artifacts import open_artifact
+    from slotool.predictors.adaptation import CALIBRATION
+    from slotool.predictors.trained import KIND, SCORES
+
+    artifact = open_artifact(folder, KIND)
+    if not (artifact.path / SCORES).is_file():
+        return None
+    with strict_json.assembling(artifact.path, "a predictor that slotool calibrated", error=ArtifactError):
+        scores = strict_json.convert(artifact.json(SCORES), dict[str, Any])
+        if CALIBRATION not in scores:
+            return None
+        stated = strict_json.convert(scores[CALIBRATION], dict[str, Any])
+        where = "on this machine" if scores["setting"]["machine"] == machine_id() else "on another machine"
+        doubt = f"; kept although {stated['refused']}" if stated["refused"] else ""
+        return (
+            f"calibrated {where} on {stated['date']}: held-out error {stated['held_out_mape']:.0%}, "
+            f"{stated['unstable']} of {stated['labels']} labels unstable{doubt}"
+        )
 
 
 def machine_differences(trained: TrainedPredictor[Any]) -> list[str] | None:

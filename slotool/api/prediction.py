@@ -159,7 +159,7 @@ class Prediction(Result):
         command = f"slotool calibrate --backend {setting.backend}"
         if setting.threads <= len(os.sched_getaffinity(0)):
             command += f" --threads {setting.threads}"
-        return f"to learn this machine takes two minutes: {command}; it measures twenty networks and keeps a predictor"
+        return f"to learn this machine takes two minutes: {command}; it measures sixty networks and keeps a predictor"
 
     @property
     def _unlike(self) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ def calibrate(
     threads: Threads = None,
     samples: Annotated[
         int, typer.Option("--samples", min=3, help="Networks to measure; fewer when the time is up.")
-    ] = 20,
+    ] = 60,
     base: Annotated[
         Path | None,
         typer.Option("--base", help="Predictor artifact to start from.", show_default="the shipped one"),
@@ -40,12 +40,16 @@ def calibrate(
     ] = None,
     seed: Seed = 0,
     force: Force = False,
+    keep_anyway: Annotated[
+        bool, typer.Option("--keep-anyway", help="Keep it also where the machine was noisy, or it is no better.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make the predictor of this machine, which predict uses from then on.
 
-    It measures a few networks, those that tell a predictor of another machine most. After an interruption the same
-    command goes on where it was. It says when the machine was too noisy.
+    It measures MLPs, CNNs and transformers, those that tell a predictor of another machine most. After an interruption
+    the same command goes on where it was. Exit 1, and nothing kept, when the machine was too noisy or the predictor is
+    no better than the shipped one.
 
     Example: slotool calibrate
 
@@ -64,6 +68,9 @@ def calibrate(
         out=out,
         seed=seed,
         force=force,
+        keep_anyway=keep_anyway,
         progress=output,
     )
     output.show(found)
+    if found.out is None:
+        raise typer.Exit(1)
