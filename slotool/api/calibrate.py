@@ -212,8 +212,7 @@ def calibrate(
         minutes: Finish within so many minutes.
         backend: What runs the networks: ``"torch"``, ``"keras"``, ``"onnx"``, or ``"module:Class"``.
         threads: Compute threads; None: all cores given to this process.
-        samples: Networks to measure, at least 3; fewer when the time is up. What is left of the time measures those
-            again whose rounds differ.
+        samples: Networks to measure, at least 3; fewer when the time is up.
         predictor: The predictor to start from; None: the shipped one of the backend, or that of torch.
         out: Write the predictor here; ``predict`` then has to name it. None: where ``predict`` looks, in
             ``$XDG_CACHE_HOME/slotool``.
