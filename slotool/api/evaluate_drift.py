@@ -75,7 +75,7 @@ class DriftVerdict(Result):
             "alarms": self.alarms,
             "ensembles": [
                 {
-                    "point": w.point.key,
+                    "point": w.point.label,
                     "tolerance": w.tolerance,
                     "mean_excess": w.mean_excess,
                     "evidence": w.evidence,

@@ -1,14 +1,16 @@
 """Cascades: up to four versions asked one after the other, each only while no condition lets an answer go out.
 
 A cascade is data: steps of a version and a condition (``conditions``), the way the answer is chosen from those given,
-and what each version's confidence is worth. ``document`` is its JSON form, which its point carries too. Replaying a
-table and serving share ``accepts`` and ``chosen``.
+and what each version's confidence is worth. ``document`` is its JSON form, which its point carries too; the point's
+label has ``notation`` and ``id`` in its place. Replaying a table and serving share ``holds`` and ``chosen``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +31,11 @@ _ANSWER_WORDS = {
     "majority": "the majority answers",
     "weighted": "the majority by confidence answers",
 }
+# Of a notation: short enough that a point's label stays within 120 characters, and safe in headers and metrics.
+MAX_NOTATION = 95
+_NAME_LENGTHS = (40, 20, 12, 8)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._:/=-]")
+_NOTED_ANSWERS = {"last": "", "surer": "; surest answers", "majority": "; majority", "weighted": "; weighted majority"}
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,28 @@ class Cascade(RoutingPolicy):
 
     @property
     def point(self) -> OperatingPoint:
-        tree = json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
-        return OperatingPoint.of(policy=self.kind, tree=tree)
+        return OperatingPoint.of(cascade=self.notation, id=self.id, tree=self._text)
+
+    @cached_property
+    def _text(self) -> str:
+        return json.dumps(self.document(), separators=(",", ":"), ensure_ascii=False)
+
+    @cached_property
+    def id(self) -> str:
+        """A letter, so that it never reads as a number, and nine digits that tell cascades apart."""
+        return f"c{int(hashlib.sha256(self._text.encode()).hexdigest(), 16) % 10**9:09d}"
+
+    @cached_property
+    def notation(self) -> str:
+        """One line of ASCII, at most ``MAX_NOTATION`` characters: "small if sure>=0.8 else large". It says what is
+        asked and when, and leaves out thresholds of single labels, weights and letters of long names."""
+        for most in _NAME_LENGTHS:
+            steps = [(_UNSAFE.sub("_", step.version)[:most], step.accept) for step in self.steps]
+            noted = [name if accept is None else f"{name} if {accept.notation}" for name, accept in steps]
+            text = " else ".join(noted) + _NOTED_ANSWERS[self.answer]
+            if len(text) <= MAX_NOTATION:
+                return text
+        return f"{text[: MAX_NOTATION - 3]}..."
 
     @cached_property
     def versions(self) -> tuple[str, ...]:

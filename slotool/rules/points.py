@@ -17,9 +17,11 @@ def from_point(point: OperatingPoint) -> RoutingPolicy:
     first, second, threshold = (point.get(name) for name in ("first", "second", "threshold"))
     if kind in PAIRS and first is not None and second is not None and isinstance(threshold, int | float):
         return PAIRS[str(kind)](str(first), str(second), float(threshold))
-    if kind == Cascade.kind and (tree := point.get("tree")) is not None:
+    if (tree := point.get("tree")) is not None:
         return Cascade.from_document(strict_json.decode(str(tree)))
-    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq, conc or cascade and its settings")
+    if point.get("cascade") is not None:
+        raise InputError(f"{point} names a cascade; what it does stands under tree in the rules it comes from")
+    raise InputError(f"{point} is no routing policy; expected policy=osfa, seq or conc and its settings, or a cascade")
 
 
 def in_turn(point: OperatingPoint) -> OperatingPoint | None:

@@ -15,9 +15,9 @@ from slotool.rules.points import from_point
 from slotool.tables import OperatingPoint
 
 RULES_SCHEMA = "slotool/rules"
-RULES_VERSION = 2
-# Version 1 knew no cascades and no least savings.
-READABLE_VERSIONS = (1, 2)
+RULES_VERSION = 3
+# Version 1 knew no cascades and no least savings; version 2 held a cascade's tree in the text of its point too.
+READABLE_VERSIONS = (1, 2, 3)
 OBJECTIVES = ("response-time", "cost")
 
 
@@ -27,7 +27,8 @@ class Rule:
 
     ``point`` is the ensemble: ``policy=osfa,version=V``, or ``policy=seq|conc,first=V,second=W,threshold=T`` (the
     ``second`` version is consulted, or in Conc waited for, only when the ``first`` answers with confidence < T; of
-    two answers the more confident is returned), or ``policy=cascade,tree=(JSON)`` of ``Cascade.document``.
+    two answers the more confident is returned), or ``cascade=…,id=…,tree=…`` of ``Cascade.point``, of
+    which the file has the label as ``point`` and ``Cascade.document`` as ``tree``.
     ``bound``: what the error degradation stays below with the rule set's confidence; ``degradation``: the one observed
     on the table, as mean. ``certified``: ``point`` was proven to keep the tolerance. It is False where no cheaper
     ensemble could be, so that the best version serves (degradation 0 by definition), and for methods without a proof;
@@ -104,11 +105,11 @@ class RuleSet:
 
 
 def _readable(point: OperatingPoint) -> dict[str, Any]:
-    """The point's key, which is what counts when rules are read, and what it says in words of its own."""
+    """The point, and what it says in words of its own. Of these ``point`` is read again, and a cascade's ``tree``."""
     policy = from_point(point)
     tree = {"tree": policy.document()} if isinstance(policy, Cascade) else {}
     return {
-        "point": point.key,
+        "point": point.label,
         "policy": policy.kind,
         "versions": list(policy.versions),
         "threshold": point.get("threshold"),
@@ -118,12 +119,27 @@ def _readable(point: OperatingPoint) -> dict[str, Any]:
 
 def _rule(entry: Any, where: str) -> Rule:
     with strict_json.assembling(where, "a rule"):
-        point = strict_json.convert(entry["point"], str)
+        point = _point(OperatingPoint.parse(strict_json.convert(entry["point"], str)), entry)
         # What else it says of its point is for readers.
         rule = strict_json.convert({**entry, "point": {}}, Rule)
         if rule.objective not in OBJECTIVES or min(rule.tolerance, rule.response_time_s, rule.cost) < 0:
             raise ValueError(f"an objective other than {' and '.join(OBJECTIVES)}, or a negative figure")
-        return replace(rule, point=OperatingPoint.parse(point))
+        return replace(rule, point=point)
+
+
+def _point(written: OperatingPoint, entry: Mapping[str, Any]) -> OperatingPoint:
+    """The point that the text in a file stands for: of a cascade, the one of its tree."""
+    if written.get("tree") is not None:  # version 2
+        return from_point(written).point
+    if written.get("cascade") is None:
+        return written
+    try:
+        found = Cascade.from_document(entry["tree"]).point
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    if found.get("id") != str(written.get("id")):
+        raise ValueError(f"its tree is cascade {found.get('id')}, its point names {written.get('id')}")
+    return found
 
 
 def _sequence(value: Any) -> Sequence[Any]:

@@ -115,7 +115,7 @@ class Feedback:
             "labelled": self._labelled,
             "accuracy": self.accuracy if len(right) else None,
             "effective_accuracy": float(right.all(axis=1).mean()) * share if len(right) else None,
-            "alarms": [{"point": w.point.key, "tolerance": w.tolerance, "evidence": w.evidence} for w in self.alarms],
+            "alarms": [{"point": w.point.label, "tolerance": w.tolerance, "evidence": w.evidence} for w in self.alarms],
         }
 
     async def look(self, served: ServedModel) -> None:

@@ -149,7 +149,7 @@ class FrontEnd:
         self, served: ServedModel, x: Inputs, options: RequestOptions, answer: InferenceResult, read_us: float
     ) -> None:
         latency_us = answer.queue_us + answer.compute_us
-        point = answer.decision.point.key
+        point = answer.decision.point.label
         self.router.metrics.answered(served.name, point, latency_us, late=answer.slack_us < 0)
         self.statistics[served.name].answered(answer, read_us)
         self.feedback[served.name].answered(x, answer)
@@ -314,7 +314,7 @@ def json_response(
 def explanation(answer: InferenceResult) -> dict[str, str | float]:
     """The reason for an answer's operating point and its timing; without infinite slack, as JSON has no infinity."""
     decision = answer.decision
-    parameters: dict[str, str | float] = {"operating_point": decision.point.key, "reason": decision.reason}
+    parameters: dict[str, str | float] = {"operating_point": decision.point.label, "reason": decision.reason}
     if decision.rule:
         parameters["rule"] = decision.rule
     if answer.fallback:

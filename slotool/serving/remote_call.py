@@ -89,7 +89,11 @@ class RemoteCall:
         if run.unanswered:
             assert failed is not None
             return await self._instead(self._fallback(), None, failed)
-        return run.answers(), "" if failed is None else f"{failed}; other versions answered"
+        if failed is None:
+            return run.answers(), ""
+        first, *others = [name for name, (_, answers) in run.asked.items() if answers is not None]
+        who = f"{first} answered alone" if not others else f"{first} and {' and '.join(others)} answered"
+        return run.answers(), f"{failed}; {who}"
 
     async def _with_second(self, second: asyncio.Future[Computed] | None) -> tuple[Computed, str]:
         plan = self._plan

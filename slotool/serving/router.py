@@ -285,7 +285,9 @@ class Router:
         if before is not None:
             name = model_queue.served.name
             self.metrics.switched(name)
-            self.events.emit("switch", f"{name}: {before} to {point}", model=name, before=before.key, point=point.key)
+            self.events.emit(
+                "switch", f"{name}: {before} to {point}", model=name, before=before.label, point=point.label
+            )
 
     def _call(self, model_queue: ModelQueue, batch: Batch, wanted: Sequence[PendingRequest]) -> None:
         if batch.decision.switches:

@@ -28,7 +28,8 @@ class OperatingPoint:
     order. ``key`` is the canonical text under which tables store the point, and ``parse(key)`` gives it back. A text
     that would read as a number or as more settings stands in parentheses there: ``version=(k=0.25)``; its own are
     written as %28 and %29. Of a float it has ten digits, and so has the setting, so that 8 of 300 nodes are
-    found again.
+    found again. ``label`` is what people and metrics see: the key without documents, which are texts that begin
+    with "{".
 
     Raises ``InputError`` for a name or a text value that the key could not carry.
     """
@@ -64,12 +65,18 @@ class OperatingPoint:
         """Canonical text: ``full``, or ``name=value`` pairs in alphabetical order."""
         return ",".join(f"{name}={_plain(value)}" for name, value in self.settings) or "full"
 
+    @cached_property
+    def label(self) -> str:
+        """``key`` without settings that are documents, for answers, metrics and logs."""
+        shown = tuple((name, v) for name, v in self.settings if not (isinstance(v, str) and v.startswith("{")))
+        return self.key if len(shown) == len(self.settings) else OperatingPoint(shown).key
+
     def get(self, name: str) -> Setting | None:
         """The value of the setting ``name``, or None when the point has none of that name."""
         return dict(self.settings).get(name)
 
     def __str__(self) -> str:
-        return self.key
+        return self.label
 
 
 FULL = OperatingPoint()

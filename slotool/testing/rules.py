@@ -59,6 +59,8 @@ class ConditionConformance:
         again = condition_of(strict_json.decode(json.dumps(self.condition.document())))
         assert again == self.condition
         assert self.condition.words
+        assert self.condition.notation.isascii()
+        assert 0 < len(self.condition.notation) <= 24
 
     def test_it_tells_requests_apart_one_by_one_as_all_at_once(self) -> None:
         outcomes = answered_outcomes()

@@ -1,5 +1,8 @@
 """Cascades: what each condition and way to answer gives, on tables small enough to check, and the search over them."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotool.errors import InputError, TableError
-from slotool.rules import OSFA, Seq, from_point, generate_rules
+from slotool.rules import OSFA, RuleSet, Seq, from_point, generate_rules
 from slotool.rules.cascades import ANSWERS, Cascade, Step, TableAsked, Worth, chosen, chosen_of_one
 from slotool.rules.conditions.agree import Agree
 from slotool.rules.conditions.score import Score, Term
@@ -116,6 +119,40 @@ def test_a_cascade_survives_its_point() -> None:
         "   └─ otherwise ask large",
         "      └─ the surest answers",
     ]
+
+
+def test_the_label_of_a_cascade_is_one_short_line_that_metrics_and_headers_carry() -> None:
+    assert _cascade().point.label.startswith("cascade=(small if sure>=0.8 else medium if sure>=0.6 else large),id=c")
+    assert str(_cascade("surer").point) == _cascade("surer").point.label != _cascade().point.label
+    long = [f"versión {letter} (of «many»)," * 9 for letter in "abcd"]
+    steps = [Step(name, SureByLabel(name, (("x", 0.123456),), -1e300)) for name in long[:2]]
+    steps += [Step(long[2], Agree((long[0], long[2]), 0.123456)), Step(long[3])]
+    label = Cascade(tuple(steps), "weighted").point.label
+    assert label.isascii()
+    assert label.isprintable()
+    assert len(label) <= 120
+    assert OperatingPoint.parse(label).key == label
+    with pytest.raises(InputError, match="stands under tree in the rules it comes from"):
+        from_point(OperatingPoint.parse(label))
+
+
+def test_rules_of_cascades_survive_their_file_and_those_of_the_second_version(tmp_path: Path) -> None:
+    rules = generate_rules(_overconfident(2000, 0), [0.05], ["cost"], 0.95, tolerance_kind="absolute")
+    assert rules.rules[0].point.get("cascade")
+    rules.save(tmp_path / "rules.json")
+    assert RuleSet.load(tmp_path / "rules.json").rules == rules.rules
+    document = json.loads((tmp_path / "rules.json").read_text())
+    entry = document["rules"][0]
+    assert entry["point"] == rules.rules[0].point.label
+    assert entry["tree"]["steps"]
+    tree = json.dumps(entry["tree"], separators=(",", ":"))
+    old = {**entry, "point": OperatingPoint.of(policy="cascade", tree=tree).key}
+    (tmp_path / "old.json").write_text(json.dumps({**document, "schema_version": 2, "rules": [old]}))
+    assert RuleSet.load(tmp_path / "old.json").rules == rules.rules
+    for wrong in ({**entry, "tree": {**entry["tree"], "answer": "surer"}}, {**entry, "tree": {}}):
+        (tmp_path / "wrong.json").write_text(json.dumps({**document, "rules": [wrong]}))
+        with pytest.raises(InputError, match="rule 1"):
+            RuleSet.load(tmp_path / "wrong.json")
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ def test_a_file_of_the_first_version_is_still_read(tmp_path) -> None:
     document["schema_version"] = 1
     (tmp_path / "old.json").write_text(json.dumps(document))
     assert [rule.point for rule in RuleSet.load(tmp_path / "old.json").rules] == [rule.point for rule in rules.rules]
-    (tmp_path / "new.json").write_text(json.dumps({**document, "schema_version": 3}))
-    with pytest.raises(InputError, match="rules schema version 3, expected 2"):
+    (tmp_path / "new.json").write_text(json.dumps({**document, "schema_version": 4}))
+    with pytest.raises(InputError, match="rules schema version 4, expected 3"):
         RuleSet.load(tmp_path / "new.json")
 
 

@@ -41,6 +41,11 @@ class Condition(ABC):
         """When it does not hold, after the name of the version asked next: "below 0.8"."""
         return f"unless {self.words}"
 
+    @property
+    @abstractmethod
+    def notation(self) -> str:
+        """The condition in at most 24 letters of ASCII, after the name of the version asked last: "sure>=0.8"."""
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """All that ``from_settings`` needs, as JSON."""

@@ -50,6 +50,10 @@ class Score(Condition):
         parts = (f"{t.weight:+.3g} × {t.name}" + (f" as {t.other}" if t.other else "") for t in self.terms)
         return f"{' '.join(parts)} ≥ {self.at_least:.4g}"
 
+    @property
+    def notation(self) -> str:
+        return f"score>={self.at_least:.4g}"
+
     def settings(self) -> dict[str, Any]:
         terms = [[term.of, term.name, term.weight, *([term.other] if term.other else [])] for term in self.terms]
         return {"terms": terms, "at_least": self.at_least}

@@ -30,6 +30,10 @@ class Sure(Condition):
     def unless(self) -> str:
         return f"below {self.at_least:.4g}"
 
+    @property
+    def notation(self) -> str:
+        return f"sure>={self.at_least:.4g}"
+
     def settings(self) -> dict[str, Any]:
         return {"version": self.version, "at_least": self.at_least}
 

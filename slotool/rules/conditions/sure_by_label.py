@@ -33,6 +33,10 @@ class SureByLabel(Condition):
         own = ", ".join(f"{label} {threshold:.4g}" for label, threshold in self.at_least)
         return f"{self.version}'s confidence ≥ its answer's threshold ({own}, others {self.otherwise:.4g})"
 
+    @property
+    def notation(self) -> str:
+        return "sure by label"
+
     def settings(self) -> dict[str, Any]:
         own = {label: _written(threshold) for label, threshold in self.at_least}
         return {"version": self.version, "at_least": own, "otherwise": _written(self.otherwise)}
