@@ -308,6 +308,38 @@ predictions[].explanation? object with --explain, seconds by type of operator an
 latency_table   text?           table written
 plot            text?           plot written
 """,
+    "predict-sweep": """
+predictor       text            name of the predictor
+artifact        text            its folder
+artifact_why    text?           why this one was chosen
+setting         object          setting that it predicts for
+this_machine    object          whether that is this machine, and in what it differs
+nominal_coverage number         share of latencies that an interval is made to hold
+slo_s           number?         latency asked about, seconds
+fact            text            batch, threads, size or length
+values          list            values asked about
+largest_within_slo[].name text  name of the network
+largest_within_slo[].value integer? largest value whose predicted latency is at most slo_s
+largest_within_slo[].likely_value integer? largest value that keeps slo_s with a probability of 90 %
+largest_within_slo[].probability_known flag whether any value has a probability
+points[].name   text            name of the network
+points[].graph_id text?         id of its graph
+points[].value  integer         of the fact
+points[].batch_size integer     examples in a call
+points[].latency_s number?      predicted latency of one call, seconds
+points[].low_s  number?         lower end of the interval, seconds
+points[].high_s number?         upper end of the interval, seconds
+points[].throughput number?     examples per second, one call after the other
+points[].weight_bytes integer?  bytes of all weights
+points[].peak_activation_bytes integer? most bytes that its outputs take at one time, without work space
+points[].probability_within_slo number? probability that the latency is at most slo_s
+points[].learnt flag            whether labels were of this value; else it is scaled, or not predicted
+points[].no_interval text?      why there is none
+points[].outside text?          in what it is unlike the networks learnt from
+points[].not_predicted text?    why there is no latency
+latency_table   text?           table written
+plot            text?           plot written
+""",
     "train": """
 artifact        text            folder written
 data            text            data set

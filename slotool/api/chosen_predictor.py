@@ -64,6 +64,16 @@ class Chosen:
         there = of_setting(solo, solo.predictor, chosen)
         return replace(self, opened=replace(self.opened, solo=there), why=", ".join(why) or None)
 
+    def batch_sizes(self, **facts: Any) -> list[int]:
+        """Those that it learnt, of its settings that have ``facts``, ascending."""
+        from slotool.predictors.setting import SettingsPredictor, matching
+
+        solo = self.opened.solo
+        if solo is None or not isinstance(solo.predictor, SettingsPredictor) or solo.predictor.function is not None:
+            return [self.opened.setting.batch_size]
+        known = solo.predictor.settings
+        return sorted({known[i].batch_size for i in matching(known, **facts)})
+
     def _of_this_setting(self, given: dict[str, Any]) -> Chosen:
         """Raises ``ArgumentError`` when the predictor's only setting is another."""
         from slotool.predictors.setting import matching
@@ -88,25 +98,36 @@ def chosen_predictor(
     threads: int | None = None,
     batch_size: int | None = None,
 ) -> Chosen:
-    """``predictor``, of the setting that the facts say (``Chosen.of_setting``); where it is None, the shipped one of
-    ``DEVICES`` if a device or precision is asked for, else that of ``backend`` or of the networks' framework: the one
-    that ``calibrate`` left for this machine, and ``threads``, or the shipped one.
+    """``opened_predictor``, of the setting that the facts say (``Chosen.of_setting``).
 
     Raises ``ArgumentError`` for facts that no predictor has.
     """
+    facts = {"device": device, "backend": backend, "precision": precision, "threads": threads}
+    opened, rest = opened_predictor(predictor, asked, colocated=colocated, **facts)
+    return opened.of_setting(**rest, batch_size=batch_size)
+
+
+def opened_predictor(
+    predictor: str | Path | None, asked: Networks, *, colocated: bool = False, **facts: Any
+) -> tuple[Chosen, dict[str, Any]]:
+    """``predictor``; where it is None, the shipped one of ``DEVICES`` if a device or precision is asked for, else that
+    of the backend or of the networks' framework: the one that ``calibrate`` left for this machine, and for so many
+    threads, or the shipped one. Also which of ``facts`` (device, backend, precision, threads) are left to tell its
+    settings apart.
+
+    Raises ``ArgumentError`` for a backend or device that none is of.
+    """
     from slotool.predictors.colocation import PredictorArtifact
 
-    rest = {"threads": threads, "batch_size": batch_size}
     if predictor is not None:
         opened = PredictorArtifact.load(str(predictor))
-        chosen = Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor))
-        return chosen.of_setting(device=device, backend=backend, precision=precision, **rest)
-    if (device, precision) == (None, None):
-        return _of_backend(backend, asked, colocated, threads).of_setting(**rest)
+        return Chosen(opened, str(predictor), calibration_in_words(str(predictor)), str(predictor)), facts
+    if (facts["device"], facts["precision"]) == (None, None):
+        rest = {"threads": facts["threads"]}
+        return _of_backend(facts["backend"], asked, colocated, facts["threads"]), rest
     if colocated:
         raise ArgumentError("device", "no shipped predictor of another device predicts co-located latencies")
-    devices = _shipped(DEVICES, "it holds the published devices")
-    return devices.of_setting(device=device, backend=backend, precision=precision, **rest)
+    return _shipped(DEVICES, "it holds the published devices"), facts
 
 
 def _of_backend(backend: str | None, asked: Networks, colocated: bool, threads: int | None) -> Chosen:

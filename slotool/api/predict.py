@@ -10,6 +10,8 @@ from slotool.api.chosen_predictor import chosen_predictor
 from slotool.api.networks import Dtypes, Network, Networks, Shapes
 from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
+from slotool.api.sweep_axis import SweepAxis
+from slotool.api.swept_prediction import SweptPrediction
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def predict(
     co_runners: Sequence[Network] = (),
     slo_s: float | None = None,
     explain: bool = False,
+    sweep: str | Mapping[str, Sequence[int]] | None = None,
     plot: str | Path | None = None,
     out: str | Path | None = None,
     force: bool = False,
@@ -60,13 +63,17 @@ def predict(
         co_runners: Networks that run at the same time, as ``networks``; also names or ids of graphs among them.
         slo_s: Also give the probability that the latency is at most this, seconds.
         explain: Also say where the time of each network goes, by type of operator; it adds up to the latency.
-        plot: With ``explain``, file for a plot (PNG) of it.
+        sweep: Predict over a range of one fact: ``"batch=1:64"``, ``"threads=1:2"``, ``"size=64:256:32"`` (sides of the
+            images) or ``"length=16:512"`` (of the sequences) of torch modules; or ``{"batch": [1, 4]}``. A range a:b is
+            counted for threads, else doubled. Only on a CPU, batch sizes that no label had are scaled by a roofline.
+        plot: With ``explain`` or ``sweep``, file for a plot (PNG) of it.
         out: Also write a latency table here, its rows marked as predicted.
         force: Replace ``out`` if it exists.
         timeout_s: Seconds after which the capture of one model has hung.
 
     Returns:
-        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``.
+        ``latency_s``, ``interval_s`` and ``graphs`` in the order of ``networks``; with ``sweep`` a ``SweptPrediction``,
+        whose ``points`` also have ``throughput``, of each network one a value.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
@@ -85,27 +92,30 @@ def predict(
         raise ArgumentError("slo_s", f"{slo_s} is no latency")
     if explain and co_runners:
         raise ArgumentError("explain", "it explains the latency of networks alone")
-    if plot is not None and not explain:
-        raise ArgumentError("plot", "it draws what --explain finds")
+    axis = None if sweep is None else SweepAxis.of(sweep)
+    if axis is not None and (explain or co_runners):
+        raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
+    if plot is not None and not (explain or axis):
+        raise ArgumentError("plot", "it draws what --explain or --sweep finds")
     for path in (out, plot):
         if path is not None:
             refuse_existing(Path(path), force)
-    chosen = chosen_predictor(
-        predictor,
-        asked,
-        colocated=bool(co_runners),
-        backend=backend,
-        device=device,
-        precision=precision,
-        threads=threads,
-        batch_size=batch_size,
-    )
+    facts: dict[str, Any] = {
+        "backend": backend,
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+        "batch_size": batch_size,
+    }
+    limits, written = Limits(timeout_s), None if out is None else Path(out)
+    if axis is not None:
+        drawn = None if plot is None else Path(plot)
+        return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written)
+    chosen = chosen_predictor(predictor, asked, colocated=bool(co_runners), **facts)
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
-    limits = Limits(timeout_s)
     graphs = asked.graphs(limits)
     others = _others(co_runners, [] if asked.framework else graphs, limits)
-    written = None if out is None else Path(out)
     if others:
         solo, colocations, predictions = chosen.opened.predict_colocated(graphs, others)
         found = Prediction(chosen, trained, graphs, colocations, predictions, solo, others, slo_s, out=written)

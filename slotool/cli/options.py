@@ -126,3 +126,14 @@ def parse_duration(text: str | None, option: str) -> float | None:
     if not 0 < seconds < float("inf"):
         raise typer.BadParameter(f"{text!r} is no duration such as 20ms, 90s, 2min or 1h", param_hint=option)
     return seconds
+
+
+def parse_latency(text: str | None, option: str) -> float | None:
+    """Seconds in ``20ms``, ``500us`` or ``1.5s``; None stays None. A bare number could be of any unit."""
+    if text is not None and text.strip()[-1:].isdigit():
+        raise typer.BadParameter(
+            f"{text!r} names no unit: give microseconds, milliseconds or seconds, such as {text.strip()}us, "
+            f"{text.strip()}ms or {text.strip()}s",
+            param_hint=option,
+        )
+    return parse_duration(text, option)

@@ -9,7 +9,7 @@ import typer
 
 import slotool
 from slotool.cli.capture import CaptureTimeout, InputDtype, InputShape, Onnx, Torch, sources_of
-from slotool.cli.options import Force, Json, parse_duration
+from slotool.cli.options import Force, Json, parse_latency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +58,18 @@ def predict(
         ),
     ] = None,
     slo: Annotated[
-        str | None, typer.Option("--slo", help="Also say how likely the latency is at most this, e.g. 20ms.")
+        str | None, typer.Option("--slo", help="Also say how likely the latency is at most this: 500us, 20ms, 1s.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say where the time goes, by type of operator.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write a plot (PNG) of what --explain finds.")] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--sweep", help="Over a range: batch=1:64, threads=1:2, size=64:256:32, length=16,64."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write a plot (PNG) of what --explain or --sweep finds.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a latency table, rows marked as predicted.")
     ] = None,
@@ -93,8 +99,9 @@ def predict(
         threads=threads,
         batch_size=batch_size,
         co_runners=co_runners or (),
-        slo_s=parse_duration(slo, "--slo"),
+        slo_s=parse_latency(slo, "--slo"),
         explain=explain,
+        sweep=sweep,
         plot=plot,
         out=out,
         force=force,

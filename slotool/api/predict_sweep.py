@@ -1,0 +1,208 @@
+"""Predictions over a range of one fact: which predictor knows a value, and what is said where none does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from slotool.api.chosen_predictor import Chosen, chosen_predictor, machine_differences, opened_predictor
+from slotool.api.networks import Networks, captured_sources
+from slotool.api.prediction import NOT_HERE
+from slotool.api.sweep_axis import BATCH, SHAPES, THREADS, SweepAxis
+from slotool.errors import ArgumentError, SlotoolError
+
+if TYPE_CHECKING:
+    from slotool.graphs import OperatorGraph
+    from slotool.graphs.capture import Limits
+    from slotool.predictors.trained import Predictions
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One network at one ``value``. ``learnt``: labels were of this value; else it was scaled from another batch size.
+
+    ``graph`` and ``latency_s`` are None and NaN where it cannot be predicted, for the reason ``why_not``.
+    """
+
+    value: int
+    name: str
+    batch_size: int
+    graph: OperatorGraph | None = None
+    latency_s: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    probability: float = math.nan
+    no_interval: str | None = None
+    outside: str | None = None
+    learnt: bool = False
+    why_not: str | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Examples in a second, one batch after the other."""
+        return self.batch_size / self.latency_s
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a predictor says of all networks at one value; ``reasons``: why it says nothing of one, or None."""
+
+    value: int
+    chosen: Chosen
+    batch_size: int
+    graphs: Sequence[OperatorGraph | None]
+    reasons: Sequence[str | None]
+    predictions: Predictions | None
+    learnt: bool = True
+
+    def points(self, names: Sequence[str], slo_s: float | None) -> Iterator[SweepPoint]:
+        at, predictions = 0, self.predictions
+        trained = self.chosen.opened.require_solo()
+        chances = None if slo_s is None or predictions is None else trained.probability_within(predictions, slo_s)
+        for name, graph, why in zip(names, self.graphs, self.reasons, strict=True):
+            if graph is None or predictions is None:
+                yield SweepPoint(self.value, name, self.batch_size, graph, why_not=why)
+                continue
+            yield SweepPoint(
+                value=self.value,
+                name=name,
+                batch_size=self.batch_size,
+                graph=graph,
+                latency_s=float(predictions.latency_s[at]),
+                low_s=float(predictions.low_s[at]),
+                high_s=float(predictions.high_s[at]),
+                probability=math.nan if chances is None else float(chances[at]),
+                no_interval=predictions.no_interval[at],
+                outside=predictions.outside[at],
+                learnt=self.learnt,
+            )
+            at += 1
+
+
+def answers_of(
+    axis: SweepAxis,
+    predictor: Any,
+    asked: Networks,
+    facts: Mapping[str, Any],
+    limits: Limits,
+) -> list[Answer]:
+    """At every value of ``axis`` that a predictor answers for; ``facts`` as ``chosen_predictor`` has them.
+
+    Raises ``ArgumentError`` where no value can be predicted, and what capturing the networks raises.
+    """
+    given = facts["batch_size" if axis.fact == BATCH else axis.fact] if axis.fact not in SHAPES else None
+    if given is not None:
+        raise ArgumentError(
+            "sweep", f"it sweeps what --{axis.fact.replace('batch', 'batch-size')} fixes; leave one out"
+        )
+    if axis.fact in SHAPES:
+        found = _over_shapes(axis, chosen_predictor(predictor, asked, **facts), asked, limits)
+    elif axis.fact == THREADS:
+        found = _over_threads(axis, predictor, asked, facts, limits)
+    else:
+        found = _over_batches(axis, predictor, asked, facts, limits)
+    if (facts["device"], facts["precision"]) != (None, None):
+        return found
+    return [_only_here(answer) for answer in found]
+
+
+def _over_batches(
+    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], limits: Limits
+) -> list[Answer]:
+    from slotool.predictors.batch_scaling import scaled_to_batch
+
+    others = {name: value for name, value in facts.items() if name != "batch_size"}
+    opened, rest = opened_predictor(predictor, asked, **others)
+    sizes = opened.batch_sizes(**rest)
+    # Also says what it knows where ``facts`` fit nothing.
+    known = {size: opened.of_setting(**rest, batch_size=size) for size in sizes or [1]}
+    device = known[min(known)].opened.setting.device
+    unknown = [value for value in axis.values if value not in known]
+    if unknown and device != "cpu":
+        raise ArgumentError(
+            "sweep",
+            f"{opened.path} learnt {device} at batch {', '.join(map(str, known))} alone, and only on a CPU is a "
+            "latency scaled to other batch sizes: learn from labels of them, with slotool train-predictor --model "
+            "settings",
+        )
+    graphs, found = asked.graphs(limits), []
+    for value in axis.values:
+        nearest = min(known, key=lambda size: abs(math.log(size / value)))
+        trained = known[nearest].opened.require_solo()
+        predictions = trained.predict(graphs) if nearest == value else scaled_to_batch(trained, graphs, value)
+        reasons = [None] * len(graphs)
+        found.append(Answer(value, known[nearest], value, graphs, reasons, predictions, learnt=nearest == value))
+    return found
+
+
+def _over_threads(
+    axis: SweepAxis, predictor: Any, asked: Networks, facts: Mapping[str, Any], limits: Limits
+) -> list[Answer]:
+    known: dict[int, Chosen] = {}
+    unknown: dict[int, ArgumentError] = {}
+    for value in axis.values:
+        try:
+            known[value] = chosen_predictor(predictor, asked, **{**facts, "threads": value})
+        except ArgumentError as error:
+            unknown[value] = error
+    if not known:
+        raise next(iter(unknown.values()))
+    graphs, found = asked.graphs(limits), []
+    first = next(iter(known.values()))
+    size = first.opened.setting.batch_size
+    for value in axis.values:
+        if value in known:
+            predictions = known[value].opened.require_solo().predict(graphs)
+            found.append(Answer(value, known[value], size, graphs, [None] * len(graphs), predictions))
+        else:
+            command = f"slotool calibrate --backend {first.opened.setting.backend} --threads {value}"
+            why = f"no label was measured on so many threads; {command} measures some here"
+            found.append(Answer(value, first, size, graphs, [why] * len(graphs), None, learnt=False))
+    return found
+
+
+def _over_shapes(axis: SweepAxis, chosen: Chosen, asked: Networks, limits: Limits) -> list[Answer]:
+    trained, found = chosen.opened.require_solo(), []
+    errors: list[SlotoolError] = []
+    for value, networks in zip(axis.values, axis.reshaped(asked), strict=True):
+        graphs: list[OperatorGraph | None] = []
+        reasons: list[str | None] = []
+        for answer in _captured(networks, limits):
+            failed = isinstance(answer, SlotoolError)
+            graphs.append(None if failed else answer)
+            reasons.append(f"{answer}" if failed else None)
+            errors += [answer] if failed else []
+        captured = [graph for graph in graphs if graph is not None]
+        predictions = trained.predict(captured) if captured else None
+        found.append(Answer(value, chosen, trained.setting.batch_size, graphs, reasons, predictions))
+    if all(answer.predictions is None for answer in found):
+        raise errors[0]
+    return found
+
+
+def _captured(networks: Networks, limits: Limits) -> Iterator[Any]:
+    """The graph of each network, or the error."""
+    from slotool.graphs.capture import Source
+
+    for part, name in zip(networks.parts, networks.names, strict=True):
+        try:
+            if isinstance(part, Source):
+                yield captured_sources([part], limits)[0]
+            else:
+                yield replace(part.captured(), name=name)  # type: ignore[union-attr]  # reshaped: torch modules alone
+        except SlotoolError as error:
+            yield error
+
+
+def _only_here(answer: Answer) -> Answer:
+    """Without intervals where this machine is not the predictor's."""
+    # What is scaled says so already.
+    if (
+        answer.predictions is None
+        or not answer.learnt
+        or machine_differences(answer.chosen.opened.require_solo()) is None
+    ):
+        return answer
+    return replace(answer, predictions=answer.predictions.without_interval(NOT_HERE))

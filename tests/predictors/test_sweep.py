@@ -1,0 +1,182 @@
+"""Latency over batch sizes, threads, image sizes and sequence lengths: learnt, scaled, or unknown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import slotool as library
+from slotool.api.sweep_axis import SweepAxis
+from slotool.api.swept_prediction import SweptPrediction
+from slotool.errors import ArgumentError
+from slotool.graphs.memory import peak_activation_bytes
+from slotool.graphs.store import write_graphs
+from slotool.machine import machine_facts, machine_id
+from slotool.predictors.batch_scaling import batch_cost_s, scaled_to_batch
+from slotool.predictors.labels import Setting
+from slotool.predictors.setting_labels import SettingsLabelled
+from slotool.predictors.settings_training import train_settings
+from slotool.predictors.three_term import ThreeTermPredictor
+from slotool.predictors.trained import TrainedPredictor
+from slotool.tables import LatencyTable
+from slotool.testing.predictors import random_networks, synthetic_latency_s
+
+MLPS = random_networks(3, seed=0)
+CNN = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A predictor of this machine, batch 1."""
+    from dataclasses import replace
+
+    from slotool.artifacts import create_artifact
+    from slotool.predictors.labels import join_labels
+    from slotool.predictors.splits import paper_split
+
+    graphs = random_networks(200, seed=1)
+    rows = [
+        {"subject": graph.id, "samples_s": [seconds], "backend": "torch", "device": "cpu", "machine": machine_id()}
+        for graph, seconds in zip(graphs, synthetic_latency_s(graphs).tolist(), strict=True)
+    ]
+    labelled = join_labels(LatencyTable.of(rows), graphs)
+    trained = TrainedPredictor.train(ThreeTermPredictor(), labelled, paper_split(labelled.kinds, 0), seed=0)
+    folder = tmp_path_factory.mktemp("here") / "p"
+    with create_artifact(folder, "predictor", config={}) as writer:
+        replace(trained, facts=machine_facts()).write(writer)
+    return folder
+
+
+def swept(*networks: Any, **arguments: Any) -> SweptPrediction:
+    found = library.predict(*networks, **arguments)
+    assert isinstance(found, SweptPrediction)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "fact", "values"),
+    [
+        ("batch=1:64", "batch", (1, 2, 4, 8, 16, 32, 64)),
+        ("batch=3:20", "batch", (3, 6, 12, 20)),
+        ("batch=4:4", "batch", (4,)),
+        ("threads=1:4", "threads", (1, 2, 3, 4)),
+        ("size=64:256:96", "size", (64, 160, 256)),
+        ("length=16:64,7,16", "length", (7, 16, 32, 64)),
+        ({"batch": [4, 1]}, "batch", (1, 4)),
+    ],
+)
+def test_ranges_double_but_for_threads(text: Any, fact: str, values: tuple[int, ...]) -> None:
+    assert SweepAxis.of(text) == SweepAxis(fact, values)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("batch", "batch=", "batch=0:4", "batch=8:1", "batch=1:8:0", "batch=1.5", "depth=1:2", "batch=1:9999:1"),
+        *({"batch": []}, {"batch": [1], "size": [2]}, {"batch": [-1]}),
+    ],
+)
+def test_what_is_no_range_is_a_sentence(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"expected FACT=VALUES|at most 256"):
+        SweepAxis.of(given)
+
+
+def test_a_batch_that_was_learnt_has_an_interval_and_others_say_what_they_rest_upon(here: Path) -> None:
+    found = swept(MLPS[:2], predictor=here, sweep="batch=1:8", slo_s=1.0)
+    assert [point.value for point in found.points] == 2 * [1, 2, 4, 8]
+    alone = library.predict(MLPS[:2], predictor=here)
+    assert found.latency_s[::4] == pytest.approx(alone.latency_s)
+    assert found.interval_s[::4] == pytest.approx(alone.interval_s)
+    for latency_s, rate in zip(found.latency_s.reshape(2, 4), found.throughput.reshape(2, 4), strict=True):
+        assert (np.diff(latency_s) > 0).all()
+        assert (np.diff(rate) > 0).all()
+        assert latency_s[3] < 8 * latency_s[0]
+    assert [point.learnt for point in found.points[:4]] == [True, False, False, False]
+    assert "scaled from batch 1 by a roofline" in (found.points[1].no_interval or "")
+    row = found.document["points"][3]
+    assert row["peak_activation_bytes"] == peak_activation_bytes(MLPS[0], 8)
+    assert "~8" in str(found)
+    assert found.document["largest_within_slo"][0]["value"] == 8
+    assert found.document["largest_within_slo"][0]["likely_value"] == 1
+
+
+def test_scaling_keeps_calls_and_weights_and_multiplies_the_rest(here: Path) -> None:
+    graph = MLPS[0]
+    one, two, four = (batch_cost_s(graph, size) for size in (1, 2, 4))
+    assert four - two == pytest.approx(2 * (two - one))
+    assert (two < 2 * one).all()
+    trained = TrainedPredictor.load(str(here))
+    assert scaled_to_batch(trained, [graph], 1).latency_s == pytest.approx(trained.predict([graph]).latency_s)
+
+
+def test_batch_sizes_that_labels_had_are_answered_from_these(tmp_path: Path) -> None:
+    from slotool.artifacts import create_artifact
+
+    graphs = random_networks(60, seed=2)
+    settings = tuple(Setting("far", "chip", "torch", 1, size) for size in (1, 8))
+    latency_s = np.column_stack([size**0.5 * synthetic_latency_s(graphs) for size in (1, 8)])
+    run = train_settings(SettingsLabelled(tuple(graphs), settings, latency_s))
+    with create_artifact(tmp_path / "p", "predictor", config={}) as writer:
+        run.trained.write(writer)
+    found = library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1,8")
+    assert found.latency_s[1] / found.latency_s[0] == pytest.approx(8**0.5, rel=0.1)
+    assert np.isfinite(found.interval_s).all()
+    with pytest.raises(ArgumentError, match="learnt chip at batch 1, 8 alone"):
+        library.predict(graphs[0], predictor=tmp_path / "p", device="chip", sweep="batch=1:8")
+
+
+def test_threads_that_nobody_measured_are_not_made_up() -> None:
+    found = swept(MLPS[0], sweep="threads=1:2")
+    assert np.isnan(found.latency_s).tolist() == [True, False]
+    assert "slotool calibrate --backend torch --threads 1" in (found.points[0].why_not or "")
+    with pytest.raises(ArgumentError, match="predicts threads 2, not 7"):
+        library.predict(MLPS[0], sweep="threads=7")
+
+
+def test_sizes_and_lengths_are_captured_again_and_one_that_cannot_run_says_why() -> None:
+    found = swept(CNN, input_shape=(3, 16, 16), sweep="size=2,16,32")
+    assert np.isnan(found.latency_s).tolist() == [True, False, False]
+    assert found.latency_s[2] > found.latency_s[1]
+    assert "cannot run on an input of [3, 2, 2]" in (found.points[0].why_not or "")
+    sequence = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    found = swept(sequence, input_shape=(4, 8), sweep="length=16,64")
+    assert [point.graph.operators[0].shape for point in found.points if point.graph] == [(16, 8), (64, 8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"networks": MLPS[0], "sweep": "size=8"}, "the size of torch modules alone"),
+        ({"networks": CNN, "input_shape": (3, 16, 16), "sweep": "length=8"}, "a length is that of a sequence"),
+        ({"networks": MLPS[0], "sweep": "batch=1:4", "explain": True}, "neither explain=True nor co_runners"),
+        ({"networks": MLPS[0], "sweep": "batch=1:4", "batch_size": 1}, "leave one out"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ArgumentError, match=sentence):
+        library.predict(**arguments)
+
+
+def test_the_command_prints_writes_and_draws_it(slotool: Any, here: Path, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "some.jsonl", MLPS[:2])
+    asked = ("predict", here, "--graph", tmp_path / "some.jsonl", "--sweep", "batch=1:4", "--slo", "500us")
+    shown = slotool(*asked, "--plot", tmp_path / "a.png", "-o", tmp_path / "a.parquet")
+    assert shown.exit_code == 0, shown.stderr
+    assert "P(≤ 500 µs)" in shown.stdout
+    assert "largest batch predicted to keep" in shown.stdout
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    rows = LatencyTable.load(tmp_path / "a.parquet").rows
+    assert sorted(rows["batch_size"]) == [1, 1, 2, 2, 4, 4]
+    assert rows["predicted"].all()
+    assert len(slotool(*asked, "--json").document["points"]) == 6
+
+
+def test_a_latency_without_a_unit_is_refused(slotool: Any, tmp_path: Path) -> None:
+    write_graphs(tmp_path / "some.jsonl", MLPS[:1])
+    finished = slotool("predict", "--graph", tmp_path / "some.jsonl", "--slo", "1")
+    assert finished.exit_code == 2
+    assert "'1' names no unit" in finished.stderr
