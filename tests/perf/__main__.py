@@ -35,6 +35,7 @@ BENCHMARKS = (
     "rules",
     "capture_zoo",
     "routing",
+    "ray_cluster",
 )
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from slotool.errors import InputError
@@ -19,11 +20,22 @@ CONNECT_TIMEOUT_S = 5.0
 OBJECT_STORE_BYTES = 128 << 20
 # Read when ray is imported: nothing is reported over the network, no log of ray's gets into our standard output.
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": ".*", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+# Where ray looks for the token of a cluster, in this order; its own commands write the file.
+TOKEN_VARIABLES = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+TOKEN_FILE = Path(".ray") / "auth_token"
 
 
 def quiet_ray() -> Any:
-    """The module ray. Raises ``MissingPackageError`` when it is not installed."""
+    """The module ray, which shows clusters a token where there is one and nobody said otherwise.
+
+    Clusters of ``ray start`` ask for a token wherever one lies, but what connects to them shows it only when
+    ``RAY_AUTH_MODE`` says so; a cluster that asks for none takes clients that show one.
+
+    Raises ``MissingPackageError`` when it is not installed.
+    """
     os.environ.update(QUIET)
+    if _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ImportError as error:
@@ -42,8 +54,25 @@ def connect(ray: Any, address: str) -> bool:
         with _silent():
             ray.init(address=address, logging_level=logging.CRITICAL, log_to_driver=False, **local)
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"no ray cluster answers at {address} ({first_line(error)})") from error
+        raise InputError(_not_connected(address, error)) from error
     return True
+
+
+def _has_token() -> bool:
+    return any(os.environ.get(name) for name in TOKEN_VARIABLES) or (Path.home() / TOKEN_FILE).is_file()
+
+
+def _not_connected(address: str, error: Exception) -> str:
+    """A cluster that asks for a token fails like one that is not there: ray names the cause only in an inner error."""
+    said = f"{error} {error.__cause__ or error.__context__}"
+    if "AuthenticationError" not in said and "InvalidAuthToken" not in said:
+        return f"no ray cluster answers at {address} ({first_line(error)})"
+    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
+    shown = "a wrong token" if mode == "token" else f"none (RAY_AUTH_MODE is {mode})"
+    return (
+        f"the ray cluster at {address} asks for a token and was shown {shown}; copy what `ray get-auth-token` prints "
+        f"on its head to ~/{TOKEN_FILE} here, or set RAY_AUTH_TOKEN to it"
+    )
 
 
 def _reach(address: str) -> None:
