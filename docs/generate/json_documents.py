@@ -292,7 +292,7 @@ predictions[].operators integer number of operators
 predictions[].weights integer   number of weights
 predictions[].flops integer     FLOPs per example
 predictions[].weight_bytes integer bytes of all weights
-predictions[].peak_activation_bytes integer most bytes that its outputs take at one time, without work space
+predictions[].peak_activation_bytes integer most bytes that inputs and outputs take at one time, without work space
 predictions[].form text         type of its weights, and what else is unlike the measured ones
 predictions[].latency_s number  predicted latency of one call, seconds
 predictions[].low_s number?     lower end of the interval, seconds
@@ -331,7 +331,7 @@ points[].low_s  number?         lower end of the interval, seconds
 points[].high_s number?         upper end of the interval, seconds
 points[].throughput number?     examples per second, one call after the other
 points[].weight_bytes integer?  bytes of all weights
-points[].peak_activation_bytes integer? most bytes that its outputs take at one time, without work space
+points[].peak_activation_bytes integer? most bytes that inputs and outputs take at one time, without work space
 points[].probability_within_slo number? probability that the latency is at most slo_s
 points[].learnt flag            whether labels were of this value; else it is scaled, or not predicted
 points[].no_interval text?      why there is none

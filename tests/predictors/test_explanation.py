@@ -85,9 +85,9 @@ def test_outputs_are_freed_after_their_last_reader() -> None:
     same = builder.add("Activation", wide, activation="relu")
     builder.add("Dense", same, units=10)
     graph = builder.graph()
-    # The widest moment is that of the activation: its input and its output; the network's input is gone.
-    assert peak_activation_bytes(graph) == 4 * 2000
-    assert peak_activation_bytes(graph, 8) == 8 * 4 * 2000
+    # The widest moment is that of the activation: its input and its output; the caller holds the network's input.
+    assert peak_activation_bytes(graph) == 4 * 2100
+    assert peak_activation_bytes(graph, 8) == 8 * 4 * 2100
     kept = GraphBuilder("own")
     first = kept.add("InputLayer", shape=[1000])
     narrow = kept.add("Dense", first, units=10)
@@ -95,6 +95,14 @@ def test_outputs_are_freed_after_their_last_reader() -> None:
     kept.add("Add", [first, wide])
     # A residual connection keeps its input: input, the wide output, and their sum.
     assert peak_activation_bytes(kept.graph()) == 4 * 3000
+
+
+def test_an_activation_within_a_layer_needs_what_the_layer_found() -> None:
+    builder = GraphBuilder("own")
+    first = builder.add("InputLayer", shape=[100])
+    wide = builder.add("Dense", first, units=1000, activation="gelu")
+    builder.add("Dense", wide, units=10)
+    assert peak_activation_bytes(builder.graph()) == 4 * 2100
 
 
 def test_a_view_takes_no_memory_of_its_own() -> None:
