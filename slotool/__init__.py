@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slotool.api.evaluate import evaluate
     from slotool.api.evaluate_colocated import evaluate_colocated
     from slotool.api.evaluate_drift import evaluate_drift
+    from slotool.api.evaluate_endpoints import evaluate_endpoints
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
     from slotool.api.family import family
@@ -59,6 +60,7 @@ __all__ = [
     "evaluate",
     "evaluate_colocated",
     "evaluate_drift",
+    "evaluate_endpoints",
     "evaluate_predictor",
     "evaluate_rules",
     "family",
@@ -106,6 +108,7 @@ _MODULES = {
     "evaluate": "evaluate",
     "evaluate_colocated": "evaluate_colocated",
     "evaluate_drift": "evaluate_drift",
+    "evaluate_endpoints": "evaluate_endpoints",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
     "family": "family",

@@ -473,6 +473,24 @@ sweeps?         list            SLO-NN: the same over losses, also of the models
 promise?        object          SLO-NN: loss promised with which confidence, and by which point
 plots?          list            SLO-NN: plots written
 """,
+    "evaluate-endpoints": """
+outcomes        text            outcome table written
+data            text            data set
+split           text            all, train, validation or test
+examples        integer         examples that every service was asked for
+examples_asked_for integer      examples of the data set to ask for
+requests        integer         calls made, those of earlier runs included
+spent           number          their price
+currency        text            of the price list; empty where it names none
+limited         flag            the limits left examples that were not asked for
+missing_answers integer         answers of the table that are missing
+failures        object          by version, why its first missing answer is
+versions[].version text         version
+versions[].error number         mean error
+versions[].confidence number    mean confidence
+versions[].cost number          mean
+versions[].median_latency_s number seconds
+""",
     "evaluate-colocated": """
 subject         text            name of the model
 kind            text            kind of the artifact

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from slotool.data import Dataset, DataSource
     from slotool.data.dataset import Split
     from slotool.data.options import DataOptions, ImageOptions
-    from slotool.elastic.model_family import ModelFamily
-    from slotool.models import Signature, Task
+    from slotool.elastic.model_family import ModelFamily, ModelVersion
+    from slotool.models import Model, Signature, Task
     from slotool.tables import LatencyTable, OutcomeTable
 
 NONE, ALL = "none", "all"
@@ -103,9 +103,8 @@ def family(
         AlreadyExistsError: A file exists.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.data.options import DataOptions, DataSource, ImageOptions
     from slotool.elastic.family_making import Measuring
-    from slotool.elastic.model_family import ModelFamily, common_signature, with_names
+    from slotool.elastic.model_family import ModelFamily, common_signature
     from slotool.elastic.model_family_files import KIND, open_versions, some_inputs
     from slotool.machine import machine_id
     from slotool.models.tasks import make_task
@@ -123,14 +122,7 @@ def family(
         opened = open_versions(located, threads, rename)
         signature = common_signature([(version.name, model) for version, model in opened])
         chosen = make_task(signature, task, output=output, scores=scores, confidence_output=confidence)
-        asked = DataOptions(None, chosen.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
-        asked = with_names(asked, opened)
-        options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
-        source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
-        dataset = _open(data, options)
-        if (numbered := _numbered_classes(dataset, signature, chosen, options)) is not None:
-            dataset = _open(data, replace(options, classes=numbered))
-        _require_classes(dataset, options.classes)
+        dataset, options, source = dataset_for(opened, chosen, data, inputs, images)
         examples, learning = _splits(dataset, split, calibration)
         title = name or ("family" if out is None else Path(out).name)
         made = ModelFamily(
@@ -192,6 +184,29 @@ def _require_arguments(
     if cost and (free := [version for version in versions if version not in cost]):
         problem = "prices and seconds cannot be compared, so price all versions or none"
         raise ArgumentError("cost", f"{', '.join(free)} has none: {problem}")
+
+
+def dataset_for(
+    opened: Sequence[tuple[ModelVersion, Model]],
+    task: Task,
+    data: str | DataSource | tuple[Any, Any],
+    inputs: Mapping[str, str] | None,
+    images: ImageOptions | None,
+) -> tuple[Dataset, DataOptions, Any]:
+    """The data set as ``opened`` models take it, how it is read, and what an artifact says of where it is."""
+    from slotool.data.options import DataOptions, DataSource, ImageOptions
+    from slotool.elastic.model_family import common_signature, with_names
+
+    signature = common_signature([(version.name, model) for version, model in opened])
+    asked = DataOptions(None, task.target, dict(inputs or {}), signature.inputs, images or ImageOptions())
+    asked = with_names(asked, opened)
+    options = asked if isinstance(data, tuple) else asked.of_source(DataSource.of(data))
+    source = IN_MEMORY if isinstance(data, tuple) else DataSource.of(data).document()
+    dataset = _open(data, options)
+    if (numbered := _numbered_classes(dataset, signature, task, options)) is not None:
+        dataset = _open(data, replace(options, classes=numbered))
+    _require_classes(dataset, options.classes)
+    return dataset, options, source
 
 
 def _open(data: Any, options: DataOptions) -> Dataset:

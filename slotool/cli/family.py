@@ -19,6 +19,7 @@ from slotool.cli.options import (
     Seed,
     data_source,
     drawable,
+    named_values,
     panel,
     parse_numbers,
 )
@@ -98,7 +99,7 @@ def family(
         refuse_without_effect(("batch_size",), "without --latency")
     output_ = Output(as_json=json)
     made = slotool.family(
-        _pairs(versions, "MODEL", "small=small.onnx"),
+        named_values(versions, "MODEL", "small=small.onnx"),
         data_source(data, label, inputs, images),
         out=out,
         outcomes=outcomes,
@@ -112,7 +113,7 @@ def family(
         keep_calibration=keep_calibration,
         split=split,
         rename=_renamed(rename or []),
-        cost={name: _price(price) for name, price in _pairs(cost or [], "PRICE", "small=0.002").items()},
+        cost={name: _price(price) for name, price in named_values(cost or [], "PRICE", "small=0.002").items()},
         repeats=repeats,
         batch_sizes=[int(size) for size in parse_numbers(batch_size, "--batch-size")],
         threads=threads,
@@ -122,19 +123,6 @@ def family(
         progress=output_,
     )
     output_.show(made)
-
-
-def _pairs(texts: list[str], what: str, example: str) -> dict[str, str]:
-    """Value by name of NAME=VALUE texts."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name or not value:
-            raise typer.BadParameter(f"{text!r} is not NAME={what}, such as {example}")
-        if name in found:
-            raise typer.BadParameter(f"two versions are called {name!r}")
-        found[name] = value
-    return found
 
 
 def _renamed(texts: list[str]) -> dict[str, dict[str, str]]:

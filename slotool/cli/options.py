@@ -72,6 +72,19 @@ def panel(title: str) -> Callable[..., Any]:
     return partial(typer.Option, rich_help_panel=title)
 
 
+def named_values(texts: list[str], what: str, example: str) -> dict[str, str]:
+    """Value by name of NAME=VALUE texts."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise typer.BadParameter(f"{text!r} is not NAME={what}, such as {example}")
+        if name in found:
+            raise typer.BadParameter(f"two versions are called {name!r}")
+        found[name] = value
+    return found
+
+
 def drawable(plots: Path | None) -> Path | None:
     """Callback of an option that draws: refused before the work starts where matplotlib is not installed."""
     if plots is not None:

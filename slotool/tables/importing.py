@@ -93,9 +93,7 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     confidence = _numbers(long, "confidence", path)
     if (unknown := np.isnan(confidence) & ~missing).any():
         raise TableError(f"{path}: {_where(long, unknown)} has no confidence")
-    given = confidence[~missing]
-    # One value below all: ties between missing answers go to the version asked last, as everywhere.
-    rows["confidence"] = np.where(missing, min(-1.0, given.min() - 1.0 if len(given) else -1.0), confidence)
+    rows["confidence"] = less_sure(confidence, missing)
     rows["latency_s"] = np.nan_to_num(_numbers(long, "latency_s", path))
     rows["cost"] = _costs(long, prices, path)
     if ANSWER in long:
@@ -105,6 +103,13 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
         if (unknown := np.isnan(numbers)).any():
             raise TableError(f"{path}: {_where(long, unknown)} has no {name}; what is kept is known of every example")
     return OutcomeTable(rows, {"imported_from": path.name, "missing_answers": int(missing.sum())}, str(path))
+
+
+def less_sure(confidence: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """``confidence``, and where answers are ``missing`` one value below all others, so that every policy asks on."""
+    given = confidence[~missing]
+    # One value: ties between missing answers go to the version asked last, as everywhere.
+    return np.where(missing, min(-1.0, given.min() - 1.0 if len(given) else -1.0), confidence)
 
 
 def _read(path: Path) -> pd.DataFrame:

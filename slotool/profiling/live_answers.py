@@ -1,0 +1,200 @@
+"""What live services answer to labelled examples: under a budget, with a journal, no faster than they allow."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.elastic.evaluation import version_name
+from slotool.elastic.family_evaluation import true_answers
+from slotool.elastic.model_family import ModelFamily
+from slotool.errors import InputError, RunError, SlotoolError
+from slotool.models import Classification
+from slotool.printable import reason
+from slotool.profiling.journal import Journal
+from slotool.tables import OperatingPoint, OutcomeTable
+from slotool.tables.importing import less_sure
+from slotool.tables.outcomes import ANSWER
+
+# Calls of one service in a row without an answer after which nothing more is asked: it is down, or not what was meant.
+MAX_FAILURES = 10
+# Error of a missing answer.
+MISSING_ERROR = 1.0
+# What an answer is called that is none of the classes.
+NO_CLASS = "none of the classes"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``prices``: of a call, by version; empty where nobody knows. ``budget``: what all calls may cost. ``requests``:
+    how many there may be. ``rate``: calls of one service per second. ``concurrency``: calls at the same time."""
+
+    prices: Mapping[str, float]
+    budget: float = math.inf
+    requests: float = math.inf
+    rate: float = math.inf
+    concurrency: int = 1
+
+    def allow(self, requests: int, spent: float) -> bool:
+        """Whether so many calls of that price in all keep the limits."""
+        return requests <= self.requests and spent <= self.budget * (1 + 1e-9)
+
+    def price(self, versions: list[str]) -> float:
+        """Of calls of these versions."""
+        return math.fsum(self.prices.get(version, 0.0) for version in versions)
+
+
+class LiveAnswers:
+    """Asks all versions of ``family`` for the examples of ``split`` that have no answer in ``journal``, and adds each
+    answer to it as it comes. Calls without an answer are journaled too: they count, and are made again the next time.
+
+    An example is begun only when the limits leave enough for all of its calls.
+    """
+
+    def __init__(self, family: ModelFamily, split: Any, journal: Journal, limits: Limits):
+        self._family, self._split, self._journal, self._limits = family, split, journal, limits
+        self._truth = true_answers(family, split.y)
+        self._versions = {version_name(point): point for point in family.points}
+        # Calls made, in all, and their price.
+        self.requests = len(journal.rows)
+        self.spent = limits.price([str(row["version"]) for row in journal.rows])
+        self._in_a_row = dict.fromkeys(self._versions, 0)
+        self._free_s = dict.fromkeys(self._versions, 0.0)
+        # Whether the limits left something that was not asked.
+        self.is_limited = False
+
+    @property
+    def rows(self) -> dict[tuple[int, str], Mapping[str, Any]]:
+        """What the last call of each example and version gave."""
+        return {(int(row["example"]), str(row["version"])): row for row in self._journal.rows}
+
+    @property
+    def answered(self) -> int:
+        """Examples and versions with an answer."""
+        return sum(row["status"] == "ok" for row in self.rows.values())
+
+    def ask(self, advance: Callable[[], None]) -> None:
+        """Ask for what has no answer, until all was asked or the limits end it (``is_limited``); ``advance``: after
+        each call. Raises ``RunError`` when a service gives no answer ``MAX_FAILURES`` times in a row."""
+        pending: set[Future[dict[str, Any]]] = set()
+        with ThreadPoolExecutor(self._limits.concurrency, thread_name_prefix="slotool-ask") as pool:
+            try:
+                for example, version in self._due():
+                    self._pause(version)
+                    pending.add(pool.submit(self._call, example, version))
+                    if len(pending) == self._limits.concurrency:
+                        pending = self._keep(pending, advance)
+                while pending:
+                    pending = self._keep(pending, advance)
+            finally:
+                # Interrupted or failed: what was asked is paid for.
+                answers = [call.result() for call in pending]
+                if answers:
+                    self._journal.append(*answers)
+
+    def table(self, provenance: Mapping[str, Any]) -> OutcomeTable:
+        """Of the examples that every version was asked for. Raises ``InputError`` when there is none."""
+        rows = self.rows
+        whole = [i for i in range(len(self._split)) if all((i, version) in rows for version in self._versions)]
+        if not whole:
+            all_of_one = self._limits.price([*self._versions])
+            price = f", which cost {all_of_one:g}" if self._limits.prices else ""
+            raise InputError(
+                f"the limits leave no example that every version was asked for: one takes {len(self._versions)} "
+                f"requests{price}; raise --budget or --max-requests"
+            )
+        parts = [self._part(version, [rows[i, version] for i in whole]) for version in self._versions]
+        found = pd.concat(parts, ignore_index=True)
+        missing = found["confidence"].isna().to_numpy()
+        found["confidence"] = less_sure(found["confidence"].to_numpy(dtype=np.float64), missing)
+        return OutcomeTable(found, {**provenance, "missing_answers": int(missing.sum()), "examples": len(whole)})
+
+    def _part(self, version: str, rows: list[Mapping[str, Any]]) -> pd.DataFrame:
+        """One version's rows, its missing answers without a confidence."""
+        columns: dict[str, Any] = {"example": [str(row["example"]) for row in rows], "version": version}
+        columns["error"] = [float(row.get("error", MISSING_ERROR)) for row in rows]
+        columns["confidence"] = [float(row.get("confidence", np.nan)) for row in rows]
+        columns["latency_s"] = [float(row["latency_s"]) for row in rows]
+        if self._limits.prices:
+            columns["cost"] = self._limits.prices[version]
+        if isinstance(self._family.task, Classification):
+            columns[ANSWER] = [str(row.get(ANSWER, "")) for row in rows]
+        return pd.DataFrame(columns)
+
+    def _due(self) -> Iterator[tuple[int, str]]:
+        """The calls to make; those of an example count as made when its first begins."""
+        rows = self.rows
+        answered = {key for key, row in rows.items() if row["status"] == "ok"}
+        # First what was never asked: what failed may fail again.
+        for failed_before in (False, True):
+            for example in range(len(self._split)):
+                calls = [v for v in self._versions if (example, v) not in answered]
+                calls = [v for v in calls if ((example, v) in rows) is failed_before]
+                requests, spent = self.requests + len(calls), self.spent + self._limits.price(calls)
+                if not self._limits.allow(requests, spent):
+                    self.is_limited = True
+                    return
+                self.requests, self.spent = requests, spent
+                yield from ((example, version) for version in calls)
+
+    def _pause(self, version: str) -> None:
+        """Waits until the service may be called again."""
+        now_s = time.monotonic()
+        begin_s = max(now_s, self._free_s[version])
+        self._free_s[version] = begin_s + 1 / self._limits.rate
+        time.sleep(begin_s - now_s)
+
+    def _call(self, example: int, version: str) -> dict[str, Any]:
+        """The journal's row of one call."""
+        point = self._versions[version]
+        row: dict[str, Any] = {"example": example, "version": version, "status": "ok"}
+        began_s = time.perf_counter()
+        try:
+            outputs = self._family.respond(self._split.x[example : example + 1], point)
+        except SlotoolError as error:
+            took_s = time.perf_counter() - began_s
+            return {**row, "status": "failed", "latency_s": took_s, "reason": reason(error)}
+        row["latency_s"] = time.perf_counter() - began_s
+        try:
+            return {**row, **self._judged(outputs, example, point)}
+        except (InputError, IndexError) as error:
+            return {**row, "status": "failed", "reason": f"its answer cannot be used: {reason(error)}"}
+
+    def _judged(self, outputs: Mapping[str, np.ndarray], example: int, point: OperatingPoint) -> dict[str, Any]:
+        """Error, confidence and, of a classification, the label. Raises ``InputError`` for what is no answer."""
+        family = self._family
+        # What overflows is found in the confidence.
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = float(family.errors(outputs, self._truth[example : example + 1])[0])
+            known = family.confidences_of(outputs, point)
+        sure = 1.0 if known is None else float(known[0])
+        if not (math.isfinite(sure) and math.isfinite(error)):
+            raise InputError(f"confidence {sure} and error {error} are no numbers")
+        if not isinstance(family.task, Classification):
+            return {"error": error, "confidence": sure}
+        label = int(family.answers(outputs)[0])
+        return {"error": error, "confidence": sure, ANSWER: NO_CLASS if label < 0 else family.labels[label]}
+
+    def _keep(self, pending: set[Future[dict[str, Any]]], advance: Callable[[], None]) -> set[Future[dict[str, Any]]]:
+        """Journals the calls that have ended, at least one; returns the others."""
+        done, others = wait(pending, return_when=FIRST_COMPLETED)
+        answers = [call.result() for call in done]
+        self._journal.append(*answers)
+        pending.difference_update(done)
+        for row in answers:
+            advance()
+            version = str(row["version"])
+            self._in_a_row[version] = 0 if row["status"] == "ok" else self._in_a_row[version] + 1
+            if self._in_a_row[version] >= MAX_FAILURES:
+                raise RunError(
+                    f"version {version} gave no answer {MAX_FAILURES} times in a row, at last: {row['reason']}; "
+                    "what was answered is kept, and the same command goes on from there"
+                )
+        return others
