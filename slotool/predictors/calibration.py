@@ -52,7 +52,8 @@ class Calibration:
 
     A new network is taken to be of a new kind, exchangeable with those held out: each of K kinds weighs the same,
     1 ÷ (K + 1), and the last share is beyond them all (Lee, Barber and Willett 2023, hierarchical conformal
-    prediction). Kinds overlap and the scale was fitted to them, so the coverage is an estimate, no guarantee.
+    prediction). Kinds overlap: a network in m of them counts 1 ÷ m in each, and K is what that leaves. So the coverage
+    is an estimate, no guarantee.
     """
 
     scale: np.ndarray
@@ -91,13 +92,14 @@ class Calibration:
         near = [each for each in map(_within, held_out) if len(each.residuals)]
         if len(near) < 2:
             return None
-        own, larger = scale, 1.0
+        own, larger, apart = scale, 1.0, sum(each.weight for each in near)
         if own is None:
             own = _fitted_scale(near)
             # It was fitted to these errors, which tell about two of its numbers: new ones are larger by so much.
-            larger = np.sqrt(len(near) / max(1, len(near) - 2))
+            larger = np.sqrt(apart / max(1.0, apart - 2))
         scores = [larger * np.abs(each.residuals) / _scale(own, each.vectors) for each in near]
-        values = _grid(scores) if scale is None else np.maximum(_grid(scores), _shrunk_grid(scores))
+        grid = _grid(scores, apart)
+        values = grid if scale is None else np.maximum(grid, _shrunk_grid(scores))
         kinds = [Kind(each.name, len(each.residuals), _rms(each.residuals)) for each in near]
         return cls(own, Residuals(values, mirrored=True), tuple(kinds), surrogate)
 
@@ -105,11 +107,17 @@ class Calibration:
 @dataclass(frozen=True)
 class HeldOutKind:
     """``residuals``: log(measured ÷ predicted) [n] of networks of a kind that the predictor was not shown, and their
-    ``distances`` from those it was."""
+    ``distances`` from those it was. ``shared``: how many of the kinds each network is of, [n]; None: of this alone."""
 
     name: str
     residuals: np.ndarray
     distances: Sequence[Distance]
+    shared: np.ndarray | None = None
+
+    @property
+    def weight(self) -> float:
+        """As how many kinds it counts beside the others, at most 1."""
+        return 1.0 if self.shared is None else float(np.mean(1 / self.shared))
 
     @property
     def vectors(self) -> np.ndarray:
@@ -127,8 +135,9 @@ def hold_out_kinds(
     rng = np.random.default_rng(seed)
     some = even_sample(graphs, MAX_NETWORKS, seed)
     graphs, latency_s = [graphs[i] for i in some], latency_s[some]
-    found = []
-    for name, rows in held_out_kinds(graphs, seed).items():
+    found, kinds = [], held_out_kinds(graphs, seed)
+    shared = np.bincount(np.concatenate([*kinds.values(), np.empty(0, dtype=np.int64)]), minlength=len(graphs))
+    for name, rows in kinds.items():
         rest = rng.permutation(np.setdiff1d(np.arange(len(graphs)), rows))
         dev, train = np.split(rest, [max(2, len(rest) // 10)])
         asked = np.sort(rng.permutation(rows)[:MAX_ASKED])
@@ -142,7 +151,7 @@ def hold_out_kinds(
         except GraphError:
             continue
         distances = Domain.of(shown).distances([graphs[i] for i in asked])
-        found.append(HeldOutKind(name, np.log(latency_s[asked] / predicted_s), distances))
+        found.append(HeldOutKind(name, np.log(latency_s[asked] / predicted_s), distances, shared[asked]))
         if progress:
             progress(f"held out {name}: {_rms(found[-1].residuals):.0%} off in log")
     return found
@@ -151,7 +160,8 @@ def hold_out_kinds(
 def _within(kind: HeldOutKind) -> HeldOutKind:
     """Those networks of a kind for which an interval would be given."""
     rows = [i for i, each in enumerate(kind.distances) if each.too_far() is None]
-    return HeldOutKind(kind.name, kind.residuals[rows], [kind.distances[i] for i in rows])
+    shared = None if kind.shared is None else kind.shared[rows]
+    return HeldOutKind(kind.name, kind.residuals[rows], [kind.distances[i] for i in rows], shared)
 
 
 def _scale(scale: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -175,16 +185,16 @@ def _fitted_scale(kinds: Sequence[HeldOutKind]) -> np.ndarray:
     return np.asarray(np.exp(minimize(unlikely, np.log(START), method="L-BFGS-B", bounds=bounds).x))
 
 
-def _grid(scores: Sequence[np.ndarray]) -> np.ndarray:
-    """Quantiles of the score of a network of a new kind at 1/(LEVELS + 1) …, float64 [LEVELS]."""
+def _grid(scores: Sequence[np.ndarray], k: float) -> np.ndarray:
+    """Quantiles of the score of a network of a new kind at 1/(LEVELS + 1) …, float64 [LEVELS]; ``k``: as how many kinds
+    those held out count."""
     levels = np.arange(1, LEVELS + 1) / (LEVELS + 1)
-    k = len(scores)
     if k < MIN_KINDS:
         spread = np.sqrt(np.mean([np.mean(own**2) for own in scores]) * (1 + 1 / k))
-        return np.asarray(student.ppf(0.5 + levels / 2, k - 1) * spread)
+        return np.asarray(student.ppf(0.5 + levels / 2, max(1.0, k - 1)) * spread)
     values = np.concatenate(scores)
     order = np.argsort(values)
-    weights = np.concatenate([np.full(len(own), 1 / len(own) / (k + 1)) for own in scores])[order]
+    weights = np.concatenate([np.full(len(own), k / len(scores) / len(own) / (k + 1)) for own in scores])[order]
     at = np.searchsorted(np.cumsum(weights), levels - 1e-12)
     return np.asarray(values[order][np.minimum(at, len(values) - 1)])
 

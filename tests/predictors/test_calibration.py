@@ -150,6 +150,25 @@ def test_few_kinds_give_a_wide_interval_and_one_gives_none() -> None:
     assert Calibration.of(kinds[:1], "made up") is None
 
 
+def test_kinds_that_share_their_networks_count_as_fewer() -> None:
+    """Thirty names for the same few kinds tell no more than these, and their intervals are as wide."""
+    rng, covered = np.random.default_rng(3), []
+    nowhere = [Distance(0.0, 0.0, 0.0, 0.0)] * 20
+    for _ in range(60):
+        errors = [rng.normal(rng.normal(0, 0.3), 0.03, 20) for _ in range(5)]
+        kinds = [
+            HeldOutKind(f"{k} {again}", e, nowhere, np.full(20, 6)) for k, e in enumerate(errors) for again in range(6)
+        ]
+        calibration = Calibration.of(kinds, "made up")
+        assert calibration is not None
+        high = calibration.residuals.interval(0.9)[1] * calibration.widths(nowhere[:1])[0]
+        covered.append(np.mean(np.abs(rng.normal(rng.normal(0, 0.3, 200), 0.03)) <= high))
+    assert 0.85 < np.mean(covered) < 0.99
+    alone = Calibration.of([replace(kind, shared=None) for kind in kinds], "made up")
+    assert alone is not None
+    assert alone.residuals.interval(0.9)[1] * alone.widths(nowhere[:1])[0] < high
+
+
 def test_kinds_are_named_clustered_by_type_and_by_size() -> None:
     kinds = held_out_kinds(GRAPHS)
     assert {"kind cnn", "kind mlp", "cluster 1", "widest", "most FLOPs", "most weights"} <= set(kinds)
