@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slotool.api.evaluate_endpoints import evaluate_endpoints
     from slotool.api.evaluate_predictor import evaluate_predictor
     from slotool.api.evaluate_rules import evaluate_rules
+    from slotool.api.export_rules import export_rules
     from slotool.api.family import family
     from slotool.api.files import load, save
     from slotool.api.gen_rules import estimate_rules, gen_rules
@@ -63,6 +64,7 @@ __all__ = [
     "evaluate_endpoints",
     "evaluate_predictor",
     "evaluate_rules",
+    "export_rules",
     "family",
     "gen_rules",
     "gen_switching_plan",
@@ -111,6 +113,7 @@ _MODULES = {
     "evaluate_endpoints": "evaluate_endpoints",
     "evaluate_predictor": "evaluate_predictor",
     "evaluate_rules": "evaluate_rules",
+    "export_rules": "export_rules",
     "family": "family",
     "gen_rules": "gen_rules",
     "gen_switching_plan": "gen_switching_plan",

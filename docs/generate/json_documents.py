@@ -632,6 +632,11 @@ tiers[].cost    number          mean
 tiers[].response_time_saved number share of the best version's
 tiers[].cost_saved number       share of the best version's
 """,
+    "export-rules": """
+out             text            file written
+tiers[].id      text            tier
+tiers[].versions list           versions that it may ask, in order
+""",
     "evaluate-drift": """
 requests        integer         labelled requests
 confidence      number          probability of no alarm while all guarantees hold

@@ -25,6 +25,7 @@ from slotool.cli import (
     evaluate_drift,
     evaluate_predictor,
     evaluate_rules,
+    export_rules,
     family,
     gen_rules,
     gen_switching_plan,
@@ -75,7 +76,15 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         evaluate_colocated,
         predict_points,
     ),
-    "Rules and plans": (family, import_outcomes, gen_rules, gen_switching_plan, evaluate_rules, evaluate_drift),
+    "Rules and plans": (
+        family,
+        import_outcomes,
+        gen_rules,
+        gen_switching_plan,
+        evaluate_rules,
+        evaluate_drift,
+        export_rules,
+    ),
     "Serve": (simulate, serve, loadtest, report),
 }
 

@@ -1,0 +1,132 @@
+"""Routes requests between versions of a service by tolerance tiers. It needs Python 3.10 and nothing else.
+
+``slotool export-rules`` writes this file with its tiers in ``ROUTES``. ``route`` makes the decisions of the rules that
+they were exported from:
+
+    found = route(request, {"small": ask_small, "large": ask_large}, tolerance=0.02, objective="cost")
+    found["answer"]
+
+A version is a function of the request that returns ``(answer, confidence)``, or None where it gives no answer.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+ROUTES: dict[str, Any] = {"tiers": []}
+
+Answer = tuple[Any, float]
+Version = Callable[[Any], "Answer | None"]
+
+_THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="routes")
+
+
+def route(
+    request: Any,
+    versions: Mapping[str, Version],
+    tolerance: float,
+    objective: str = "response-time",
+    features: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """The answer to ``request``: ``answer``, ``confidence`` (NaN: no version answered), the ``version`` that gave it,
+    the versions ``asked``, in order, and the id of the ``tier``.
+
+    ``features``: numbers known of the request, by name, where tiers look at them. Raises ``ValueError`` for a tolerance
+    or objective without a tier, ``KeyError`` for a version or feature that is needed and not given, and what a version
+    raises.
+    """
+    tier = tier_for(tolerance, objective)
+    steps = tier["route"]["steps"]
+    given: dict[str, Answer] = {}
+    early = {}
+    if tier["route"].get("at_once"):
+        early = {step["ask"]: _THREADS.submit(versions[step["ask"]], request) for step in steps[1:]}
+    for step in steps:
+        given[step["ask"]] = _asked(step["ask"], request, versions, early)
+        if "accept" in step and holds(step["accept"], given, features or {}):
+            break
+    version = outgoing(tier["route"], given)
+    answer, confidence = given[version]
+    about = {"version": version, "asked": [*dict.fromkeys([*given, *early])], "tier": tier["id"]}
+    return {"answer": answer, "confidence": confidence, **about}
+
+
+def tier_for(tolerance: float, objective: str) -> dict[str, Any]:
+    """The tier of the greatest tolerance that is not above ``tolerance``."""
+    offered = [tier for tier in ROUTES["tiers"] if tier["objective"] == objective]
+    allowed = [tier for tier in offered if tier["tolerance"] <= tolerance + 1e-12]
+    if not allowed:
+        what = f"tolerance {tolerance} is stricter than all tiers" if offered else "it has no tiers"
+        raise ValueError(f"objective {objective!r}: {what}")
+    found: dict[str, Any] = max(allowed, key=lambda tier: tier["tolerance"])
+    return found
+
+
+def holds(condition: Mapping[str, Any], given: Mapping[str, Answer], features: Mapping[str, float]) -> bool:
+    """Whether what was ``given`` so far, by version, goes out without asking a further version."""
+    kind, least = condition["if"], condition.get("at_least")
+    if kind == "sure":
+        return least is not None and given[condition["version"]][1] >= least
+    if kind == "sure-by-label":
+        answer, confidence = given[condition["version"]]
+        own = least.get(str(answer), condition["otherwise"]) if least else condition["otherwise"]
+        return own is not None and confidence >= own
+    if kind == "agree":
+        answers = [given[version] for version in condition["versions"]]
+        same = len({str(answer) for answer, _ in answers}) == 1
+        answered = all(confidence >= -math.inf for _, confidence in answers)
+        return same and answered and answers[-1][1] >= (-math.inf if least is None else least)
+    if kind == "score":
+        score = 0.0
+        for of, name, weight, *other in condition["terms"]:
+            if of == "confidence":
+                score += weight * given[name][1]
+            elif of == "feature":
+                score += weight * features[name]
+            else:
+                score += weight * float(str(given[name][0]) == str(given[other[0]][0]))
+        return least is not None and score >= least
+    raise ValueError(f"no condition is called {kind!r}")
+
+
+def outgoing(tree: Mapping[str, Any], given: Mapping[str, Answer]) -> str:
+    """The version whose answer goes out. Ties go to the version asked last."""
+    names, how = list(given), tree["answer"]
+    worth = [_worth(tree, name, given[name][1]) for name in names]
+    if how == "last":
+        votes = [float(place) for place in range(len(names))]
+    elif how == "surer":
+        votes = worth
+    else:
+        weights = [0.0 if math.isnan(own) else 1.0 if how == "majority" else own for own in worth]
+        labels = [str(given[name][0]) for name in names]
+        votes = [sum(w for w, other in zip(weights, labels) if other == label) for label in labels]  # noqa: B905
+    best = len(names) - 1
+    for place in range(len(names) - 1, -1, -1):
+        if not math.isnan(worth[place]) and (math.isnan(worth[best]) or votes[place] > votes[best]):
+            best = place
+    return names[best]
+
+
+def _asked(name: str, request: Any, versions: Mapping[str, Version], early: Mapping[str, Future[Any]]) -> Answer:
+    found = early[name].result() if name in early else versions[name](request)
+    return (None, math.nan) if found is None else (found[0], float(found[1]))
+
+
+def _worth(tree: Mapping[str, Any], name: str, confidence: float) -> float:
+    """How likely an answer is right: on straight lines between known points, constant outside."""
+    line: Sequence[Sequence[float]] | None = tree.get("worth", {}).get(name)
+    if line is None or math.isnan(confidence):
+        return confidence
+    at, right = line
+    place = bisect.bisect_right(at, confidence) - 1
+    if place < 0:
+        return right[0]
+    if place >= len(at) - 1 or at[place] == confidence:
+        return right[place]
+    slope = (right[place + 1] - right[place]) / (at[place + 1] - at[place])
+    return slope * (confidence - at[place]) + right[place]

@@ -1,0 +1,155 @@
+"""Exported rules make the decisions of the rules: the Python file is run here as its reader would run it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import slotool as library
+from slotool.cli.app import app
+from slotool.errors import ArgumentError, InputError
+from slotool.rules import Conc, RoutingPolicy, RuleSet, Seq
+from slotool.rules.cascades import ANSWERS, Cascade, Step, Worth
+from slotool.rules.conditions import CONDITIONS
+from slotool.rules.conditions.agree import Agree
+from slotool.rules.conditions.base import Condition
+from slotool.rules.conditions.score import Score, Term
+from slotool.rules.conditions.sure import Sure
+from slotool.rules.conditions.sure_by_label import SureByLabel
+from slotool.rules.exporting import CONDITIONS as EXPORTED
+from slotool.rules.exporting import as_python, route_of
+from slotool.tables import OutcomeTable
+
+VERSIONS = ("small", "medium", "large", "huge")
+# Few values, so that confidences meet thresholds and each other.
+LEVELS = st.sampled_from([-1.0, 0.0, 0.1, 0.25, 1 / 3, 0.5, 0.7, 0.9, 1.0])
+
+
+def loaded(document: dict[str, Any]) -> ModuleType:
+    module = ModuleType("router")
+    exec(compile(as_python(document), "router.py", "exec"), module.__dict__)
+    return module
+
+
+def table(cells: list[list[tuple[float, str]]], sizes: list[float]) -> OutcomeTable:
+    """Of each example what each version answers, how sure; each answer has an error of its own, to tell it by."""
+    rows = [
+        {"example": str(i), "version": name, "error": (4 * i + v + 1) / 1000, "confidence": sure, "answer": answer}
+        | {"latency_s": 2.0**v, "cost": 2.0**v, "size": sizes[i]}
+        for i, example in enumerate(cells)
+        for v, (name, (sure, answer)) in enumerate(zip(VERSIONS, example, strict=True))
+    ]
+    return OutcomeTable(pd.DataFrame(rows))
+
+
+ROUTER = loaded({"tiers": []})
+
+
+def answering(label: str, sure: float) -> Any:
+    return lambda request: (label, sure)
+
+
+@st.composite
+def conditions(draw: st.DrawFn, asked: tuple[str, ...]) -> Condition:
+    last = asked[-1]
+    kinds: list[Condition] = [
+        Sure(last, draw(LEVELS)),
+        SureByLabel(last, (("a", draw(LEVELS)), ("b", np.inf)), draw(LEVELS)),
+        Score(tuple(Term("confidence", name, draw(LEVELS)) for name in asked), draw(LEVELS)),
+        Score((Term("confidence", last, 1.0), Term("feature", "size", -0.1)), draw(LEVELS)),
+    ]
+    if len(asked) > 1:
+        kinds.append(Agree(asked, draw(st.one_of(LEVELS, st.just(-np.inf)))))
+        kinds.append(Score((Term("agreement", asked[0], 0.7, last), Term("confidence", last, 0.5)), draw(LEVELS)))
+    return draw(st.sampled_from(kinds))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> RoutingPolicy:
+    names = tuple(draw(st.permutations(VERSIONS)))[: draw(st.integers(1, 4))]
+    if len(names) == 2 and draw(st.booleans()):
+        return draw(st.sampled_from([Seq, Conc]))(*names, draw(st.one_of(LEVELS, st.just(math.inf))))
+    steps = [Step(name, draw(conditions(names[: i + 1]))) for i, name in enumerate(names[:-1])]
+    worth = [(name, Worth((0.0, 0.3, 0.9), (0.2, draw(LEVELS), 0.95))) for name in names if draw(st.booleans())]
+    return Cascade((*steps, Step(names[-1])), draw(st.sampled_from(ANSWERS)), tuple(worth))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    policies(),
+    st.lists(st.lists(st.tuples(LEVELS, st.sampled_from("abc")), min_size=4, max_size=4), min_size=1, max_size=6),
+)
+def test_the_exported_router_decides_as_the_replay(policy: RoutingPolicy, cells: list[Any]) -> None:
+    sizes = [float(1 + i % 3) for i in range(len(cells))]
+    outcomes = table(cells, sizes)
+    replayed = policy.replay(outcomes)
+    tier = {"id": "cost-0", "objective": "cost", "tolerance": 0.0, "route": json.loads(json.dumps(route_of(policy)))}
+    vars(ROUTER)["ROUTES"] = {"tiers": [tier]}
+    for i, example in enumerate(cells):
+        versions = {name: answering(label, sure) for name, (sure, label) in zip(VERSIONS, example, strict=True)}
+        found = ROUTER.route(None, versions, 0.0, "cost", {"size": sizes[i]})
+        v = VERSIONS.index(found["version"])
+        assert (4 * i + v + 1) / 1000 == replayed.error[i]
+        assert found["answer"] == example[v][1]
+        if not isinstance(policy, Conc):
+            assert sum(2.0 ** VERSIONS.index(name) for name in found["asked"]) == replayed.cost[i]
+
+
+def test_every_kind_of_condition_can_be_exported() -> None:
+    assert set(EXPORTED) == set(CONDITIONS)
+
+
+def test_a_version_without_an_answer_is_passed_over() -> None:
+    tree = route_of(Cascade((Step("small", Sure("small", 0.5)), Step("large")), "surer"))
+    router = loaded({"tiers": [{"id": "t", "objective": "cost", "tolerance": 0.02, "route": tree}]})
+    found = router.route(3, {"small": lambda x: ("a", 0.3), "large": lambda x: None}, 0.05, "cost")
+    assert (found["answer"], found["asked"], found["tier"]) == ("a", ["small", "large"], "t")
+    silent = router.route(3, dict.fromkeys(("small", "large"), lambda x: None), 0.05, "cost")
+    assert silent["answer"] is None
+    assert math.isnan(silent["confidence"])
+    for tolerance, objective in ((0.01, "cost"), (0.05, "time")):
+        with pytest.raises(ValueError, match="tier"):
+            router.route(3, {}, tolerance, objective)
+
+
+def test_a_condition_on_what_was_not_asked_is_refused() -> None:
+    with pytest.raises(InputError, match="looks at large before it is asked"):
+        route_of(Cascade((Step("small", Agree(("small", "large"))), Step("large"))))
+
+
+def test_the_command_writes_both_forms(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    library.gen_rules("datasets/digits-family-outcomes.parquet", rules, tolerances=(0.0, 0.5), objective="cost")
+    for to in ("python", "json"):
+        done = CliRunner().invoke(app, ["export-rules", str(rules), "--to", to, "-o", str(tmp_path / f"router.{to}")])
+        assert done.exit_code == 0, done.output
+    document = json.loads((tmp_path / "router.json").read_text())
+    assert (document["schema"], document["schema_version"]) == ("slotool/routes", 1)
+    assert [tier["id"] for tier in document["tiers"]] == [rule.id for rule in RuleSet.load(rules).rules]
+    # No dependency: an interpreter without site packages, elsewhere.
+    (tmp_path / "router.py").write_text((tmp_path / "router.python").read_text())
+    names = {step["ask"]: 0.0 for tier in document["tiers"] for step in tier["route"]["steps"]}
+    versions = f"{{name: lambda x: ('a', 1.0) for name in {list(names)}}}"
+    call = f"import router; print(router.route(1, {versions}, 0.5, 'cost')['answer'])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {call}"],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ}, check=False,
+    )  # fmt: skip
+    assert done.stdout == "a\n", done.stderr
+    refused = CliRunner().invoke(app, ["export-rules", str(rules), "-o", str(tmp_path / "router.json")])
+    assert refused.exit_code != 0
+    with pytest.raises(ArgumentError, match="ruby"):
+        library.export_rules(rules, to="ruby")
