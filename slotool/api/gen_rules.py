@@ -15,6 +15,7 @@ from slotool.api.inputs import FilePath, as_list, loaded
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporting, reporter_of
 from slotool.api.result import Result
+from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
     from slotool.rules import RuleSet
@@ -40,6 +41,7 @@ def gen_rules(
     policies: str | Sequence[str] = POLICIES,
     thresholds: int = 50,
     price: Price = None,
+    prices: FilePath | Mapping[str, float] | None = None,
     explain: bool = False,
     plots: FilePath | None = None,
     seed: int = 0,
@@ -60,6 +62,7 @@ def gen_rules(
         policies: Ensembles to choose from, of ``"osfa"``, ``"seq"``, ``"conc"`` and ``"cascade"``.
         thresholds: Thresholds to try per pair of versions.
         price: Price per second, one for all versions or by version; None: the table's, else machine time.
+        prices: Price of a call by version, or a price list as of ``import_outcomes``; in place of ``price``.
         explain: Show for each tier why no cheaper ensemble serves it.
         plots: Folder for plots (PNG) of versions and tiers.
         seed: Same seed, same rules.
@@ -82,7 +85,7 @@ def gen_rules(
 
     if out is not None:
         refuse_existing(Path(out), force)
-    found = priced(loaded(OutcomeTable, outcomes), price)
+    found = priced(loaded(OutcomeTable, outcomes), price, prices)
     make = partial(
         generate_rules,
         found,
@@ -150,8 +153,15 @@ def estimate_rules(
     )
 
 
-def priced(outcomes: OutcomeTable, price: Price) -> OutcomeTable:
-    """``outcomes`` with costs from a price per second, of every version or by version; None: as it is."""
+def priced(outcomes: OutcomeTable, price: Price, prices: FilePath | Mapping[str, float] | None = None) -> OutcomeTable:
+    """``outcomes`` with costs from a price per second, of every version or by version, or from ``prices`` of a call;
+    None: as it is."""
+    from slotool.tables.importing import read_prices
+
+    if prices is not None:
+        if price is not None:
+            raise ArgumentError("prices", "are of a call and price is of a second; give one of the two")
+        return outcomes.priced_by_call(prices if isinstance(prices, Mapping) else read_prices(Path(prices))[0])
     if price is None:
         return outcomes
     return outcomes.priced(dict(price) if isinstance(price, Mapping) else dict.fromkeys(outcomes.versions, price))

@@ -46,6 +46,9 @@ def gen_rules(
     price: Annotated[
         str, _ensembles("--price", help="Price per second: a number, or VERSION=PRICE,…", show_default="machine time")
     ] = "",
+    prices: Annotated[
+        Path | None, _ensembles("--prices", help="Price of a call: a list as of import-outcomes; in place of --price.")
+    ] = None,
     explain: Annotated[
         bool, _output("--explain", help="Print for each tier why no cheaper ensemble serves it.")
     ] = False,
@@ -70,7 +73,7 @@ def gen_rules(
     if method == "naive":
         refuse_without_effect(("confidence", "policies", "thresholds", "seed"), "with --method naive")
     if dry_run:
-        refuse_without_effect(("explain", "plots"), "with --dry-run")
+        refuse_without_effect(("explain", "plots", "price", "prices"), "with --dry-run")
     common: dict[str, Any] = {
         "tolerances": parse_numbers(tolerances, "--tolerances"),
         "method": method,
@@ -91,6 +94,7 @@ def gen_rules(
         confidence=confidence,
         objective=objective,
         price=_price(price),
+        prices=prices,
         explain=explain,
         plots=plots,
         seed=seed,

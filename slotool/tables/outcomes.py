@@ -120,6 +120,21 @@ class OutcomeTable(Table):
         prices = self.rows["version"].map(dict(per_second)).to_numpy(dtype=np.float64)
         return OutcomeTable(self.rows.assign(cost=self.rows["latency_s"] * prices), self.provenance)
 
+    def priced_by_call(self, per_call: Mapping[str, float]) -> OutcomeTable:
+        """The table with the price of a call as the cost of each answer; of other versions prices may be there too.
+
+        Raises ``TableError`` for a version without a price, or one that is no price.
+        """
+        for version in self.versions:
+            if version not in per_call:
+                raise TableError(
+                    f"version {version!r} has no price; there are prices of {', '.join(per_call) or 'none'}"
+                )
+            if not 0 <= per_call[version] < np.inf:
+                raise TableError(f"price {per_call[version]:g} of version {version!r} must be a number from 0 up")
+        prices = self.rows["version"].map(dict(per_call)).to_numpy(dtype=np.float64)
+        return OutcomeTable(self.rows.assign(cost=prices), self.provenance)
+
     @cached_property
     def sha256(self) -> str:
         """Hash of the content (not of the file): what a rule generated from this table refers to."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import slotool
-from slotool.errors import ArgumentError, SlotoolWarning
+from slotool.errors import ArgumentError, SlotoolWarning, TableError
 from slotool.tables import OutcomeTable
 
 
@@ -54,3 +54,17 @@ def test_folds_are_counted_and_prices_are_by_version() -> None:
     assert verdict.document["folds"] == 2
     with pytest.raises(ArgumentError, match="significance"):
         slotool.evaluate_rules(made.rules, table, significance=1.0)
+
+
+def test_a_price_list_of_calls_gives_the_costs(tmp_path: Path) -> None:
+    listed = tmp_path / "prices.toml"
+    listed.write_text("[prices]\nfast = {price = 1, per = 1000}\nslow = 0.02\nanother = 3\n")
+    made = slotool.gen_rules(outcomes(0), tolerances=[0.5], objective="cost", prices=listed)
+    assert made.outcomes.matrix("cost")[0].tolist() == [0.001, 0.02]
+    assert made.rules.rules[0].cost < 0.02
+    by_name = slotool.gen_rules(outcomes(0), tolerances=[0.5], objective="cost", prices={"fast": 0.001, "slow": 0.02})
+    assert by_name.rules.rules == made.rules.rules
+    with pytest.raises(TableError, match="version 'slow' has no price; there are prices of fast"):
+        slotool.gen_rules(outcomes(0), prices={"fast": 0.001})
+    with pytest.raises(ArgumentError, match="give one of the two"):
+        slotool.gen_rules(outcomes(0), price=1.0, prices=listed)
