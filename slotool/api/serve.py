@@ -37,6 +37,7 @@ def serve(
     max_queue: int | None = None,
     default_deadline_ms: float | None = None,
     log: FilePath | None = None,
+    access_log: FilePath | None = None,
     options: Sequence[str] = (),
     start_timeout_s: float = 120.0,
 ) -> RunningServer:
@@ -68,6 +69,7 @@ def serve(
         max_queue: Most requests that may wait; None: the command's default.
         default_deadline_ms: Longest wait of a request without a deadline, milliseconds; 0: any.
         log: Append events to this file, one JSON object a line.
+        access_log: Append a JSON object for every answered request to this file.
         options: More options of ``slotool serve``, as on its command line.
         start_timeout_s: Seconds until it must be ready.
 
@@ -103,6 +105,7 @@ def serve(
         "max-queue": max_queue,
         "default-deadline-ms": default_deadline_ms,
         "log": log,
+        "access-log": access_log,
     }
     arguments = [*map(str, paths_of(artifacts)), *_flags(given), *options]
     return RunningServer(arguments, start_timeout_s=start_timeout_s)

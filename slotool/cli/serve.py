@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
+    from slotool.serving.access_log import AccessLog
     from slotool.serving.engines import InferenceEngine
     from slotool.serving.events import Events
     from slotool.serving.runtime_settings import ReloadableSettings
@@ -91,6 +92,7 @@ def serve(
     ] = 10_000.0,
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
+    access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     json: Json = False,
 ) -> None:
@@ -141,7 +143,12 @@ def serve(
     if token_file is not None and others_can_read(token_file):
         output.warn(f"{token_file}: other users of this machine can read its tokens")
     # Before the models are loaded: a port in use should be known at once.
-    with bind(host, port) as listener, _grpc_listener(host, grpc_port) as grpc_listener, _log(log) as events:
+    with (
+        bind(host, port) as listener,
+        _grpc_listener(host, grpc_port) as grpc_listener,
+        _log(log) as events,
+        _access_log(access_log) as accesses,
+    ):
         router = Router(
             sources.load(output.warn),
             _engine(engine, replicas, threads, max_batch, hang_s, address),
@@ -150,7 +157,13 @@ def serve(
             events=events,
         )
         runtime_settings = ReloadableSettings(sources, router, output.warn)
-        app = create_app(router, limits=Limits(batch=max_batch), clients=clients, runtime_settings=runtime_settings)
+        app = create_app(
+            router,
+            limits=Limits(batch=max_batch),
+            clients=clients,
+            runtime_settings=runtime_settings,
+            access_log=accesses,
+        )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
             risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
             output.warn(f"listening on {host}: {risk} can use the server")
@@ -209,10 +222,25 @@ def _beside_config(path: Path | None, option: str) -> Path | None:
     if path is None or file is None or stated_in(option) != "DEFAULT_MAP":
         return path
     found = file.parent / path
-    if option != "log" and not found.is_file():
+    if option not in ("log", "access_log") and not found.is_file():
         key = option.replace("_", "-")
         raise typer.BadParameter(f"{file}: {key}: there is no file {found}", param_hint="--config")
     return found
+
+
+@contextmanager
+def _access_log(given: str | None) -> Iterator[AccessLog | None]:
+    """The log of every request, if there is one."""
+    from slotool.serving.access_log import STDOUT, AccessLog
+
+    if given is None:
+        yield None
+        return
+    log = AccessLog(given if given == STDOUT else _beside_config(Path(given), "access_log") or given)
+    try:
+        yield log
+    finally:
+        log.close()
 
 
 @contextmanager
@@ -275,7 +303,8 @@ def _reload(
     app: Starlette,
     token_file: Path | None,
 ) -> None:
-    """Reload tables and rules, certificate and tokens; where one is invalid, the server keeps the old ones."""
+    """Reload tables and rules, certificate and tokens, and reopen the access log; where one is invalid, the server
+    keeps the old one."""
     from slotool.errors import InputError
 
     reloads: dict[str, Callable[[], None]] = {"tables and rules": runtime_settings.reload}
@@ -283,6 +312,8 @@ def _reload(
         reloads["certificate"] = certificate.reload
     if token_file is not None:
         reloads["tokens"] = lambda: app.state.front.read_clients(token_file)
+    if app.state.front.access_log is not None:
+        reloads["access log"] = app.state.front.access_log.reopen
     for what, reload in reloads.items():
         try:
             reload()

@@ -15,6 +15,8 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import openapi
+from slotool.serving.access_log import AccessLog
+from slotool.serving.access_middleware import AccessMiddleware
 from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd, Limits, json_response
@@ -35,15 +37,18 @@ def create_app(
     limits: Limits | None = None,
     clients: Clients | None = None,
     runtime_settings: RuntimeSettings | None = None,
+    access_log: AccessLog | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
-    are. ``runtime_settings``: lets the live page change the policy. The router is closed when the application's
+    are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
+    every answered request. The router is closed when the application's
     lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
+    front.access_log = access_log
     pages, inference, compute = _Pages(front), OpenInference(front), Compute(front)
     live = LivePage(front, pages.index, runtime_settings)
 
@@ -64,7 +69,10 @@ def create_app(
             *pages.routes,
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
-        middleware=[Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else [],
+        middleware=[
+            Middleware(AccessMiddleware, front=front),
+            *([Middleware(BearerGuard, let_in=front.let_in, rejected=pages.turned_away)] if clients else []),
+        ],
         lifespan=lifespan,
     )
     # A redirect would send a POST again, as a GET.

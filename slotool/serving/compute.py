@@ -37,6 +37,7 @@ class Compute:
         max_bytes = front.example_bytes(served)
         body = await front.example_body(request, max_bytes, max_bytes)
         reply = await self.answer(request.headers, body, arrival_us, partial(client_disconnected, request.receive))
+        request.state.answer = reply.answer
         return reply.response()
 
     async def answer(
@@ -61,7 +62,7 @@ class Compute:
         answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
-        return Reply.of_json({**document, **explanation(answer)})
+        return Reply.of_json({**document, **explanation(answer)})._replace(answer=answer)
 
     def model(self, name: str | None) -> ServedModel:
         """The model that a ``Model`` header names, or the only one. Raises ``Rejection`` (404, 400)."""

@@ -18,6 +18,7 @@ from slotool.data.columns import Inputs
 from slotool.errors import InputError
 from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
+from slotool.serving.access_log import AccessLog
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.feedback import Feedback
@@ -57,6 +58,7 @@ class FrontEnd:
 
     ``interfaces``: by model, the tensors that clients send and get.
     ``default_tolerance``: of requests that ask for no accuracy; it may change while the server runs.
+    ``access_log``: gets a line for every request that is answered, None for no log.
     """
 
     def __init__(self, router: Router, limits: Limits, clients: Clients | None = None):
@@ -64,6 +66,7 @@ class FrontEnd:
         self.limits = limits
         self.clients = clients
         self.default_tolerance: float | None = None
+        self.access_log: AccessLog | None = None
         self.interfaces = {name: Interface.of(served.model, self.limits.batch) for name, served in self.models.items()}
         self.statistics = {name: Statistics() for name in self.models}
         self.feedback = {name: Feedback() for name in self.models}
@@ -163,9 +166,12 @@ class FrontEnd:
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
-        only = next(iter(self.models)) if len(self.models) == 1 else ""
-        self.dropped(only if model is None else model, rejection.cause)
+        self.dropped(self.named(model) or "", rejection.cause)
         return Reply.rejecting(rejection)
+
+    def named(self, model: str | None) -> str | None:
+        """The model that a request means by ``model``: by None the only one, or none of several."""
+        return next(iter(self.models)) if model is None and len(self.models) == 1 else model
 
     def read_clients(self, path: Path) -> None:
         """Who is let in from now on, by this file. Raises ``InputError``; then nothing has changed."""
@@ -185,6 +191,15 @@ class FrontEnd:
             self.router.metrics.client_asked(client.name, within_rate=False)
             raise
         self.router.metrics.client_asked(client.name, within_rate=True)
+
+    def client_name(self, authorization: str | None) -> str | None:
+        """Of whoever shows this header; None where nobody needs a token, or it is none of the clients'."""
+        if self.clients is None:
+            return None
+        try:
+            return self.clients.check(authorization).name
+        except Rejection:
+            return None
 
     def turned_away(self, rejection: Rejection) -> Reply:
         """The same for a request without a token, or beyond its client's rate, of which nothing else was looked at."""

@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
-from slotool.serving import bounds, grpc_messages, rejections, request_options
+from slotool.serving import bounds, grpc_messages, rejections, request_options, trace_context
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
@@ -120,7 +121,7 @@ class GrpcFrontEnd:
         counted."""
 
         async def serve(messages: AsyncIterator[bytes], context: Any) -> bytes:
-            model = ""
+            model, message, began_us = "", b"", self._front.router.now_us()
             is_inference = kind is v2.ModelInferRequest
             self._open_calls += 1
             try:
@@ -136,18 +137,22 @@ class GrpcFrontEnd:
                 model = getattr(request, "model_name", "")
                 response = await handle(request, context)
                 sent: bytes = response.SerializeToString()
+                self._finish(context, kind, model, began_us, message, sent, response)
                 return sent
             except Rejection as error:
                 rejection = error
             except asyncio.CancelledError:
                 # gRPC calls a handler off when the client leaves, and also when the client's deadline has come.
                 left_s = context.time_remaining()
-                self._front.dropped(model, "client-gone" if left_s is None or left_s > 0 else "expired")
+                cause = rejections.client_gone() if left_s is None or left_s > 0 else rejections.expired(0.0)
+                self._front.dropped(model, cause.cause)
+                self._finish(context, kind, model, began_us, message, b"", status=cause.status)
                 raise
             finally:
                 self._open_calls -= 1
             self._front.dropped(model, rejection.cause)
-            trailers = [("cause", rejection.cause)]
+            traced = self._finish(context, kind, model, began_us, message, b"", status=rejection.status)
+            trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
                 trailers.append(("retry-after", str(rejection.retry_after_s)))
             await context.abort(CODES[rejection.status], str(rejection), tuple(trailers))
@@ -156,6 +161,41 @@ class GrpcFrontEnd:
         # On the wire a unary request is a stream of one. Taken as such, a request that never comes can time out, and
         # one that is cancelled before it is read is counted.
         return grpc.stream_unary_rpc_method_handler(serve)
+
+    def _finish(
+        self,
+        context: Any,
+        kind: Any,
+        model: str,
+        began_us: float,
+        message: bytes,
+        sent: bytes,
+        response: Any = None,
+        status: int = 200,
+    ) -> list[tuple[str, str]]:
+        """Return the request's trace context as trailing metadata, and add its line to the access log, if there is one.
+        ``status``: as over HTTP."""
+        front = self._front
+        metadata = {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
+        traceparent = metadata.get(trace_context.HEADER)
+        traced = [] if trace_context.trace_id(traceparent) is None else [(trace_context.HEADER, str(traceparent))]
+        if traced and response is not None:
+            context.set_trailing_metadata(tuple(traced))
+        if front.access_log is not None:
+            front.access_log.add(
+                metadata,
+                protocol="grpc",
+                client=front.client_name(_authorization(context)),
+                peer=_peer(context),
+                path=f"/{SERVICE}/{kind.DESCRIPTOR.name.removesuffix('Request')}",
+                model=model,
+                status=status,
+                total_us=front.router.now_us() - began_us,
+                bytes_in=len(message),
+                bytes_out=len(sent),
+                answer=grpc_messages.facts_of(response) if isinstance(response, v2.ModelInferResponse) else {},
+            )
+        return traced
 
     def _require_room(self) -> None:
         """Raises ``Rejection`` (503) while as many calls are open, of all connections, as HTTP may have connections."""
@@ -224,6 +264,12 @@ class GrpcFrontEnd:
         answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
         outputs = {name: answer.output(name) for name in asked.outputs}
         return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
+
+
+def _peer(context: Any) -> str:
+    """The client's address; gRPC says ``ipv4:ADDRESS:PORT``, an IPv6 address in escaped brackets."""
+    address: str = unquote(context.peer()).partition(":")[2].rpartition(":")[0]
+    return address.strip("[]")
 
 
 def _authorization(context: Any) -> str | None:

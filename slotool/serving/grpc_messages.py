@@ -176,3 +176,9 @@ def config_message(document: Mapping[str, Any]) -> Any:
 def statistics_message(documents: Iterable[Mapping[str, Any]]) -> Any:
     """``ModelStatisticsResponse`` of one ``statistics.document`` per model."""
     return json_format.ParseDict({"model_stats": list(documents)}, service_pb2.ModelStatisticsResponse())
+
+
+def facts_of(response: Any) -> dict[str, Any]:
+    """What the access log says of an answer: the request's number, its operating point, and where its time went."""
+    found = {name: response.parameters.get(name) for name in ("request", "operating_point", "queue_us", "compute_us")}
+    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in found.items() if value}

@@ -100,6 +100,7 @@ class OpenInference:
         reply = await self.answer(
             served, request.headers, body, arrival_us, partial(client_disconnected, request.receive)
         )
+        request.state.answer = reply.answer
         return reply.response()
 
     async def answer(
@@ -122,8 +123,8 @@ class OpenInference:
             served.name, VERSION, front.interfaces[served.name], asked, outputs, explanation(answer)
         )
         if json_length is None:
-            return Reply(content)
-        return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)})
+            return Reply(content, answer=answer)
+        return Reply(content, BINARY, headers={tensors.HEADER_LENGTH: str(json_length)}, answer=answer)
 
 
 def _addressed(request: Request) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
+from slotool.serving.model_queue import InferenceResult
 from slotool.serving.rejections import Rejection
 
 JSON = "application/json"
@@ -20,12 +21,14 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii
 
 
 class Reply(NamedTuple):
-    """A response that is known whole. ``headers``: beyond type and length, names in lower case."""
+    """A response that is known whole. ``headers``: beyond type and length, names in lower case; ``answer``: what it
+    holds, if it is one."""
 
     body: bytes
     media_type: str = JSON
     status: int = 200
     headers: Mapping[str, str] = _NONE
+    answer: InferenceResult | None = None
 
     @classmethod
     def of_json(

@@ -27,6 +27,8 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
     _transport: asyncio.Transport
     _coalescing: CoalescingTransport
     _flow: FlowControl
+    # The address of the client.
+    _peer: str | None = None
 
     def __init__(
         self, config: Config, server_state: ServerState, loop: asyncio.AbstractEventLoop, fast_path: FastPath
@@ -127,6 +129,8 @@ class AnsweringProtocol(asyncio.Protocol, ABC):
     def _reply(self, reply: Reply) -> None:
         """Answer the current request, as its last word if more of it is to come."""
         exchange = self._exchange
+        if exchange is not None:
+            reply = self._fast_path.finish(exchange.head, reply, self._peer, exchange.request.body_bytes)
         if self._transport.is_closing() or self._lingers or exchange is None:
             return
         request = exchange.request

@@ -6,7 +6,8 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slotool.serving import bounds
+from slotool.serving import bounds, trace_context
+from slotool.serving.access_log import facts_of
 from slotool.serving.compute import Compute
 from slotool.serving.frontend import FrontEnd
 from slotool.serving.http.bulk_rejection import INFERENCE, BulkRejector
@@ -26,6 +27,13 @@ class Head:
     version: str | None
     headers: Mapping[str, str]
     arrival_us: float
+
+    @property
+    def path(self) -> str:
+        if not self.model:
+            return "/compute"
+        version = "" if self.version is None else f"/versions/{self.version}"
+        return f"/v2/models/{self.model}{version}/infer"
 
 
 class FastPath:
@@ -104,11 +112,41 @@ class FastPath:
         except Rejection as rejection:
             return self.rejected(head, rejection)
 
+    def finish(self, head: Head | None, reply: Reply, peer: str | None, body_bytes: int) -> Reply:
+        """The reply as it is sent: it returns the request's trace context, and the access log gets its line. ``head``:
+        None where a connection is rejected."""
+        front = self._front
+        if head is not None and trace_context.HEADER in head.headers:
+            reply = returning_trace(reply, head.headers[trace_context.HEADER])
+        if front.access_log is None:
+            return reply
+        front.access_log.add(
+            head.headers if head is not None else {},
+            protocol="http",
+            client=front.client_name(head.headers.get("authorization")) if head is not None else None,
+            peer=peer,
+            path=head.path if head is not None else "",
+            model=(head.model or front.named(head.headers.get("model"))) if head is not None else None,
+            status=reply.status,
+            total_us=front.router.now_us() - head.arrival_us if head is not None else None,
+            bytes_in=body_bytes,
+            bytes_out=len(reply.body),
+            answer={} if reply.answer is None else facts_of(reply.answer),
+        )
+        return reply
+
     def _model(self, head: Head) -> ServedModel:
         """Raises ``Rejection`` (404, or 400 where none of several is named)."""
         if head.model:
             return self._front.model(head.model, head.version)
         return self._compute.model(head.headers.get("model"))
+
+
+def returning_trace(reply: Reply, traceparent: str) -> Reply:
+    """The reply with the trace context that the request came with, if that is one."""
+    if trace_context.trace_id(traceparent) is None:
+        return reply
+    return reply._replace(headers={**reply.headers, trace_context.HEADER: traceparent})
 
 
 class StartedCoroutine(Coroutine[Any, Any, Reply]):

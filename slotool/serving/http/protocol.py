@@ -81,6 +81,7 @@ class HttpProtocol(AnsweringProtocol):
         self._flow = FlowControl(transport)
         self._lingering = Lingering(transport, self._deadline, self._loop.time)
         addresses = {"server": get_local_addr(transport), "client": get_remote_addr(transport)}
+        self._peer = addresses["client"][0] if addresses["client"] else None
         self._addresses: dict[str, Any] = {
             **addresses,
             "scheme": "http" if transport.get_extra_info("sslcontext") is None else "https",

@@ -1,0 +1,153 @@
+"""The access log: a line of JSON for every answered request, written by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slotool.errors import InputError
+from slotool.serving import trace_context
+from slotool.serving.events import warn
+from slotool.serving.model_queue import InferenceResult
+
+STDOUT = "-"
+# What waits to be written; lines beyond it are counted and lost, so that a slow disk stops no request.
+MAX_LINES = 10_000
+# Names and paths that clients send are cut to so many characters.
+MAX_CHARACTERS = 200
+# Lines of so many seconds are written together: waking the thread for each would cost more than the line.
+WRITE_INTERVAL_S = 0.05
+CLOSE_S = 2.0
+
+
+class AccessLog:
+    """Appends to the file ``path``, or to standard output for ``-``.
+
+    ``add`` never waits: at most ``max_lines`` wait to be written, and a line that says how many were lost follows a
+    gap. Raises ``InputError`` for a path that is no file, or cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, max_lines: int = MAX_LINES):
+        self._path = None if str(path) == STDOUT else Path(path)
+        self._max_lines = max_lines
+        self._waiting: queue.SimpleQueue[dict[str, Any] | FileIO | None] = queue.SimpleQueue()
+        self._lost = 0
+        self._has_failed = False
+        self._file = self._open()
+        self._writer = threading.Thread(target=self._write_all, name="access log", daemon=True)
+        self._writer.start()
+
+    def add(
+        self,
+        headers: Mapping[str, str],
+        *,
+        protocol: str,
+        client: str | None,
+        peer: str | None,
+        path: str,
+        model: str | None,
+        status: int,
+        total_us: float | None,
+        bytes_in: int,
+        bytes_out: int,
+        answer: Mapping[str, Any],
+    ) -> None:
+        """One answered request. ``headers``: names in lower case, of which only ``x-request-id`` and ``traceparent``
+        are looked at; ``total_us``: from its head to its answer; ``answer``: as of ``facts_of``, {} for a rejection."""
+        if self._waiting.qsize() >= self._max_lines:
+            self._lost += 1
+            return
+        given_id = headers.get("x-request-id")
+        self._waiting.put(
+            {
+                "time": round(time.time(), 6),
+                "protocol": protocol,
+                "client": client,
+                "peer": peer,
+                "id": None if given_id is None else given_id[:MAX_CHARACTERS],
+                "trace": trace_context.trace_id(headers.get(trace_context.HEADER)),
+                "path": path[:MAX_CHARACTERS],
+                "model": model[:MAX_CHARACTERS] if model else None,
+                "status": status,
+                **answer,
+                "total_us": None if total_us is None else round(total_us, 1),
+                "bytes_in": bytes_in,
+                "bytes_out": bytes_out,
+            }
+        )
+
+    def reopen(self) -> None:
+        """Go on in the file that is at the path now: what rotates logs has renamed the old one. Raises ``InputError``;
+        then the old file stays in use."""
+        if self._path is not None:
+            self._waiting.put(self._open())
+
+    def close(self) -> None:
+        """Write what waits, for at most two seconds."""
+        self._waiting.put(None)
+        self._writer.join(CLOSE_S)
+
+    def _open(self) -> FileIO:
+        # Unbuffered: a thread that hangs in a write must hold no lock that the end of the process waits for.
+        if self._path is None:
+            return FileIO(os.dup(1), "w")
+        if self._path.exists() and not self._path.is_file():
+            raise InputError(f"access-log: {self._path} is no file; a file, or - for standard output, is expected")
+        try:
+            return FileIO(self._path, "a")
+        except OSError as error:
+            raise InputError(f"access-log: {self._path} cannot be written ({error.strerror})") from None
+
+    def _write_all(self) -> None:
+        goes_on = True
+        while goes_on:
+            entry = self._waiting.get()
+            if entry is not None:
+                time.sleep(WRITE_INTERVAL_S)
+            lines: list[bytes] = []
+            while True:
+                if isinstance(entry, FileIO):
+                    self._write(lines)
+                    lines = []
+                    self._file.close()
+                    self._file = entry
+                elif entry is None:
+                    goes_on = False
+                else:
+                    lines.append(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+                if self._waiting.empty():
+                    break
+                entry = self._waiting.get()
+            self._write(lines)
+        self._file.close()
+
+    def _write(self, lines: list[bytes]) -> None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            lines.append(orjson.dumps({"time": round(time.time(), 6), "lost": lost}, option=orjson.OPT_APPEND_NEWLINE))
+        rest = memoryview(b"".join(lines))
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                warn(f"the access log was not written: {error}; serving goes on, later lines are tried again")
+
+
+def facts_of(answer: InferenceResult) -> dict[str, Any]:
+    """What a line says of an answer: the request's number, its operating point, and where its time went."""
+    return {
+        "request": answer.request,
+        "operating_point": answer.decision.point.label,
+        "queue_us": round(answer.queue_us, 1),
+        "compute_us": round(answer.compute_us, 1),
+    }
