@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from slotool.api.generate_networks import generate_networks
     from slotool.api.import_outcomes import import_outcomes
     from slotool.api.loadtest import loadtest
+    from slotool.api.plan import plan
     from slotool.api.predict import predict
     from slotool.api.predict_points import predict_points
     from slotool.api.profile import profile, profile_colocated, profile_points
@@ -73,6 +74,7 @@ __all__ = [
     "import_outcomes",
     "load",
     "loadtest",
+    "plan",
     "plan_tables",
     "predict",
     "predict_points",
@@ -122,6 +124,7 @@ _MODULES = {
     "import_outcomes": "import_outcomes",
     "load": "files",
     "loadtest": "loadtest",
+    "plan": "plan",
     "plan_tables": "build_tables",
     "predict": "predict",
     "predict_points": "predict_points",

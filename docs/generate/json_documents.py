@@ -600,6 +600,43 @@ versions[].confidence number    mean confidence
 versions[].latency_s number     mean, seconds
 versions[].cost number          mean
 """,
+    "plan": """
+subject         text            name of the model
+deadline_ms     number          deadline, ms
+attainment      number          least share of requests in time, as promised
+min_accuracy    number          least mean accuracy of these, as promised; 0: any
+confidence      number          with which both are to hold
+arrivals        text            arrival table, or rate
+requests        integer         requests that arrive
+reserve_ms      number          of each deadline, for network and front end, ms
+seed            integer         of drawn arrivals and latencies
+verify_s        number?         seconds of traffic sent to the served plan
+fleets[].worker text            worker type
+fleets[].threads integer        threads of each worker
+fleets[].policy text            scheduling policy
+fleets[].replicas integer       workers
+fleets[].cost   number          price of all workers
+fleets[].holds  flag            whether the promise holds
+fleets[].attainment number      share answered in time
+fleets[].attainment_at_least number at this confidence
+fleets[].accuracy number?       mean of those in time
+fleets[].accuracy_at_least number at this confidence
+fleets[].effective_accuracy number share answered correctly and in time
+fleets[].p99_us number?         latency of all requests, µs
+fleets[].utilisation number     share of the time that workers compute
+fleets[].mean_batch number      examples in one call
+fleets[].calls  integer         calls of a model
+fleets[].misses list            what of the promise is not shown to hold
+fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
+explanation     text            why not one worker fewer
+verified[].what text            planned or served
+verified[].requests integer     requests of the stretch replayed
+verified[].attainment number    share answered in time
+verified[].accuracy number?     mean of those in time
+verified[].p99_s number?        latency of all requests, seconds
+out             text?           service file written
+plots           list            plots written
+""",
     "gen-switching-plan": """
 out             text            plan written
 plan            object          the plan, as in the file

@@ -33,6 +33,7 @@ from slotool.cli import (
     import_outcomes,
     interrupts,
     loadtest,
+    plan,
     predict,
     predict_points,
     profile,
@@ -76,7 +77,7 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         evaluate_colocated,
         predict_points,
     ),
-    "Rules and plans": (
+    "Rules, plans and serving": (
         family,
         import_outcomes,
         gen_rules,
@@ -84,8 +85,12 @@ THEMES: Mapping[str, tuple[ModuleType, ...]] = {
         evaluate_rules,
         evaluate_drift,
         export_rules,
+        plan,
+        simulate,
+        serve,
+        loadtest,
+        report,
     ),
-    "Serve": (simulate, serve, loadtest, report),
 }
 
 

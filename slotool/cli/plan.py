@@ -1,0 +1,118 @@
+"""``slotool plan``: the cheapest workers and policy that keep a promise under given traffic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import slotool
+from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, plots_folder
+
+POLICIES = "value-iteration,slackfit,maxacc,fixed"
+
+_promise, _traffic, _fleet, _result = map(panel, ("Promise", "Traffic", "Fleet", "Result"))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(plan)
+
+
+def plan(
+    latency: Annotated[
+        list[Path], typer.Argument(help="Latency table of points × batch sizes; one per kind of worker.")
+    ],
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", min=0.001, help="Deadline of every request.")],
+    attainment: Annotated[float, _promise("--attainment", help="Least share of requests in time.")] = 0.99,
+    min_accuracy: Annotated[float, _promise("--min-accuracy", help="Least mean accuracy of these.")] = 0.0,
+    confidence: Annotated[float, _promise("--confidence", help="With which both are to hold.")] = 0.95,
+    arrivals: Annotated[
+        Path | None, _traffic("--arrivals", help="File of slotool generate arrivals.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        float | None, _traffic("--rate", help="Or: Poisson arrivals per second.", show_default=False)
+    ] = None,
+    outcomes: Annotated[
+        Path | None,
+        _fleet("--outcomes", help="Accuracy of the points.", show_default="column accuracy of the table"),
+    ] = None,
+    subject: Annotated[
+        str | None, _fleet("--subject", help="Subject of the rows.", show_default="the only one")
+    ] = None,
+    policies: Annotated[str, _fleet("--policies", help="Policies to try; fixed: each point by itself.")] = POLICIES,
+    price: Annotated[
+        list[str] | None,
+        _fleet("--price", help="Of a worker: '2 threads=0.08'.", show_default="its threads"),
+    ] = None,
+    reserve_ms: Annotated[
+        float, _fleet("--reserve-ms", min=0.0, help="Of each deadline, for network and front end.")
+    ] = 2.0,
+    max_workers: Annotated[int, _fleet("--max-workers", min=1, help="Of a fleet.")] = 1_000,
+    quantile: Annotated[
+        float, _fleet("--quantile", min=0.0, max=1.0, help="Of latencies, that policies plan with.")
+    ] = 0.95,
+    artifact: Annotated[Path | None, _result("--artifact", help="What --out is to serve.", show_default=False)] = None,
+    out: Annotated[Path | None, _result("--out", "-o", help="Write a service file here.", show_default=False)] = None,
+    plots: Annotated[
+        Path | None, _result("--plots", callback=plots_folder, help="Folder for plots (PNG) by cost.")
+    ] = None,
+    verify: Annotated[
+        str | None,
+        _result("--verify", help="Serve the busiest so long of the traffic here, and compare.", show_default=False),
+    ] = None,
+    data: DataName = "auto",
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Find the cheapest workers and policy that keep a promise.
+
+    The service is simulated under the traffic. Attainment and accuracy hold with --confidence, and so does not the
+    fleet with one worker less. Ends with 1 when no fleet keeps the promise.
+
+    Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
+    --min-accuracy 0.9 --artifact family -o service.toml && slotool serve --config service.toml
+    """
+    from slotool.cli.output import Output
+
+    output = Output(as_json=json)
+    found = slotool.plan(
+        latency,
+        deadline_ms=deadline_ms,
+        attainment=attainment,
+        min_accuracy=min_accuracy,
+        confidence=confidence,
+        arrivals=arrivals,
+        rate=rate,
+        outcomes=outcomes,
+        subject=subject,
+        policies=policies,
+        prices=_prices(price or []),
+        reserve_ms=reserve_ms,
+        max_workers=max_workers,
+        quantile=quantile,
+        artifact=artifact,
+        out=out,
+        plots=plots,
+        verify_s=parse_duration(verify, "--verify"),
+        data=data,
+        seed=seed,
+        force=force,
+        progress=output,
+    )
+    output.show(found)
+    found.judge()
+
+
+def _prices(given: list[str]) -> dict[str, float]:
+    prices = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        try:
+            prices[name.strip()] = float(number)
+        except ValueError:
+            raise typer.BadParameter(
+                f"{text!r}: a price is a type of worker = a number", param_hint="--price"
+            ) from None
+    return prices
