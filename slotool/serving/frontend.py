@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,8 @@ class FrontEnd:
         self.statistics = {name: Statistics() for name in self.models}
         self.feedback = {name: Feedback() for name in self.models}
         self.live = Live(self.router.waiting)
+        # Of each of several models; the figures of one are those of all.
+        self.live_of = {name: Live(partial(self.router.waiting, name)) for name in self.models if len(self.models) > 1}
         self.admission = Admission()
         self._selector: IdleTrackingSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
@@ -157,12 +160,17 @@ class FrontEnd:
         self.statistics[served.name].answered(answer, read_us)
         self.feedback[served.name].answered(x, answer)
         named = point if len(self.statistics) == 1 else f"{served.name}: {point}"
-        self.live.answered(answer, named, served.expected_accuracy.get(answer.decision.point))
+        accuracy = served.expected_accuracy.get(answer.decision.point)
+        self.live.answered(answer, named, accuracy)
+        if served.name in self.live_of:
+            self.live_of[served.name].answered(answer, point, accuracy)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
         self.router.metrics.dropped(model if model in self.models else "", cause, count)
         self.live.dropped(cause, count)
+        if model in self.live_of:
+            self.live_of[model].dropped(cause, count)
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""

@@ -91,7 +91,8 @@ class Live:
 
         Rates per second, shares in [0, 1], latencies in µs; null where nothing can be said. ``attainment``: share
         answered in time of all requests but those a client has itself to blame for. ``accuracy``: expected, of the
-        answers whose point's accuracy is known; ``effective``: the same where late and rejected ones count as wrong.
+        answers whose point's accuracy is known, which are the share ``known`` of all; ``effective``: the same where
+        late and rejected ones count as wrong.
         """
         return [second for second in self._closed if second["number"] > number]
 
@@ -117,6 +118,7 @@ class Live:
             "rejected": rejected / span_s,
             "attainment": second.in_time / (answered + rejected) if answered + rejected else None,
             "accuracy": second.accuracy / second.known if second.known else None,
+            "known": second.known / answered if answered else None,
             "effective": second.right / (answered + rejected) if second.known and second.known == answered else None,
             "p50_us": p50_us,
             "p99_us": p99_us,

@@ -62,7 +62,8 @@ class LivePage:
         """Close a second of the figures every second, for as long as the server runs."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._front.live.tick()
+            for live in (self._front.live, *self._front.live_of.values()):
+                live.tick()
 
     async def page(self, request: Request) -> Response:
         if not wants_page(request.headers.get("accept", "")):
@@ -71,12 +72,16 @@ class LivePage:
         return Response(self._html, headers=headers, media_type="text/html")
 
     async def figures(self, request: Request) -> Response:
-        """Seconds after ``since`` and what is in force; ``since`` is a second's number, all without one."""
+        """Seconds after ``since`` and what is in force; ``since`` is a second's number, all without one. ``model``: of
+        that model only."""
         text = request.query_params.get("since", "-1")
         number = -1
         with suppress(ValueError):
             number = int(text) if len(text) < 20 else -1
-        return json_response(self._document(number))
+        model = request.query_params.get("model")
+        if model is not None:
+            model = self._front.model(model).name
+        return json_response(self._document(number, model))
 
     async def update(self, request: Request) -> Response:
         """Set ``policy`` or ``tolerance``, whichever is named, and return the settings in force."""
@@ -115,18 +120,23 @@ class LivePage:
         models = self._front.models.values()
         return {rule.tolerance for served in models if served.rules for rule in served.rules.rules}
 
-    def _document(self, number: int) -> dict[str, Any]:
+    def _document(self, number: int, model: str | None = None) -> dict[str, Any]:
         front, runtime_settings = self._front, self._runtime_settings
+        live = front.live_of.get(model, front.live) if model is not None else front.live
+        unready = front.router.unready()
         return {
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
             "models": list(front.models),
             "workers": front.router.alive(),
+            "all_workers": front.router.workers(),
+            "busy": front.router.busy(),
+            "unready": None if unready is None else str(unready),
             "policy": runtime_settings.policy if runtime_settings else None,
             "policies": list(runtime_settings.policies) if runtime_settings else [],
             "tolerance": front.default_tolerance,
             "tiers": sorted(self._tiers()),
-            "seconds": front.live.since(number),
+            "seconds": live.since(number),
         }
 
 

@@ -116,13 +116,19 @@ class Router:
         model_queue = self._queues.get(name)
         return None if model_queue is None else model_queue.served
 
-    def waiting(self) -> int:
-        """Requests in all queues."""
+    def waiting(self, model: str | None = None) -> int:
+        """Requests in the queue of a model, by default in all."""
+        if model is not None:
+            return len(self._queues[model].dispatcher.queue)
         return sum(len(model_queue.dispatcher.queue) for model_queue in self._queues.values())
 
     def alive(self) -> int:
         """Number of live workers, busy or not."""
         return int(np.isfinite(self._workers.free_us).sum())
+
+    def workers(self) -> int:
+        """Number of workers, those included that are dead or not warm yet."""
+        return len(self._workers.free_us)
 
     def busy(self) -> int:
         """Number of workers with a call in progress."""

@@ -306,6 +306,46 @@ def test_the_page_shows_figures_and_applies_settings_in_a_real_browser(live: Liv
         assert page.complaints == []
 
 
+def test_several_models_are_shown_together_or_one_by_one() -> None:
+    known = ControlSpace(POINTS, {(point, 1): 1e3 for point in POINTS}, dict.fromkeys(POINTS, 0.9))
+    with live_server([served(ThreeLinear("one"), FixedPoint(known, SMALL)), served(ThreeLinear("two"))]) as live:
+
+        def figures(**model: str) -> dict[str, Any]:
+            return HTTP.get(f"{live.url}/live", params=model).json()
+
+        def answered(**model: str) -> float:
+            for name in ("one", "one", "one", "two", "none"):
+                HTTP.post(f"{live.url}/compute", content=X.tobytes(), headers={"Model": name})
+            return sum(second["answered"] for second in figures(**model)["seconds"])
+
+        until(lambda: answered(model="two") > 2)
+        one, two, both = (figures(**model)["seconds"] for model in ({"model": "one"}, {"model": "two"}, {}))
+        counts = [sum(second["answered"] for second in seconds) for seconds in (one, two, both)]
+        assert counts[0] > counts[1] > 0
+        assert counts[2] >= 0.9 * (counts[0] + counts[1])
+        assert not any("not-found" in second["drops"] for second in one)
+        assert any("not-found" in second["drops"] for second in both)
+        assert {name for second in one for name in second["points"]} == {SMALL.label}
+        stranger = HTTP.get(f"{live.url}/live", params={"model": "none"})
+        assert stranger.status_code == 404
+        assert (figures()["workers"], figures()["all_workers"], figures()["unready"]) == (1, 1, None)
+
+        with browser_at(f"{live.url}/") as page:
+            page.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+            scheme = {"name": "prefers-color-scheme", "value": "dark"}
+            page.call("Emulation.setEmulatedMedia", features=[scheme])
+            page.until("document.querySelectorAll('#model option').length === 3")
+            assert page.value("document.documentElement.scrollWidth") == 390
+            assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 27)"
+            assert page.value("getComputedStyle(document.body).margin") == "0px"
+            page.value("const m = document.querySelector('#model'); m.value = 'two';"
+                       "m.dispatchEvent(new Event('change'))")  # fmt: skip
+            page.until("document.querySelector('#plots').innerText.includes('large')")
+            assert "small" not in page.value("document.querySelector('#plots').innerText")
+            assert "of 1" in page.value("document.querySelector('#tiles').innerText")
+            assert page.complaints == []
+
+
 def inked(page: Browser) -> list[bool]:
     """Of each plot, whether anything is drawn on it."""
     return page.value(
