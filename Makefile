@@ -72,7 +72,7 @@ bench-record: $(VENV)/.installed-test
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers
-	$(BIN)/python -m tests.perf slo_nn referees serving_peers
+	$(BIN)/python -m tests.perf slo_nn referees serving_peers routing
 
 # The site, in site/; a broken link or reference ends it.
 docs: $(VENV)/.installed-docs

@@ -2,7 +2,8 @@
 
 ``python -m tests.perf routing`` reads the FrugalML tables in ``$SLOTOOL_DATA_DIR/commercial-apis`` (left out where they
 are missing) and the shipped digits outcomes; ``SLOTOOL_OUTCOMES`` names more tables, separated by colons, and
-``SLOTOOL_BENCH_SPLITS`` another number of halves than 20.
+``SLOTOOL_BENCH_SPLITS`` another number of halves than 20. MAPIE is compared where it is installed (the extra
+``peers``), on tables whose errors are 0 or 1.
 
 All learn from one half: cost, error and confidence of each version. They promise that the error is at most the best
 single version's plus a tolerance. The figures are those of the other half. The oracle may look at it.
@@ -14,7 +15,9 @@ import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -62,7 +65,10 @@ def _compare(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         requests = _requests(judge)
         for method, learner in LEARNERS.items():
             seen = judge if method.startswith("oracle") else learn
-            outcomes, started = OutcomeTable(seen.reset_index(drop=True)), time.perf_counter()
+            outcomes = OutcomeTable(seen.reset_index(drop=True))
+            if method == "MAPIE" and not _with_mapie(outcomes):
+                continue
+            started = time.perf_counter()
             chosen = learner(seen.assign(best=best), outcomes)
             seconds.setdefault(method, []).append(time.perf_counter() - started)
             kept.setdefault(method, []).append([_judged(mixture, requests, best) for mixture in chosen])
@@ -347,6 +353,45 @@ def _learn_then_test(rows: pd.DataFrame, outcomes: OutcomeTable) -> list[Mixture
     return chosen
 
 
+def _mapie(rows: pd.DataFrame, outcomes: OutcomeTable) -> list[Mixture]:
+    """MAPIE's risk control as its users would set it up: Learn then Test of the share of right answers of two in turn.
+
+    As in ``_learn_then_test`` the first half finds the strategies, the second tests them, and the best version's error
+    is taken as known. The order and the test, which is sharper for errors of 0 and 1, are MAPIE's own.
+    """
+    from mapie.risk_control import BinaryClassificationController, accuracy
+
+    half = np.random.default_rng(0).permutation(len(outcomes.examples))
+    first, second = np.array_split(half, 2)
+    learnt, whole = _Replays(outcomes.examples_at(first), 2), _Replays(outcomes, 1)
+    best = outcomes.versions.index(str(rows["best"].iloc[0]))
+    candidates = _staircase(learnt.means, np.arange(len(learnt.all)))
+    right = [1 - whole.replay(*learnt.all[at])[0] for at in candidates]
+    best_error, chosen = float(outcomes.matrix("error")[:, best].mean()), []
+    for tolerance in TOLERANCES:
+        controller = BinaryClassificationController(
+            lambda x, place, _: right[int(place)][x[:, 0]],
+            accuracy,
+            target_level=1 - best_error - tolerance,
+            confidence_level=1 - (1 - CONFIDENCE) / len(TOLERANCES),
+            # Of two dimensions, or they would be thresholds of probabilities.
+            list_predict_params=np.array([[place, 0] for place in range(len(candidates))]),
+            fwer_method="split_fixed_sequence",
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing could be proven
+            controller.learn_fixed_sequence_order(first[:, None], np.ones(len(first), dtype=int))
+            controller.calibrate(second[:, None], np.ones(len(second), dtype=int))
+        valid = [int(place) for place, _ in np.asarray(controller.valid_predict_params).reshape(-1, 2)]
+        cheapest = min((candidates[place] for place in valid), key=lambda at: learnt.means[at, 1], default=None)
+        chosen.append([(1.0, _alone(outcomes.versions[best]) if cheapest is None else learnt.tree(cheapest))])
+    return chosen
+
+
+def _with_mapie(outcomes: OutcomeTable) -> bool:
+    return find_spec("mapie") is not None and bool(np.isin(outcomes.matrix("error"), (0, 1)).all())
+
+
 def _staircase(means: np.ndarray, promising: np.ndarray) -> list[int]:
     """Those that nothing cheaper is as accurate as, from the dearest and most accurate on."""
     kept: list[int] = []
@@ -385,6 +430,7 @@ LEARNERS: dict[str, Learner] = {
     "slotool, seq and conc": _by_slotool("certified", ("osfa", "seq", "conc")),
     "paper's bootstrap": _by_slotool("bootstrap", ("osfa", "seq")),
     "Learn then Test": _learn_then_test,
+    "MAPIE": _mapie,
     "FrugalML": _frugal_ml,
     "FrugalGPT cascade": _frugal_gpt,
     "best single version": _best_single,
