@@ -96,11 +96,20 @@ class FlatEncoding:
 
 
 def operator_measures(graph: OperatorGraph) -> np.ndarray:
-    """float64 [operators, ``MEASURES``], per example; what an operator lacks counts 0 bytes or a size of 1."""
-    shapes = {operator.name: operator.shape for operator in graph.operators}
-    return np.array([_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators], dtype=np.float64)
+    """float64 [operators, ``MEASURES``], per example; what an operator lacks counts 0 bytes or a size of 1. Nobody
+    changes it: a prediction asks for it three times, so a graph keeps its own."""
+    kept: np.ndarray | None = vars(graph).get(_KEPT)
+    if kept is None:
+        shapes = {operator.name: operator.shape for operator in graph.operators}
+        rows = [_of_operator(o, [shapes[name] for name in o.inputs]) for o in graph.operators]
+        kept = np.array(rows, dtype=np.float64)
+        kept.setflags(write=False)
+        # As functools.cached_property keeps its value.
+        vars(graph)[_KEPT] = kept
+    return kept
 
 
+_KEPT = "operator_measures"
 # Products and gathering, whose features are the last axis whatever the rank.
 _ON_LAST = ("Dense", "MatMul", "ScaledDotProductAttention", "Embedding", "RMSNormalization", "LSTM", "GRU", "SimpleRNN")
 
@@ -144,6 +153,8 @@ def lane_padding(channels: int) -> float:
 def _area(attributes: Mapping[str, Any], name: str) -> float:
     """Of a window given as 3 or (3, 5); 1 where there is none, or none of numbers."""
     value = attributes.get(name, 1)
+    if type(value) is int and value > 0:
+        return float(value * value)
     sides = (value, value) if isinstance(value, int) else value
     plain = isinstance(sides, (tuple, list)) and all(isinstance(side, int) and side > 0 for side in sides)
     return float(math.prod(sides)) if plain else 1.0

@@ -167,10 +167,10 @@ class Scaling:
     @classmethod
     def fit(cls, graphs: Sequence[OperatorGraph], latency_s: np.ndarray) -> Self:
         measured = [operator_measures(graph) for graph in graphs]
-        numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
+        numbers = np.log1p(_with_context(measured))
         deviation = numbers.std(axis=0)
         types = tuple(sorted({operator.op for graph in graphs for operator in graph.operators}))
-        terms = np.concatenate([_roofline_terms(each) for each in measured])
+        terms = _roofline_terms(np.concatenate(measured))
         constant_s, prices = _prices(terms, _slots(graphs, types), owners_of(graphs), latency_s)
         return cls(
             types=types,
@@ -186,12 +186,12 @@ class Scaling:
         """``merge``: operators of a graph that the network cannot tell apart are computed once, as repeated blocks
         have them. The sums are then added up in another order."""
         measured = [operator_measures(graph) for graph in graphs]
-        numbers = np.log1p(np.concatenate([_with_context(each) for each in measured]))
+        numbers = np.log1p(_with_context(measured))
         beyond = (numbers < self.low - 1e-6) | (numbers > self.high + 1e-6)
         blind = beyond[:, -len(CONTEXT) :].any(axis=1)
         numbers = (np.clip(numbers, self.low, self.high) - self.mean) / self.deviation
         slots, owners, edges = _slots(graphs, self.types), owners_of(graphs), edges_of(graphs)
-        cost = np.sum(np.concatenate([_roofline_terms(each) for each in measured]) * self.prices[slots], axis=1)
+        cost = np.sum(_roofline_terms(np.concatenate(measured)) * self.prices[slots], axis=1)
         first = classes = np.arange(len(slots))
         if merge:
             first, classes = alike(np.column_stack([owners, slots, numbers]), *edges, ROUNDS)
@@ -253,12 +253,15 @@ def _log_labels(examples: Examples[OperatorGraph]) -> Tensor:
     return torch.from_numpy(np.log(examples.latency_s)).float()
 
 
-def _with_context(measures: np.ndarray) -> np.ndarray:
-    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator, and of the whole network."""
-    flops, padded, weights, read, written = measures[:, :5].T
-    totals = [len(measures), flops.sum(), padded.sum(), weights.sum(), (read + written).sum()]
-    context = np.array([*totals, weights.max(), written.max()])
-    return np.hstack([measures, np.broadcast_to(context, (len(measures), len(context)))])
+def _with_context(measured: Sequence[np.ndarray]) -> np.ndarray:
+    """float64 [operators, ``MEASURES`` and ``CONTEXT``]: of each operator of all graphs, and of its whole graph."""
+    sizes = np.array([len(own) for own in measured])
+    measures, starts = np.concatenate(measured), np.cumsum(sizes) - sizes
+    _, _, weights, read, written = measures[:, :5].T
+    totals = np.add.reduceat(np.column_stack([measures[:, :3], read + written]), starts)
+    largest = np.maximum.reduceat(np.column_stack([weights, written]), starts)
+    context = np.column_stack([sizes, totals, largest])
+    return np.hstack([measures, np.repeat(context, sizes, axis=0)])
 
 
 def _without_context(operators: Tensor, blind: Tensor) -> Tensor:
