@@ -72,8 +72,9 @@ def _entry(entry: object) -> tuple[object, object]:
 
 def _price(where: str, price: object, per: object) -> float:
     try:
-        value = float(str(price)) / float(str(per))
-    except (ValueError, ZeroDivisionError):
+        calls = float(str(per))
+        value = float(str(price)) / calls if 0 < calls < np.inf else np.nan
+    except ValueError:
         value = np.nan
     if not 0 <= value < np.inf:
         raise TableError(f"{where} is {price} per {per}; expected a number from 0 up per a number of calls")
@@ -94,8 +95,10 @@ def import_outcomes(path: Path, layout: Layout, prices: Mapping[str, float] | No
     if (unknown := np.isnan(confidence) & ~missing).any():
         raise TableError(f"{path}: {_where(long, unknown)} has no confidence")
     rows["confidence"] = less_sure(confidence, missing)
-    rows["latency_s"] = np.nan_to_num(_numbers(long, "latency_s", path))
-    rows["cost"] = _costs(long, prices, path)
+    rows["latency_s"] = np.nan_to_num(
+        _known_of_all(_numbers(long, "latency_s", path), "latency_s", long, missing, path)
+    )
+    rows["cost"] = _known_of_all(_costs(long, prices, path), "cost", long, missing, path)
     if ANSWER in long:
         rows[ANSWER] = np.where(missing, "", long[ANSWER])
     for name in layout.keep:
@@ -184,6 +187,14 @@ def _errors(long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
     return errors
 
 
+def _known_of_all(numbers: np.ndarray, key: str, long: pd.DataFrame, missing: np.ndarray, path: Path) -> np.ndarray:
+    """``numbers``, which are known of each answer or of none: a gap would be taken for 0. Raises ``TableError``."""
+    unknown = np.isnan(numbers) & ~missing
+    if unknown.any() and not np.isnan(numbers).all():
+        raise TableError(f"{path}: {_where(long, unknown)} has an answer, but no {key}, which others have")
+    return numbers
+
+
 def _costs(long: pd.DataFrame, prices: Mapping[str, float] | None, path: Path) -> np.ndarray:
     if prices is None:
         return _numbers(long, "cost", path)
@@ -198,8 +209,10 @@ def _numbers(long: pd.DataFrame, key: str, path: Path) -> np.ndarray:
         return np.full(len(long), np.nan)
     text = long[key].str.strip()
     numbers = pd.to_numeric(text.where(text != ""), errors="coerce").to_numpy(dtype=np.float64)
-    if (bad := np.isnan(numbers) & (text != "").to_numpy()).any():
-        raise TableError(f"{path}: {_where(long, bad)}, column {key}: {text[bad].iloc[0][:40]!r} is not a number")
+    if (bad := ~np.isfinite(numbers) & (text != "").to_numpy()).any():
+        raise TableError(
+            f"{path}: {_where(long, bad)}, column {key}: {text[bad].iloc[0][:40]!r} is not a finite number"
+        )
     return numbers
 
 
