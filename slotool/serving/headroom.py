@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-
-import numpy as np
+from collections.abc import Iterable
 
 # Answers considered, and their maximum age.
 REMEMBERED, FORGOTTEN_US = 400, 2e6
@@ -36,10 +35,19 @@ class LatencyHeadroom:
         self._since += 1
         if self._since >= EVERY:
             self._since = 0
-            self._needed_us = max(0.0, float(np.quantile(self._excess_us, QUANTILE)))
+            self._needed_us = max(0.0, _quantile(self._excess_us, QUANTILE))
 
     def of(self, timeout_us: float, now_us: float) -> float:
         """µs by which to bring forward the deadline of a request that has ``timeout_us``."""
         if now_us - self._seen_at_us > FORGOTTEN_US:
             return 0.0
         return min(self._needed_us, MAX_SHARE * timeout_us)
+
+
+def _quantile(values: Iterable[float], share: float) -> float:
+    """As ``numpy.quantile`` has it. Requests wait meanwhile: NumPy takes five times as long for so few."""
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    below = int(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])

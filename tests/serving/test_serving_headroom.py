@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotool.serving.headroom import EVERY, FORGOTTEN_US, MAX_SHARE, REMEMBERED, LatencyHeadroom
+from slotool.serving.headroom import EVERY, FORGOTTEN_US, MAX_SHARE, QUANTILE, REMEMBERED, LatencyHeadroom
 
 
 def test_nothing_seen_is_no_margin_and_what_is_old_is_forgotten() -> None:
@@ -29,3 +29,11 @@ def test_most_of_the_recent_answers_would_have_been_in_time(excesses: list[float
     counted = excesses[: len(excesses) // EVERY * EVERY][-REMEMBERED:]
     assert told >= 0.0
     assert np.mean(np.array(counted) <= told + 1e-6) >= 0.95, "of 25 all but one"
+
+
+@given(st.lists(st.floats(0.0, 1e5), min_size=EVERY, max_size=EVERY))
+def test_it_is_the_quantile_of_numpy(excesses: list[float]) -> None:
+    headroom = LatencyHeadroom()
+    for at, excess_us in enumerate(excesses):
+        headroom.observe(excess_us, float(at))
+    assert headroom.of(np.inf, EVERY) == pytest.approx(np.quantile(excesses, QUANTILE))
