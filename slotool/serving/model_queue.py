@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,7 @@ from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceResult:
+class InferenceResult(NamedTuple):
     """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by,

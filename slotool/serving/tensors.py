@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,15 +27,14 @@ HEADER_LENGTH = "inference-header-content-length"
 _REMEMBERED_BYTES = 1_024
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """``x``: what the model takes, one array or columns. ``outputs``: name to whether its data is wanted in binary
     form."""
 
     x: np.ndarray | Columns
     outputs: Mapping[str, bool]
     id: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Tensor(NamedTuple):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotool.serving import bounds, trace_context
 from slotool.serving.access_log import facts_of
@@ -18,8 +17,7 @@ from slotool.serving.reply import Reply
 from slotool.serving.served import ServedModel
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What an inference request's head asks for. ``model``: empty on ``/compute``; ``version``: None where the path has
     none; ``headers``: names in lower case; ``arrival_us``: when it was read, by the router's clock."""
 
