@@ -88,8 +88,7 @@ def predict(
     from slotool.graphs.capture import Limits
 
     asked = Networks.of(networks, input_shape, input_dtype)
-    if slo_s is not None and not slo_s > 0:
-        raise ArgumentError("slo_s", f"{slo_s} is no latency")
+    _require_values(slo_s, threads=threads, batch_size=batch_size)
     if explain and co_runners:
         raise ArgumentError("explain", "it explains the latency of networks alone")
     axis = None if sweep is None else SweepAxis.of(sweep)
@@ -128,6 +127,14 @@ def predict(
     if written is not None:
         trained.latency_table(found.items, found.predictions).save(written)
     return found
+
+
+def _require_values(slo_s: float | None, **counts: int | None) -> None:
+    if slo_s is not None and not 0 < slo_s < float("inf"):
+        raise ArgumentError("slo_s", f"{slo_s} is no latency")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ArgumentError(name, f"{count}: at least 1 is expected")
 
 
 def _others(networks: Sequence[Network], graphs: Sequence[OperatorGraph], limits: Limits) -> list[OperatorGraph]:

@@ -19,7 +19,7 @@ from slotool.predictors.domain import Distance, Domain
 from slotool.predictors.earlier_format import file_name, holds, renamed_setting, renamed_tensors
 from slotool.predictors.labels import Labelled, Setting, facts_of
 from slotool.predictors.registry import predictor_class, registry
-from slotool.predictors.residuals import Residuals
+from slotool.predictors.residuals import MAX_RESIDUAL, Residuals
 from slotool.predictors.scoring import PredictionsTable
 from slotool.predictors.splits import RowSplit
 from slotool.tables import LatencyTable
@@ -213,8 +213,8 @@ class TrainedPredictor(Generic[Asked]):
         given = np.where([reason is None for reason in why], 1.0, np.nan)
         return Predictions(
             latency_s=latency_s,
-            low_s=latency_s * np.exp(low * spread) * given,
-            high_s=latency_s * np.exp(high * spread) * given,
+            low_s=latency_s * _factor(low * spread) * given,
+            high_s=latency_s * _factor(high * spread) * given,
             outside=outside,
             no_interval=why,
             distances=distances,
@@ -381,6 +381,11 @@ def _listed(values: np.ndarray | None) -> list[float] | None:
 def _ends(residuals: Residuals | None) -> tuple[float, float]:
     """Where the interval of spread 1 ends, in log."""
     return (np.nan, np.nan) if residuals is None else residuals.interval(NOMINAL_COVERAGE)
+
+
+def _factor(log: np.ndarray) -> np.ndarray:
+    """e to this power; a file may hold spreads whose power is no number."""
+    return np.asarray(np.exp(np.clip(log, -MAX_RESIDUAL, MAX_RESIDUAL)))
 
 
 def domain_of(

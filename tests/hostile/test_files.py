@@ -27,7 +27,7 @@ from slotool.tables.schema import MAX_COLUMNS
 from slotool.testing.rules import family_outcomes
 from tests.hostile.hostile_files import MODELS, RAW, REPLACEMENTS, copied, places, rewrite, seed, texts, with_value
 
-ARTIFACTS = ("mlp", "family", "slo-nn", "supernet", "predictor", "predictor-torch")
+ARTIFACTS = ("mlp", "family", "slo-nn", "supernet", "predictor", "predictor-torch", "predictor-devices")
 PICKLE = b"cos\nsystem\n(S'touch /tmp/owned'\ntR."
 
 
@@ -128,6 +128,7 @@ WEIGHTS = {
     "supernet": ("statistics.safetensors", ""),
     "predictor": ("predictor.safetensors", ""),
     "predictor-torch": ("predictor.safetensors", ""),
+    "predictor-devices": ("predictor.safetensors", ""),
 }
 
 

@@ -169,6 +169,14 @@ def test_kinds_that_share_their_networks_count_as_fewer() -> None:
     assert alone.residuals.interval(0.9)[1] * alone.widths(nowhere[:1])[0] < high
 
 
+def test_an_interval_of_an_absurd_spread_is_still_numbers(trained) -> None:
+    assert trained.calibration is not None
+    absurd = replace(trained.calibration, scale=np.full(5, 1e6))
+    found = replace(trained, calibration=absurd).predict([partly_strange(1)])
+    assert found.far[0]
+    assert 0 < found.low_s[0] < found.latency_s[0] < found.high_s[0] < np.inf
+
+
 def test_kinds_are_named_clustered_by_type_and_by_size() -> None:
     kinds = held_out_kinds(GRAPHS)
     assert {"kind cnn", "kind mlp", "cluster 1", "widest", "most FLOPs", "most weights"} <= set(kinds)
