@@ -361,9 +361,18 @@ def routing(figures: Figures) -> list[Table]:
     return tables
 
 
+def ray_cluster(figures: Figures) -> list[Table]:
+    """Answers per second of ``serve --engine ray`` by nodes, and the share of what their workers could give."""
+    rows = []
+    for nodes, rates in figures["rates_per_s"].items():
+        middle, most = sorted(rates)[len(rates) // 2], int(nodes) / figures["call_s"]
+        rows.append([nodes, f"{middle:,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}", percent(middle / most, 0)])
+    return [Table("", ["nodes", "answers/s, median", "range", "of what the workers could give"], rows)]
+
+
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
                promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo,
-               routing)
+               routing, ray_cluster)
 }  # fmt: skip
