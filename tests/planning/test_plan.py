@@ -11,11 +11,12 @@ import pytest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken
-from slotool.planning.promise import attainment_at_least
+from slotool.planning.fleet import FleetSearch, WorkerType
+from slotool.planning.promise import Promise, attainment_at_least
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import LatencyTable, OutcomeTable
-from slotool.workloads import ArrivalTable, Poisson
+from slotool.workloads import ArrivalTable, Bursty, Poisson
 from tests.conftest import Slotool
 
 DATASETS = Path(__file__).parents[2] / "datasets"
@@ -51,6 +52,52 @@ def test_no_smaller_fleet_holds_the_promise(traffic: ArrivalTable) -> None:
             assert set(row["fewer"]["misses"]) <= {"attainment", "accuracy"}
     assert [row["cost"] for row in found.rows] == sorted(row["cost"] for row in found.rows)
     assert len({row["policy"] for row in found.rows}) == len(found.rows) > len(POLICIES)
+
+
+def _two_kinds() -> list[LatencyTable]:
+    """A slow kind of worker and one twice as fast."""
+    generator = np.random.default_rng(5)
+    points = {"version=small": (2e-3, 0.8), "version=large": (6e-3, 0.9)}
+    kinds = []
+    for slower in (1.0, 0.5):
+        rows = LatencyTable.of(
+            {
+                "subject": "net",
+                "point": point,
+                "batch_size": size,
+                "samples_s": list(slower * one_s * (0.4 + 0.6 * size) * generator.lognormal(0, 0.1, 30)),
+            }
+            for point, (one_s, _) in points.items()
+            for size in (1, 2, 4, 8)
+        ).rows
+        kinds.append(LatencyTable(rows.assign(accuracy=[points[point][1] for point in rows["point"]])))
+    return kinds
+
+
+@pytest.mark.parametrize(("price", "burstiness"), [(1.4, 6.0), (1.9, 1.0), (2.6, 6.0)])
+def test_the_plan_costs_at_most_a_twentieth_more_than_the_cheapest_of_all_fleets(
+    tmp_path: Path, price: float, burstiness: float
+) -> None:
+    names = ("slow", "fast")
+    files = [tmp_path / f"{name}.parquet" for name in names]
+    for table, file in zip(_two_kinds(), files, strict=True):
+        table.save(file)
+    times_s = Bursty(300.0, 1_200.0, burstiness).times(2.0, seed=11)
+    prices = dict(zip((f"{name}, 1 thread" for name in names), (1.0, price), strict=True))
+    policies = ["slackfit", "maxacc"]
+    found = api.plan(
+        files, arrivals=ArrivalTable(pd.DataFrame({"arrival_s": times_s})), deadline_ms=60, min_accuracy=0.84,
+        policies=policies, prices=prices, max_workers=40,
+    )  # fmt: skip
+    search = FleetSearch(times_s, Promise(60e3, 0.99, 0.84), reserve_us=2e3)
+    kinds = [
+        WorkerType(name, read_profile(LatencyTable.load(file)), 1, each)
+        for (name, each), file in zip(prices.items(), files, strict=True)
+    ]
+    fleets = [search.at(kind, policy, replicas) for kind in kinds for policy in policies for replicas in range(1, 21)]
+    costs = [fleet.cost for fleet in fleets if not fleet.verdict.misses(search.promise)]
+    assert found.holds
+    assert min(costs) <= found.rows[0]["cost"] <= 1.05 * min(costs)
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.999, 4_000), (0.95, 4_000), (0.9, 200)])
