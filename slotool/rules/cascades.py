@@ -56,7 +56,11 @@ class Worth:
 
     def of(self, confidence: np.ndarray) -> np.ndarray:
         """float64 like ``confidence``; NaN stays NaN."""
-        return np.asarray(np.interp(confidence, self.confidence, self.right))
+        return np.asarray(np.interp(confidence, *self._line))
+
+    @cached_property
+    def _line(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.confidence), np.array(self.right)
 
 
 def chosen(answer: str, worth: np.ndarray, labels: np.ndarray | None) -> np.ndarray:

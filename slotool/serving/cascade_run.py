@@ -21,8 +21,11 @@ class CascadeRun:
         self.cascade, self.x = cascade, x
         # Per version asked: which examples it was asked for, and its answers.
         self.asked: dict[str, tuple[np.ndarray, Computed | None]] = {}
+        # Per version what conditions have looked at: to make it costs more than to compare it.
+        self.labels: dict[str, np.ndarray] = {}
         self._rows = np.arange(len(x))
         self._picked = np.full(len(x), -1)
+        self._complete = True  # no version's answers are missing
 
     @property
     def step(self) -> int:
@@ -56,13 +59,15 @@ class CascadeRun:
 
     def _take(self, answers: Computed | None) -> None:
         rows, step = self._rows, self.cascade.steps[len(self.asked)]
+        self._complete &= answers is not None
         self.asked[step.version] = rows, answers
         seen = _Seen(self, rows)
         if step.accept is not None:
             done = step.accept.holds(seen)
-            if not done.any():
+            enough = np.count_nonzero(done)
+            if not enough:
                 return
-            if not done.all():
+            if enough < len(rows):
                 self._rows, rows = rows[~done], rows[done]
                 seen = _Seen(self, rows)
             else:
@@ -70,8 +75,11 @@ class CascadeRun:
         else:
             self._rows = rows[:0]
         picked = self.cascade.choose(seen, len(self.asked))
-        answered = np.array([answers is not None for _, answers in self.asked.values()])
-        self._picked[rows] = np.where(answered[picked], picked, -1)
+        if self._complete:
+            self._picked[rows] = picked
+        else:
+            answered = np.array([answers is not None for _, answers in self.asked.values()])
+            self._picked[rows] = np.where(answered[picked], picked, -1)
 
 
 class _Seen:
@@ -81,27 +89,25 @@ class _Seen:
         self._run, self._rows = run, rows
 
     def confidence(self, version: str) -> np.ndarray:
-        answers = self._of(version)
+        asked, answers = self._run.asked[version]
         if answers is None:
             return np.full(len(self._rows), np.nan)
         if answers.confidence is None:
             raise InputError(f"version {version} states no confidence: no second version can be consulted")
-        return answers.confidence
+        if len(asked) == len(self._rows):
+            return answers.confidence
+        return answers.confidence[np.searchsorted(asked, self._rows)]
 
     def label(self, version: str) -> np.ndarray:
-        answers = self._of(version)
-        given = [""] * len(self._rows) if answers is None else list(map(str, answers.answers.tolist()))
-        return np.array(given, dtype=object)
+        asked, answers = self._run.asked[version]
+        known = self._run.labels.get(version)
+        if known is None:
+            given = [""] * len(asked) if answers is None else map(str, answers.answers.tolist())
+            known = self._run.labels[version] = np.array(list(given), dtype=object)
+        return known if len(asked) == len(self._rows) else known[np.searchsorted(asked, self._rows)]
 
     def feature(self, name: str) -> np.ndarray:
         x = self._run.x
         if not isinstance(x, Columns) or name not in x.arrays:
             raise InputError(f"the rules look at {name!r}, which is no input of the request")
         return np.asarray(x.arrays[name][self._rows], dtype=np.float64).reshape(len(self._rows), -1)[:, 0]
-
-    def _of(self, version: str) -> Computed | None:
-        """The answers of ``version``, which was asked for all of these rows; None where it gave none."""
-        asked, answers = self._run.asked[version]
-        if answers is None or len(asked) == len(self._rows):
-            return answers
-        return answers.take(np.searchsorted(asked, self._rows))

@@ -36,6 +36,7 @@ BENCHMARKS = (
     "capture_zoo",
     "routing",
     "ray_cluster",
+    "decision",
 )
 
 

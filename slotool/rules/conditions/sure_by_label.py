@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,10 +24,16 @@ class SureByLabel(Condition):
 
     def holds(self, asked: Asked) -> np.ndarray:
         labels = asked.label(self.version)
+        if len(labels) == 1:  # a server's batches are mostly of one
+            return np.asarray(asked.confidence(self.version) >= self._thresholds.get(labels[0], self.otherwise))
         threshold = np.full(len(labels), self.otherwise)
         for label, own in self.at_least:
             threshold[labels == label] = own
         return np.asarray(asked.confidence(self.version) >= threshold)
+
+    @cached_property
+    def _thresholds(self) -> dict[str, float]:
+        return dict(self.at_least)
 
     @property
     def words(self) -> str:
