@@ -11,8 +11,8 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
 - *The best version is named by the same table.* Each version has a share of the budget, named by the learning part: as
   likely as it is to be the best. Whichever is named, the chains tested against it fail with at most its share.
 - *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
-  itself. Where the learning part shows 0/1 losses on which hardly ever the best version alone errs, an exact
-  binomial test is sharper and takes the bet's place (``betting``).
+  itself. For 0/1 losses an exact test of the examples on which the two differ takes the bet's place (``counting``);
+  where the learning part shows hardly any on which the best version alone errs, the binomial tail (``betting``).
 
 The guarantee is relative to the best version of the rule set. Where nothing cheaper can be proven to keep a
 tolerance, that version serves, with degradation 0 by definition. Like the paper's, it assumes examples drawn
@@ -30,6 +30,7 @@ from scipy.stats import norm
 from slotool.rules.base import Assessment, Listed, Problem, RuleGenerator
 from slotool.rules.betting import betting_p_value, binomial_p_value, examples_to_show, excess_of
 from slotool.rules.candidates import Candidates
+from slotool.rules.counting import paired_p_value
 from slotool.rules.policies import OSFA, PAIR_POLICIES, RoutingPolicy
 from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
@@ -41,6 +42,8 @@ FIT_SHARE = 0.25
 MAX_GOALS = 10
 ONE_SIDED = 3  # so many errors of the policy alone, and none of the best version alone, call for counting
 MIN_SHARE = 1e-3  # of the budget, for a version that is hardly the best
+MAX_COUNTED = 0.5  # the largest tolerance that counting is for
+MISS = 0.02  # of a test's level, for the interval of what counting does not know
 
 
 class Certified(RuleGenerator):
@@ -128,6 +131,8 @@ class _Chain(Sequence[float]):
         alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
         if whole and best_alone == 0 and alone >= ONE_SIDED:
             return binomial_p_value(*tested, self._tolerance, self._kind)
+        if whole and self._tolerance <= MAX_COUNTED:
+            return paired_p_value(*tested, self._tolerance, self._kind, MISS * self._alpha)
         squares = excess_of(error_learnt, best_learnt, self._tolerance, self._kind) ** 2
         seen = len(squares) + 1.0
         return betting_p_value(*tested, self._tolerance, self._kind, self._alpha, (squares.sum() + 1.0) / seen, seen)
