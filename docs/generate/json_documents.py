@@ -668,6 +668,7 @@ tiers[].response_time_s number  mean, seconds
 tiers[].cost    number          mean
 tiers[].response_time_saved number share of the best version's
 tiers[].cost_saved number       share of the best version's
+tiers[].groups  object          by group the degradation, mean over the folds; empty without groups
 """,
     "export-rules": """
 out             text            file written

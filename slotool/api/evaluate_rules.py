@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +136,7 @@ class RulesVerdict(Result):
                 tier["id"],
                 _percent(tier["degradation"]),
                 _percent(tier["worst_degradation"]),
+                *([_weakest(tier["groups"])] if tier["groups"] else []),
                 tier["above_tolerance"],
                 f"{tier['p_value']:.2g}",
                 "violated" if tier["violated"] else "–",
@@ -146,7 +148,8 @@ class RulesVerdict(Result):
         ]
         how = f"on {self.examples:,} examples" if folds == 1 else f"over {folds} folds of {self.examples:,} examples"
         kind = f"% {self.rules.tolerance_kind} degradation from {self.rules.best_version}"
-        columns = ["tier", "mean", "worst", "above", "p", "verdict", "response time", "saved", "cost saved"]
+        weakest = ["most by group"] if tiers and tiers[0]["groups"] else []
+        columns = ["tier", "mean", "worst", *weakest, "above", "p", "verdict", "response time", "saved", "cost saved"]
         said = (
             f"{self.violations} of {len(tiers)} tiers violated at significance {self.significance:g}; the observed "
             f"degradation is above the tolerance in {self.above_tolerance} of {len(tiers) * folds} checks"
@@ -170,8 +173,21 @@ def _tier(same: list[TierVerdict], p_value: float, significance: float) -> dict[
         "above_tolerance": sum(v.above_tolerance for v in same),
         "p_value": p_value,
         "violated": p_value <= significance,
+        "groups": _group_means([verdict.groups for verdict in same]),
         **means,
     }
+
+
+def _group_means(folds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """By group the mean over the folds that have examples of it."""
+    names = dict.fromkeys(name for groups in folds for name in groups)
+    known = {name: [groups[name] for groups in folds if name in groups] for name in names}
+    return {name: sum(own) / len(own) for name, own in known.items()}
+
+
+def _weakest(groups: Mapping[str, float]) -> str:
+    name = max(groups, key=lambda own: groups[own])
+    return f"{_percent(groups[name])} ({name})"
 
 
 def _percent(share: float) -> str:

@@ -40,6 +40,7 @@ def gen_rules(
     objective: str = "both",
     policies: str | Sequence[str] = POLICIES,
     thresholds: int = 50,
+    group: str | None = None,
     price: Price = None,
     prices: FilePath | Mapping[str, float] | None = None,
     explain: bool = False,
@@ -61,6 +62,7 @@ def gen_rules(
         objective: ``"response-time"``, ``"cost"`` or ``"both"``.
         policies: Ensembles to choose from, of ``"osfa"``, ``"seq"``, ``"conc"`` and ``"cascade"``.
         thresholds: Thresholds to try per pair of versions.
+        group: Column of the table; each tolerance then holds for each of its values at once.
         price: Price per second, one for all versions or by version; None: the table's, else machine time.
         prices: Price of a call by version, or a price list as of ``import_outcomes``; in place of ``price``.
         explain: Show for each tier why no cheaper ensemble serves it.
@@ -98,7 +100,7 @@ def gen_rules(
         max_error=max_error,
         seed=seed,
     )
-    rules = make(policies=as_list(policies))
+    rules = make(policies=as_list(policies), group=group)
     if out is not None:
         rules.save(Path(out))
     for version in constant_versions(found):
@@ -236,6 +238,7 @@ class GeneratedRules(Result):
             _version_table(self._facts, self.rules),
             f"requests, from the fastest version to the slowest: {split}",
             *(_tier_table(self.rules, objective) for objective in objectives),
+            *_groups(self.rules),
             *(_explanations(self.rules) if self.explain else []),
             *_remarks(self.rules),
             *(f"wrote {path}" for path in (*written, *self.plots)),
@@ -280,14 +283,35 @@ def _tier_table(rules: RuleSet, objective: str) -> Table:
                 from_point(point).words,
                 _share(rule.bound),
                 _share(rule.degradation),
+                *([_weakest(rule.groups)] if rule.groups else []),
                 duration(rule.response_time_s),
                 _saving(rule.response_time_s, base_s) + (least if objective == "response-time" else ""),
                 _saving(rule.cost, base_cost) + (least if objective == "cost" else ""),
             ]
         )
     title = f"Tiers for the least {objective.replace('-', ' ')}: {rules.method}, {_promise(rules)}"
-    columns = ["tier", "ensemble", "bound", "observed", "time", "saved", "cost saved"]
+    weakest = ["most by group"] if tiers and tiers[0].groups else []
+    columns = ["tier", "ensemble", "bound", "observed", *weakest, "time", "saved", "cost saved"]
     return table(title, columns, cells)
+
+
+def _weakest(groups: Mapping[str, float]) -> str:
+    name = max(groups, key=lambda own: groups[own])
+    return f"{_share(groups[name])} ({name})"
+
+
+def _groups(rules: RuleSet) -> list[Part]:
+    """Which groups the tolerances hold for."""
+    if "group" not in rules.config:
+        return []
+    sizes, small = rules.config["groups"], rules.config["small"]
+    named = ", ".join(f"{name} ({count:,})" for name, count in sizes.items())
+    said = f"each tolerance holds for each {rules.config['group']} (examples): {named}"
+    if not small:
+        return [said]
+    names = ", ".join(small[:5]) + (f" and {len(small) - 5} more" if len(small) > 5 else "")
+    together = "are others" if "others" in sizes else "have no guarantee of their own"
+    return [said, f"too small for a guarantee of their own: {names}; together they {together}"]
 
 
 def _explanations(rules: RuleSet) -> list[Part]:

@@ -40,6 +40,9 @@ def gen_rules(
         float, _method("--confidence", help="Probability that no tier exceeds its tolerance.")
     ] = 0.999,
     max_error: Annotated[float, _method("--max-error", help="Upper limit of an error in the table.")] = 1.0,
+    group: Annotated[
+        str | None, _method("--group", help="Column, such as language: tolerances hold for each value.")
+    ] = None,
     objective: Annotated[str, _ensembles("--objective", help="response-time, cost or both.")] = "both",
     policies: Annotated[str, _ensembles("--policies", help="Some of osfa,seq,conc,cascade.")] = "osfa,seq,conc,cascade",
     thresholds: Annotated[int, _ensembles("--thresholds", min=1, help="Thresholds to try per pair.")] = 50,
@@ -93,6 +96,7 @@ def gen_rules(
         tolerance_kind=tolerance_kind,  # type: ignore[arg-type]  # checked there
         confidence=confidence,
         objective=objective,
+        group=group,
         price=_price(price),
         prices=prices,
         explain=explain,

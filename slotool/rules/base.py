@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from slotool.rules.candidates import Candidates
+from slotool.rules.groups import Groups
 from slotool.rules.policies import OSFA, POLICIES, Replayed, RoutingPolicy
 from slotool.tables import OutcomeTable
 
@@ -23,7 +24,7 @@ class Problem:
     """An outcome table and the requirements on the rules, already checked.
 
     ``tolerances`` ascending; ``tolerance_kind`` relative: (e − e_best) / e_best, or absolute: e − e_best.
-    Errors lie in [0, ``max_error``].
+    Errors lie in [0, ``max_error``]. ``groups``: each of which a tolerance is to hold for; None: for all together.
     """
 
     outcomes: OutcomeTable
@@ -35,6 +36,7 @@ class Problem:
     max_error: float = 1.0
     seed: int = 0
     objectives: Sequence[str] = ("response-time", "cost")
+    groups: Groups | None = None
 
     @cached_property
     def best(self) -> int:
@@ -125,11 +127,13 @@ class RuleGenerator(ABC):
     """A way to bound the error degradation of ensembles from a table of outcomes.
 
     ``name`` is what the command line calls it. ``proves``: whether its bounds hold together, for all candidates, with
-    probability ≥ confidence over the draw of the table. ``passes``: about how often, at most, it replays the table.
+    probability ≥ confidence over the draw of the table. ``knows_groups``: and for each group.
+    ``passes``: about how often, at most, it replays the table.
     """
 
     name: ClassVar[str]
     proves: ClassVar[bool] = False
+    knows_groups: ClassVar[bool] = False
     passes: ClassVar[float] = 1.0
 
     @abstractmethod

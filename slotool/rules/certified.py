@@ -10,6 +10,8 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
   among them (``sequences``). A tier between them takes what is shown for the next stricter one.
 - *The best version is named by the same table.* Each version has a share of the budget, named by the learning part: as
   likely as it is to be the best. Whichever is named, the chains tested against it fail with at most its share.
+- *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
+  theirs (an intersection-union test), so that all groups' guarantees hold at once.
 - *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
   itself. For 0/1 losses an exact test of the examples on which the two differ takes the bet's place (``counting``);
   where the learning part shows hardly any on which the best version alone errs, the binomial tail (``betting``).
@@ -36,7 +38,7 @@ from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
 from slotool.rules.sequences import holm_over_sequences
 
-LEARN_SHARE = 0.3
+LEARN_SHARE = 0.25
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 MAX_GOALS = 10
@@ -51,6 +53,7 @@ class Certified(RuleGenerator):
 
     name: ClassVar[str] = "certified"
     proves: ClassVar[bool] = True
+    knows_groups: ClassVar[bool] = True
     passes: ClassVar[float] = 4.0
 
     def assess(self, problem: Problem) -> Assessment:
@@ -58,8 +61,8 @@ class Certified(RuleGenerator):
         learnt, test = np.split(order, [round(len(order) * LEARN_SHARE)])
         fit, learn = np.split(learnt, [max(1, round(len(learnt) * FIT_SHARE))])
         listed = Listed(problem.outcomes, OSFA(problem.outcomes.versions[problem.best]))
-        goals = _goals(problem, learn)
-        proposed = chains(problem, goals, fit, learn, len(test))
+        goals = _goals(problem)
+        proposed = chains(problem, goals, fit, learn, test)
         own = [(goal, chain) for goal, chain in zip(goals, proposed.chains, strict=True) if chain]
         budget = (1.0 - problem.confidence) * _share_of_best(problem, learn)
         tests = [
@@ -118,7 +121,9 @@ class _Chain(Sequence[float]):
     ):
         self._kind, self._alpha, self._max_error = problem.tolerance_kind, alpha, problem.max_error
         self._tolerance = tolerance / problem.max_error if self._kind == "absolute" else tolerance
-        self._chain, self._listed, self._rows = chain, listed, rows
+        self._chain, self._listed = chain, listed
+        groups = problem.groups
+        self._parts = [rows] if groups is None else list(zip(*map(groups.rows, rows), strict=True))
         self._best = listed.error(listed.best) / problem.max_error
 
     def __len__(self) -> int:
@@ -126,7 +131,11 @@ class _Chain(Sequence[float]):
 
     def __getitem__(self, at: Any) -> Any:
         error = self._listed.error(self._listed.index(self._chain[at])) / self._max_error
-        (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in self._rows)
+        # To hold for every group each of them must be shown to: the weakest counts, and no level is divided.
+        return max(self._p_value(error, *rows) for rows in self._parts)
+
+    def _p_value(self, error: np.ndarray, learn: np.ndarray, test: np.ndarray) -> float:
+        (error_learnt, best_learnt), tested = ((error[rows], self._best[rows]) for rows in (learn, test))
         whole = bool(np.isin(error, (0.0, 1.0)).all() and np.isin(self._best, (0.0, 1.0)).all())
         alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
         if whole and best_alone == 0 and alone >= ONE_SIDED:
@@ -138,14 +147,12 @@ class _Chain(Sequence[float]):
         return betting_p_value(*tested, self._tolerance, self._kind, self._alpha, (squares.sum() + 1.0) / seen, seen)
 
 
-def _goals(problem: Problem, learn: np.ndarray) -> list[Goal]:
+def _goals(problem: Problem) -> list[Goal]:
     """A few of the wanted tolerances, evenly spread, the largest among them; for each objective."""
     tolerances = sorted(set(problem.tolerances))
     ranks = np.linspace(0, len(tolerances) - 1, min(MAX_GOALS, len(tolerances)))
-    best_error = float(problem.outcomes.matrix("error")[learn, problem.best].mean())
-    unit = best_error if problem.tolerance_kind == "relative" else 1.0
     return [
-        Goal(objective, tolerance, tolerance * unit / problem.max_error, 2 if objective == "response-time" else 3)
+        Goal(objective, tolerance, 2 if objective == "response-time" else 3)
         for objective in problem.objectives
         for tolerance in dict.fromkeys(tolerances[round(rank)] for rank in ranks)
     ]
@@ -176,4 +183,6 @@ def _examples_needed(problem: Problem, alpha: float) -> int | None:
         return None
     squares = candidates.mean_of_error(lambda error: ((error - best_errors) / problem.max_error) ** 2)[hopeful]
     moment = (squares * len(best_errors) + 1.0) / (len(best_errors) + 1.0)
-    return int(np.ceil(examples_to_show(margin[hopeful], moment, alpha).min() / (1.0 - LEARN_SHARE)))
+    smallest = 1.0 if problem.groups is None else min(map(len, problem.groups.rows(np.arange(len(best_errors)))))
+    share = 1.0 if problem.groups is None else smallest / len(best_errors)
+    return int(np.ceil(examples_to_show(margin[hopeful], moment, alpha).min() / (1.0 - LEARN_SHARE) / share))

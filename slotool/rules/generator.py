@@ -14,8 +14,9 @@ from slotool.rules.bootstrap import Bootstrap
 from slotool.rules.candidates import Candidates
 from slotool.rules.cascades import Cascade
 from slotool.rules.certified import Certified
+from slotool.rules.groups import Groups
 from slotool.rules.naive import NaiveOSFA
-from slotool.rules.policies import PAIRS, POLICIES, Replayed
+from slotool.rules.policies import PAIRS, POLICIES, Replayed, RoutingPolicy
 from slotool.rules.ruleset import OBJECTIVES, Rule, RuleSet
 from slotool.tables import OutcomeTable
 
@@ -42,20 +43,26 @@ def generate_rules(
     thresholds: int = 50,
     max_error: float = 1.0,
     seed: int = 0,
+    group: str | None = None,
 ) -> RuleSet:
     """One rule per objective and tolerance: the least response time or cost among the ensembles shown to keep it.
 
     ``tolerances`` are fractions of the best version's error (``relative``, the paper's) or points of error
     (``absolute``). ``policies``: some of osfa, seq, conc. ``thresholds``: at most so many per ordered pair of
-    versions. ``max_error``: what no error can exceed. Raises ``TableError`` for a table that cannot be used,
+    versions. ``max_error``: what no error can exceed. ``group``: a column of the table; each tolerance then holds for
+    each of its values at once, against the same best version. Raises ``TableError`` for a table that cannot be used,
     ``InputError`` for a setting that cannot. Source: tolerance-tiers, §IV-D.
     """
     tiers, generator = sorted(set(tolerances)), method_class(method)()
     _check_settings(tiers, objectives, confidence, tolerance_kind, policies, thresholds, max_error)
     check_table(outcomes, policies, max_error)
+    if group is not None and not generator.knows_groups:
+        raise InputError(f"method {method} knows no groups; --method certified does")
+    groups = None if group is None else Groups.found(outcomes, group)
     problem = Problem(
-        outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed, tuple(objectives)
-    )
+        outcomes, tiers, tolerance_kind, confidence, tuple(policies), thresholds, max_error, seed, tuple(objectives),
+        groups,
+    )  # fmt: skip
     assessment = generator.assess(problem)
     means = assessment.candidates.means()
     rules = [
@@ -73,6 +80,7 @@ def generate_rules(
         "best_response_time_s": float(means.response_time_s[best]),
         "best_cost": float(means.cost[best]),
         **assessment.config,
+        **({} if groups is None else groups.document()),
     }
     return RuleSet(
         method=method,
@@ -127,11 +135,12 @@ def _rule(
     if not ranking[chosen] < ranking[best]:
         chosen = best
     degradation = problem.degradation(means.error, float(means.error[best]))
+    chosen_policy = assessment.candidates.policy(chosen)
     return Rule(
         id=f"{objective}-{tolerance:g}",
         objective=objective,
         tolerance=tolerance,
-        point=assessment.candidates.policy(chosen).point,
+        point=chosen_policy.point,
         degradation=float(degradation[chosen]),
         bound=float(assessment.bound[chosen]),
         response_time_s=float(means.response_time_s[chosen]),
@@ -140,7 +149,19 @@ def _rule(
         note=_alone_note(ranking, degradation, best, tolerance) if chosen == best else assessment.note,
         why=_why(assessment, ranking, degradation, chosen),
         saves_at_least=float(assessment.saves_at_least[objective][chosen]) if assessment.saves_at_least else 0.0,
+        groups={} if problem.groups is None else by_group(problem, problem.groups, chosen_policy),
     )
+
+
+def by_group(problem: Problem, groups: Groups, policy: RoutingPolicy) -> dict[str, float]:
+    """The degradation observed in each group that has examples, relative to the best version there."""
+    error, best = policy.replay(problem.outcomes).error, problem.outcomes.matrix("error")[:, problem.best]
+    parts = zip(groups.names, groups.rows(np.arange(len(error))), strict=True)
+    return {
+        name: float(problem.degradation(error[rows].mean(), float(best[rows].mean())))
+        for name, rows in parts
+        if len(rows)
+    }
 
 
 def _why(assessment: Assessment, ranking: np.ndarray, degradation: np.ndarray, chosen: int) -> str:

@@ -25,13 +25,30 @@ MIN_STEP, MAX_CHAIN = 0.003, 60
 
 @dataclass(frozen=True)
 class Goal:
-    """What a chain is for: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``, which
-    is ``allowed`` points of error above the best version's."""
+    """What a chain is for: to save on column ``saves`` of a path's means (2: time, 3: cost) within ``tolerance``."""
 
     objective: str
     tolerance: float
-    allowed: float
     saves: int
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Examples that a tolerance is to hold for: all, or a group. ``column``: of a path's means, their error, before
+    their squared difference. ``best_error``: of the best version on them, scaled. ``tested``: how many will test."""
+
+    column: int
+    learnt: int
+    tested: int
+    best_error: float
+
+    def margin(self, means: np.ndarray, tolerance: float, problem: Problem) -> np.ndarray:
+        """How many standard errors of the test lie between what is observed and the tolerance: float64 [policies]."""
+        unit = self.best_error if problem.tolerance_kind == "relative" else 1.0 / problem.max_error
+        # As if one more example differed: few examples flatter a policy that differs on none of them.
+        moment = (means[:, self.column + 1] * self.learnt + 1.0) / (self.learnt + 1.0)
+        excess = means[:, self.column] - self.best_error - tolerance * unit
+        return np.asarray(-excess / np.sqrt(moment / max(1, self.tested)))
 
 
 @dataclass
@@ -61,24 +78,30 @@ class _Front:
         return picked[:MAX_CHAIN]
 
 
-def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, tested: int) -> Proposals:
-    """One chain per goal. ``fit``, ``learn``: rows that calibrate, and that choose; ``tested``: how many will test."""
+def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
+    """One chain per goal. ``fit``, ``learn``, ``test``: rows that calibrate, that choose, and that will test."""
     fronts = [_Front(goal) for goal in goals]
     base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
-    best_error = float(problem.outcomes.matrix("error")[learn, problem.best].mean()) / problem.max_error
-    considered = 0
+    parts, considered = _parts(problem, learn, test), 0
     for means, make in _sources(problem, fit, learn):
         considered += len(means)
-        # As if one more example differed: few examples flatter a policy that differs on none of them.
-        moment = (means[:, 1] * len(learn) + 1.0) / (len(learn) + 1.0)
-        error = np.sqrt(moment / max(1, tested))
         for front in fronts:
-            saves = front.goal.saves
-            margin = (front.goal.allowed - (means[:, 0] - best_error)) / error
+            saves, tolerance = front.goal.saves, front.goal.tolerance
+            margin = np.min([part.margin(means, tolerance, problem) for part in parts], axis=0)
             hopeful = np.flatnonzero((margin > 0) & (means[:, saves] < base[saves - 2] * (1 - 1e-9)))
             if len(hopeful):
                 front.add(margin[hopeful], means[hopeful, saves], _picked(make, hopeful))
     return Proposals([front.chain(float(base[front.goal.saves - 2])) for front in fronts], considered)
+
+
+def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> list[_Part]:
+    groups, error = problem.groups, problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
+    if groups is None:
+        return [_Part(0, len(learn), len(test), float(error[learn].mean()))]
+    return [
+        _Part(4 + 2 * at, len(own), len(tests), float(error[own].mean()) if len(own) else 0.0)
+        for at, (own, tests) in enumerate(zip(groups.rows(learn), groups.rows(test), strict=True))
+    ]
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,12 @@ def _sources(
 def _means_of(problem: Problem, candidates: Candidates, learn: np.ndarray) -> np.ndarray:
     means, best = candidates.means(learn), problem.outcomes.matrix("error")[:, problem.best]
     squares = candidates.mean_of_error(lambda error: ((error - best) / problem.max_error) ** 2, learn)
-    return np.stack([means.error / problem.max_error, squares, means.response_time_s, means.cost], axis=1)
+    columns = [means.error / problem.max_error, squares, means.response_time_s, means.cost]
+    for rows in [] if problem.groups is None else problem.groups.rows(learn):
+        of_group = candidates.mean_of_error(lambda error: error / problem.max_error, rows)
+        squares = candidates.mean_of_error(lambda error: ((error - best) / problem.max_error) ** 2, rows)
+        columns += [of_group, squares]
+    return np.stack(columns, axis=1)
 
 
 def _cascades(
@@ -122,10 +150,17 @@ def _cascades(
         if outcomes.knows_answers
         else None,
         problem.best,
+        None if problem.groups is None else _shares(problem.groups.of[learn], len(problem.groups.names)),
     )
     signals = Signals(outcomes, 1.0 - error, fit, learn)
     for path in paths(examples, signals.after, ANSWERS if outcomes.knows_answers else ANSWERS[:2], problem.thresholds):
         yield path.means, _maker(path, names, worth)
+
+
+def _shares(of: np.ndarray, groups: int) -> np.ndarray:
+    """As ``Examples.shares``."""
+    inside = of[:, None] == np.arange(groups)
+    return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 
 
 def _maker(path: Path, names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:

@@ -34,7 +34,8 @@ class Rule:
     ensemble could be, so that the best version serves (degradation 0 by definition), and for methods without a proof;
     ``note`` then says so. ``why``: what speaks against the next cheaper ensemble. ``saves_at_least``: of what the best
     version takes, of the objective, the share that is proven to be saved; that of all tiers holds at once with the rule
-    set's confidence.
+    set's confidence. ``groups``: where tolerances hold for each group (``config["group"]`` is their column), the
+    degradation observed in each.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Rule:
     note: str = ""
     why: str = ""
     saves_at_least: float = 0.0
+    groups: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ Grids = dict[tuple[int, ...], list[tuple[Signal, np.ndarray, np.ndarray]]]
 @dataclass(frozen=True)
 class Examples:
     """What is known of the examples searched over: float64 [examples, versions] each but ``labels`` (integers, None
-    where unknown). ``worth``: how likely each answer is right; ``best``: the version others are compared with."""
+    where unknown). ``worth``: how likely each answer is right; ``best``: the version others are compared with.
+    ``shares``: float64 [examples, groups], one over the share of a group for those in it, else 0."""
 
     error: np.ndarray
     latency_s: np.ndarray
@@ -47,13 +48,14 @@ class Examples:
     worth: np.ndarray
     labels: np.ndarray | None
     best: int
+    shares: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Path:
     """Cascades that ask ``versions`` in this order by these ``signals`` and answer alike, one for each combination of
-    ``thresholds`` (one axis a step). ``means``: float64 [combinations, 4]: error, squared difference of the error from
-    the best version's, time, cost."""
+    ``thresholds`` (one axis a step). ``means``: float64 [combinations, 4 + 2 × groups]: error, squared difference of
+    the error from the best version's, time, cost; then, group by group, its error and its squared difference."""
 
     versions: tuple[int, ...]
     signals: tuple[Signal, ...]
@@ -122,11 +124,12 @@ def _paths_of(examples: Examples, order: tuple[int, ...], grids: Grids, answers:
         means = _means(stacked, [reached for _, _, reached in own], [len(found) for found in thresholds])
         for number, answer in enumerate(answers):
             signals = tuple(signal for signal, _, _ in own)
-            yield Path(order, signals, answer, thresholds, means[:, 4 * number : 4 * number + 4])
+            width = stacked.shape[2] // len(answers)
+            yield Path(order, signals, answer, thresholds, means[:, width * number : width * (number + 1)])
 
 
 def _columns(examples: Examples, order: tuple[int, ...], answer: str) -> np.ndarray:
-    """What stopping at each step gives: float64 [examples, steps, 4]."""
+    """What stopping at each step gives: float64 [examples, steps, columns of ``Path.means``]."""
     at = list(order)
     error, best = examples.error[:, at], examples.error[:, examples.best]
     rows = np.arange(len(error))
@@ -135,7 +138,11 @@ def _columns(examples: Examples, order: tuple[int, ...], answer: str) -> np.ndar
         labels = None if examples.labels is None else examples.labels[:, at[:count]]
         given[:, count - 1] = error[rows, chosen(answer, examples.worth[:, at[:count]], labels)]
     times, costs = (np.cumsum(values[:, at], axis=1) for values in (examples.latency_s, examples.cost))
-    return np.stack([given, (given - best[:, None]) ** 2, times, costs], axis=2)
+    squares = (given - best[:, None]) ** 2
+    columns = [given, squares, times, costs]
+    if examples.shares is not None:
+        columns += [values * share[:, None] for share in examples.shares.T for values in (given, squares)]
+    return np.stack(columns, axis=2)
 
 
 def _means(values: np.ndarray, reached: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from slotool.errors import InputError
 from slotool.rules.base import Problem
 from slotool.rules.betting import evidence_against, excess_of
 from slotool.rules.generator import generate_rules
+from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import Rule, RuleSet
@@ -25,7 +26,8 @@ class TierVerdict:
     ``above_tolerance``: the observed degradation exceeds the tolerance (the paper's count, Fig. 8). A sample's mean
     exceeds a tolerance that holds about as often as not when the tier sits at its tolerance, so the count alone is no
     verdict. ``p_value``: probability of evidence this strong if the tolerance holds; see ``adjusted_p_values``.
-    ``…_saved``: shares of what the best version takes.
+    ``…_saved``: shares of what the best version takes. ``groups``: the degradation observed in each group, where the
+    tolerance is to hold for each; the p-value is then the least of theirs and of all examples', times their number.
     """
 
     rule: Rule
@@ -36,33 +38,53 @@ class TierVerdict:
     cost: float
     response_time_saved: float
     cost_saved: float
+    groups: Mapping[str, float] = field(default_factory=dict)
 
 
 def verdicts(rules: RuleSet, outcomes: OutcomeTable) -> list[TierVerdict]:
-    """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult."""
+    """Every rule evaluated on ``outcomes``. Raises ``InputError`` when these lack a version that the rules consult, and
+    ``TableError`` when they lack the column of the rules' groups."""
     max_error = float(rules.config.get("max_error", 1.0))
     if (worst := float(outcomes.matrix("error").max())) > max_error:
         raise InputError(f"the outcomes hold an error of {worst:g}; the rules were made for errors up to {max_error:g}")
     best = OSFA(rules.best_version).replay(outcomes)
     replayed = {rule.point: from_point(rule.point).replay(outcomes) for rule in rules.rules}
     degrading = Problem(outcomes, (), rules.tolerance_kind).degradation  # type: ignore[arg-type]
-    found = []
+    parts, found = _parts(rules, outcomes), []
     for rule in rules.rules:
         own = replayed[rule.point]
         degradation = float(degrading(own.error.mean(), float(best.error.mean())))
+        groups = {
+            name: float(degrading(own.error[rows].mean(), float(best.error[rows].mean())))
+            for name, rows in parts.items()
+        }
+        against = [
+            _p_value(rules, rule.tolerance, own.error[rows] / max_error, best.error[rows] / max_error, max_error)
+            for rows in (np.arange(len(own.error)), *parts.values())
+        ]
         found.append(
             TierVerdict(
                 rule,
                 degradation,
-                degradation > rule.tolerance + 1e-12,
-                _p_value(rules, rule.tolerance, own.error / max_error, best.error / max_error, max_error),
+                max(degradation, *groups.values(), -np.inf) > rule.tolerance + 1e-12,
+                min(1.0, len(against) * min(against)),
                 float(own.response_time_s.mean()),
                 float(own.cost.mean()),
                 _saved(own.response_time_s, best.response_time_s),
                 _saved(own.cost, best.cost),
+                groups,
             )
         )
     return found
+
+
+def _parts(rules: RuleSet, outcomes: OutcomeTable) -> dict[str, np.ndarray]:
+    """The examples of each group that the rules are to hold for and that has any."""
+    if "group" not in rules.config:
+        return {}
+    groups = Groups.named(outcomes, rules.config["group"], list(rules.config["groups"]))
+    every = zip(groups.names, groups.rows(np.arange(len(outcomes.examples))), strict=True)
+    return {name: rows for name, rows in every if len(rows)}
 
 
 def cross_validate(
@@ -90,6 +112,7 @@ def cross_validate(
             thresholds=config["thresholds"],
             max_error=config["max_error"],
             seed=config["seed"],
+            group=config.get("group"),
         )
         found.append(verdicts(learnt, outcomes.examples_at(np.flatnonzero(dealt == fold))))
         progress()

@@ -98,6 +98,20 @@ class OutcomeTable(Table):
             raise TableError(f"the outcome table has no column {name!r} of numbers; there are {there}")
         return self.matrix(name)[:, 0]
 
+    def text(self, name: str) -> np.ndarray:
+        """A further column by example as text, whole numbers without a point: object [examples]. Raises ``TableError``
+        for a column that is not there, or in which versions of one example differ."""
+        if name not in self.rows:
+            raise TableError(f"the outcome table has no column {name!r}; there are {', '.join(map(str, self.rows))}")
+        values = np.empty((len(self.examples), len(self.versions)), dtype=object)
+        values[self._cells] = [f"{own:g}" if isinstance(own, float) else str(own) for own in self.rows[name]]
+        if (differs := (values != values[:, :1]).any(axis=1)).any():
+            example = self.examples[int(differs.argmax())]
+            raise TableError(
+                f"column {name!r} differs between the versions of example {example!r}; one value is expected"
+            )
+        return np.asarray(values[:, 0])
+
     def examples_at(self, indices: np.ndarray) -> OutcomeTable:
         """The table of these examples only; ``indices``: int [any] into ``examples``, none twice."""
         kept = np.isin(self._cells[0], indices)

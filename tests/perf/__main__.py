@@ -37,6 +37,7 @@ BENCHMARKS = (
     "routing",
     "ray_cluster",
     "decision",
+    "rule_splits",
 )
 
 

@@ -4,13 +4,16 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from slotool.rules.base import ToleranceKind
 from slotool.rules.betting import betting_p_value
 from slotool.rules.counting import paired_p_value
 
 MISS = 1e-4
 
 
-def _drawn(draw: np.random.Generator, kind: str, tolerance: float, best_alone: float, size: int):
+def _drawn(
+    draw: np.random.Generator, kind: ToleranceKind, tolerance: float, best_alone: float, size: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Losses of a candidate and the best version where the tolerance is exceeded by nothing."""
     which, either = draw.random(size), np.ones(size, bool) if kind == "absolute" else draw.random(size) < 0.4
     alone = best_alone + tolerance if kind == "absolute" else (best_alone + tolerance) / (1 + tolerance)
@@ -24,11 +27,12 @@ def _drawn(draw: np.random.Generator, kind: str, tolerance: float, best_alone: f
     [("absolute", 0.01, 0.0, 800), ("absolute", 0.02, 0.1, 500), ("absolute", 0.0, 0.03, 900),
      ("relative", 0.1, 0.05, 900)],
 )  # fmt: skip
-def test_what_is_exceeded_is_hardly_ever_rejected(kind: str, tolerance: float, best_alone: float, size: int) -> None:
+def test_what_is_exceeded_is_hardly_ever_rejected(
+    kind: ToleranceKind, tolerance: float, best_alone: float, size: int
+) -> None:
     draw = np.random.default_rng(0)
     found = [
-        paired_p_value(*_drawn(draw, kind, tolerance, best_alone, size), tolerance, kind, MISS)  # type: ignore[arg-type]
-        for _ in range(250)
+        paired_p_value(*_drawn(draw, kind, tolerance, best_alone, size), tolerance, kind, MISS) for _ in range(250)
     ]
     for level in (0.05, 0.2):
         assert (np.array(found) <= level).sum() <= binom.ppf(0.9999, len(found), level)

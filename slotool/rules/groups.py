@@ -1,0 +1,64 @@
+"""Groups of examples, such as languages or customers, each of which a tolerance is to hold for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotool.errors import InputError
+from slotool.tables import OutcomeTable
+
+# A group of fewer examples shares a guarantee with others of its kind, under this name.
+MIN_EXAMPLES = 50
+OTHERS = "others"
+MAX_GROUPS = 30
+
+
+@dataclass(frozen=True)
+class Groups:
+    """``of``: int64 [examples], each one's index into ``names``, −1 where too few examples are left for a guarantee of
+    their own. ``small``: values of ``column`` that have fewer than ``MIN_EXAMPLES``."""
+
+    column: str
+    names: tuple[str, ...]
+    of: np.ndarray
+    small: tuple[str, ...] = ()
+
+    def rows(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Of ``rows`` (int [any]) those of each group."""
+        return [rows[self.of[rows] == at] for at in range(len(self.names))]
+
+    def document(self) -> dict[str, Any]:
+        """What a rule set's settings say of them."""
+        sizes = np.bincount(self.of[self.of >= 0], minlength=len(self.names)).tolist()
+        return {"group": self.column, "groups": dict(zip(self.names, sizes, strict=True)), "small": list(self.small)}
+
+    @classmethod
+    def found(cls, outcomes: OutcomeTable, column: str) -> Groups:
+        """The groups of a table. Small ones become ``OTHERS``, if that is not small too.
+
+        Raises ``TableError`` for a column that is not there or differs between versions, ``InputError`` for one with no
+        group large enough, or too many.
+        """
+        values = outcomes.text(column)
+        names, counts = np.unique(values, return_counts=True)
+        large = [str(name) for name in names[counts >= MIN_EXAMPLES]]
+        small = tuple(str(name) for name in names[counts < MIN_EXAMPLES])
+        pooled = [OTHERS] if counts[counts < MIN_EXAMPLES].sum() >= MIN_EXAMPLES and OTHERS not in large else []
+        if not 1 <= len(large) + len(pooled) <= MAX_GROUPS:
+            raise InputError(
+                f"column {column!r} has {len(large)} groups of {MIN_EXAMPLES} or more examples; 1 to {MAX_GROUPS} are "
+                "expected"
+            )
+        return cls.named(outcomes, column, [*large, *pooled], small)
+
+    @classmethod
+    def named(cls, outcomes: OutcomeTable, column: str, names: Sequence[str], small: Sequence[str] = ()) -> Groups:
+        """The groups of these names in a table; all other values are ``OTHERS``. Raises as ``found`` does."""
+        at = {name: index for index, name in enumerate(names)}
+        rest = at.get(OTHERS, -1)
+        of = np.array([at.get(value, rest) for value in outcomes.text(column)], dtype=np.int64)
+        return cls(column, tuple(names), of, tuple(small))

@@ -1,0 +1,77 @@
+"""How often any tier of certified rules exceeds its tolerance: ``python -m tests.perf rule_splits``.
+
+Each recorded set is split at random, ``SLOTOOL_BENCH_SPLITS`` times (1,000): rules are made from one part, at most
+``LEARNT`` examples, and every tier is replayed on all others, request by request, by the replay of ``routing``, which
+shares no code with the product. A split counts when any tier's mean error there lies above the best version's by more
+than its tolerance. At confidence 0.95 at most 5 % should. What is observed on a sample may exceed a tolerance that
+holds; so a split counts in ``clear`` only where it does by two standard errors of that sample.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from slotool.rules import generate_rules
+from slotool.tables import OutcomeTable
+from tests.perf.routing import _answered, _requests, _sets, _tree
+
+SPLITS = int(os.environ.get("SLOTOOL_BENCH_SPLITS", "1000"))
+LEARNT = 3_000
+TOLERANCES = (0.0, 0.005, 0.01, 0.02, 0.05)
+CONFIDENCE = 0.95
+
+
+def main() -> None:
+    found = {name: _counted(name, rows) for name, rows in _sets()}
+    print(json.dumps({"benchmark": "rule_splits", "splits": SPLITS, "confidence": CONFIDENCE, "sets": found}))
+
+
+def _counted(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    outcomes, started = OutcomeTable(rows.reset_index(drop=True)), time.perf_counter()
+    requests, names = np.array(_requests(rows), dtype=object), outcomes.versions
+    size = min(len(requests) // 2, LEARNT)
+    exceeded, clear, saved = np.zeros(len(TOLERANCES), int), 0, []
+    any_exceeded = 0
+    for split in range(SPLITS):
+        order = np.random.default_rng(split).permutation(len(requests))
+        learn = outcomes.examples_at(np.sort(order[:size]))
+        rules = generate_rules(learn, TOLERANCES, ("cost",), CONFIDENCE, tolerance_kind="absolute", seed=split)
+        judge = requests[order[size:]]
+        base = np.array([(one[rules.best_version]["error"], one[rules.best_version]["cost"]) for one in judge])
+        replayed: dict[Any, np.ndarray] = {}
+        tiers = []
+        for rule in rules.rules:
+            if rule.point not in replayed:
+                tree = _tree(rule.point)
+                replayed[rule.point] = np.array([_answered(tree, one) for one in judge])
+            excess = replayed[rule.point][:, 0] - base[:, 0]
+            doubt = excess.std() / np.sqrt(len(excess))
+            tiers.append(
+                (excess.mean() - rule.tolerance, doubt, 1 - replayed[rule.point][:, 1].mean() / base[:, 1].mean())
+            )
+        above, doubts, kept = np.array(tiers).T
+        exceeded += above > 1e-9
+        any_exceeded += bool((above > 1e-9).any())
+        clear += bool((above > 2 * doubts + 1e-9).any())
+        saved.append(kept)
+    seconds = time.perf_counter() - started
+    by_tolerance = ", ".join(f"{count} at {t:.1%}" for count, t in zip(exceeded, TOLERANCES, strict=True))
+    medians = " ".join(f"{share:.0%}" for share in np.median(saved, axis=0))
+    print(f"{name}: {len(names)} versions, rules from {size:,} of {len(requests):,} examples; of {SPLITS:,} splits any "
+          f"tier exceeded in {any_exceeded} ({any_exceeded / SPLITS:.1%}; goal: at most {1 - CONFIDENCE:.0%}), by two "
+          f"standard errors in {clear}; {by_tolerance}; saved, medians: {medians}; {seconds:.0f} s", flush=True)  # fmt: skip
+    return {
+        "learnt": size,
+        "examples": len(requests),
+        "any_exceeded": any_exceeded,
+        "clear": clear,
+        "exceeded": exceeded.tolist(),
+        "saved": np.median(saved, axis=0).tolist(),
+        "seconds": seconds,
+    }
