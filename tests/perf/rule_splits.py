@@ -65,7 +65,8 @@ def _counted(name: str, rows: pd.DataFrame) -> dict[str, Any]:
     medians = " ".join(f"{share:.0%}" for share in np.median(saved, axis=0))
     print(f"{name}: {len(names)} versions, rules from {size:,} of {len(requests):,} examples; of {SPLITS:,} splits any "
           f"tier exceeded in {any_exceeded} ({any_exceeded / SPLITS:.1%}; goal: at most {1 - CONFIDENCE:.0%}), by two "
-          f"standard errors in {clear}; {by_tolerance}; saved, medians: {medians}; {seconds:.0f} s", flush=True)  # fmt: skip
+          f"standard errors in {clear}; {by_tolerance}; saved, medians: {medians}; {seconds:.0f} s",
+          flush=True)  # fmt: skip
     return {
         "learnt": size,
         "examples": len(requests),
