@@ -13,8 +13,9 @@ Learn, then test (arXiv 2110.01052), whatever the policies are. What could break
 - *Tolerances per group.* A policy keeps a tolerance where it does so for each group; the p-value is the largest of
   theirs (an intersection-union test), so that all groups' guarantees hold at once.
 - *A relative tolerance has the best version's unknown error in its denominator.* The bet is on e − (1 + τ)·e_best
-  itself. For 0/1 losses an exact test of the examples on which the two differ takes the bet's place (``counting``);
-  where the learning part shows hardly any on which the best version alone errs, the binomial tail (``betting``).
+  itself. For 0/1 losses and no tolerance an exact test of the examples on which the two differ takes its place
+  (``counting``), which is far sharper there; where the learning part shows hardly any on which the best version alone
+  errs, the binomial tail (``betting``).
 
 The guarantee is relative to the best version of the rule set. Where nothing cheaper can be proven to keep a
 tolerance, that version serves, with degradation 0 by definition. Like the paper's, it assumes examples drawn
@@ -38,13 +39,12 @@ from slotool.rules.proposals import Goal, chains
 from slotool.rules.savings import Savings
 from slotool.rules.sequences import holm_over_sequences
 
-LEARN_SHARE = 0.25
+LEARN_SHARE = 0.3
 # Of the learning part, what calibrates confidences and chooses nothing.
 FIT_SHARE = 0.25
 MAX_GOALS = 10
 ONE_SIDED = 3  # so many errors of the policy alone, and none of the best version alone, call for counting
 MIN_SHARE = 1e-3  # of the budget, for a version that is hardly the best
-MAX_COUNTED = 0.5  # the largest tolerance that counting is for
 MISS = 0.02  # of a test's level, for the interval of what counting does not know
 
 
@@ -140,7 +140,7 @@ class _Chain(Sequence[float]):
         alone, best_alone = (error_learnt > best_learnt).sum(), (best_learnt > error_learnt).sum()
         if whole and best_alone == 0 and alone >= ONE_SIDED:
             return binomial_p_value(*tested, self._tolerance, self._kind)
-        if whole and self._tolerance <= MAX_COUNTED:
+        if whole and self._tolerance == 0:
             return paired_p_value(*tested, self._tolerance, self._kind, MISS * self._alpha)
         squares = excess_of(error_learnt, best_learnt, self._tolerance, self._kind) ** 2
         seen = len(squares) + 1.0

@@ -39,7 +39,7 @@ def _rules(outcomes: OutcomeTable, group: str | None, kind: str = "absolute") ->
 
 @pytest.mark.parametrize("kind", ["absolute", "relative"])
 def test_a_tolerance_holds_for_each_group_and_not_only_for_all_together(kind: str) -> None:
-    outcomes, fresh = _languages(4000, 0), _languages(20_000, 1)
+    outcomes, fresh = _languages(8000, 0), _languages(20_000, 1)
     together, each = (_rules(outcomes, group, kind).rules[0] for group in (None, "language"))
     assert together.point == OSFA("cheap").point  # 15 % of a fifth are 3 points
     assert each.point != together.point
