@@ -25,7 +25,7 @@ from slotool.serving.http import FastPath
 from slotool.serving.labels import FeedbackEndpoint
 from slotool.serving.live_page import LivePage, RuntimeSettings
 from slotool.serving.metrics import CONTENT_TYPE
-from slotool.serving.oip import OpenInference
+from slotool.serving.oip import MODELS_ARE_FIXED, OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
 from slotool.serving.router import Router
@@ -123,6 +123,8 @@ class _Pages:
     async def not_served(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         sentence = {404: f"there is no page {request.url.path[:80]}", 405: f"{request.method} is not served here"}
+        if request.url.path.startswith("/v2/repository/models/"):
+            sentence[404] = MODELS_ARE_FIXED
         document = {"error": sentence.get(error.status_code, error.detail)}
         return json_response(document, error.status_code, error.headers)
 

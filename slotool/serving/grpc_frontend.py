@@ -19,13 +19,14 @@ from tritonclient.grpc import service_pb2 as v2
 from slotool import __version__
 from slotool.serving import bounds, grpc_messages, rejections, request_options, trace_context
 from slotool.serving.frontend import VERSION, FrontEnd, explanation
+from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
 from slotool.serving.server import KEEP_ALIVE_S
 from slotool.serving.tls import Certificate
 
 SERVICE = "inference.GRPCInferenceService"
-EXTENSIONS = ["model_configuration", "statistics", "model_repository"]
+EXTENSIONS = ["classification", "model_configuration", "statistics", "model_repository"]
 # As over HTTP, probes show no token.
 OPEN = (v2.ServerLiveRequest, v2.ServerReadyRequest)
 # Calls open at once on one connection; HTTP/2 has the client keep further ones back.
@@ -113,6 +114,8 @@ class GrpcFrontEnd:
             "ModelConfig": (self._model_config, v2.ModelConfigRequest),
             "ModelStatistics": (self._model_statistics, v2.ModelStatisticsRequest),
             "RepositoryIndex": (self._repository_index, v2.RepositoryIndexRequest),
+            "RepositoryModelLoad": (self._fixed, v2.RepositoryModelLoadRequest),
+            "RepositoryModelUnload": (self._fixed, v2.RepositoryModelUnloadRequest),
             "ModelInfer": (self._infer, v2.ModelInferRequest),
         }
 
@@ -253,6 +256,9 @@ class GrpcFrontEnd:
     async def _repository_index(self, request: Any, context: Any) -> Any:
         models = [{"name": name, "version": VERSION, **self._front.state()} for name in self._front.models]
         return v2.RepositoryIndexResponse(models=[v2.RepositoryIndexResponse.ModelIndex(**model) for model in models])
+
+    async def _fixed(self, request: Any, context: Any) -> Any:
+        raise rejections.not_found(MODELS_ARE_FIXED)
 
     async def _infer(self, request: Any, context: Any) -> Any:
         front = self._front

@@ -16,6 +16,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from slotool.models.signature import TensorSpec
 from slotool.serving import bounds, tensors, values
+from slotool.serving.classification import wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request
 from slotool.serving.tensors import InferRequest
@@ -104,7 +105,8 @@ def parse_infer(request: Any, interface: Interface) -> InferRequest:
     }
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)
-    return InferRequest(interface.x(arrays), outputs, request.id, parameters_of(request.parameters))
+    classes = wanted_classes(document, interface.output_by_name)
+    return InferRequest(interface.x(arrays), outputs, request.id, parameters_of(request.parameters), classes)
 
 
 def _array(spec: TensorSpec, shape: tuple[int, ...], given: Any, raw: bytes | None) -> np.ndarray:
@@ -146,7 +148,7 @@ def format_infer(
         else:
             response.parameters[name].double_param = value
     for name in request.outputs:
-        spec, array = interface.output_by_name[name], tensors.answered(name, outputs)
+        spec, array = tensors.written(name, request, interface, outputs)
         response.outputs.add(name=name, datatype=spec.datatype, shape=array.shape)
         response.raw_output_contents.append(values.to_raw(spec, array))
     return response

@@ -21,7 +21,8 @@ from slotool.serving.frontend import (
 from slotool.serving.reply import BINARY, Reply
 from slotool.serving.served import ServedModel
 
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "statistics", "model_repository"]
+EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "statistics", "model_repository"]
+MODELS_ARE_FIXED = "models are not loaded or unloaded while the server runs: start one with those that it is to serve"
 
 
 class OpenInference:

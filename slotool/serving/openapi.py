@@ -145,9 +145,10 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
     output = _object(
         ["name", "datatype", "shape"],
         name={"enum": _unique(tensor.name for tensor in outputs)},
-        datatype={"enum": _unique(tensor.datatype for tensor in outputs)},
+        # Classification gives texts in place of scores.
+        datatype={"enum": _unique(["BYTES", *(tensor.datatype for tensor in outputs)])},
         shape=_list({"type": "integer"}),
-        data=_list({"type": [*_unique(_JSON_TYPES[tensor.datatype] for tensor in outputs), "null"]}),
+        data=_list({"type": [*_unique(["string", *(_JSON_TYPES[tensor.datatype] for tensor in outputs)]), "null"]}),
         parameters=_OBJECT,
     )
     asked = _object(

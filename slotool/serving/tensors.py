@@ -20,6 +20,7 @@ from slotool import strict_json
 from slotool.data.columns import Columns
 from slotool.models.signature import FREE, TensorSpec
 from slotool.serving import bounds, values
+from slotool.serving.classification import classified, wanted_classes
 from slotool.serving.interface import Interface
 from slotool.serving.rejections import bad_request, shown
 
@@ -29,12 +30,13 @@ _REMEMBERED_BYTES = 1_024
 
 class InferRequest(NamedTuple):
     """``x``: what the model takes, one array or columns. ``outputs``: name to whether its data is wanted in binary
-    form."""
+    form; ``classes``: name to how many of its highest scores are wanted in its place."""
 
     x: np.ndarray | Columns
     outputs: Mapping[str, bool]
     id: str = ""
     parameters: Mapping[str, Any] = MappingProxyType({})
+    classes: Mapping[str, int] = MappingProxyType({})
 
 
 class _Tensor(NamedTuple):
@@ -62,6 +64,7 @@ class _Asked:
     outputs: Mapping[str, bool]
     id: str
     parameters: Mapping[str, Any]
+    classes: Mapping[str, int]
 
 
 class RequestReader:
@@ -82,7 +85,7 @@ class RequestReader:
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
         x = self._interface.x({tensor.spec.name: tensor.array(raw) for tensor in asked.tensors})
-        return InferRequest(x, asked.outputs, asked.id, asked.parameters)
+        return InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
 
     def _read(self, head: bytes) -> _Asked:
         bounds.require_countable_for(self._interface, head)
@@ -94,7 +97,9 @@ class RequestReader:
         bounds.require_id(request_id)
         parameters = _parameters(document, "the request")
         tensors, raw_bytes = self._tensors(document.get("inputs"))
-        return _Asked(tensors, raw_bytes, wanted(document, parameters, self._interface), request_id, parameters)
+        outputs = wanted(document, parameters, self._interface)
+        classes = wanted_classes(document, self._interface.output_by_name)
+        return _Asked(tensors, raw_bytes, outputs, request_id, parameters, classes)
 
     def _tensors(self, entries: Any) -> tuple[tuple[_Tensor, ...], int]:
         """In the model's order, whatever the request's, and the number of bytes that follow the JSON."""
@@ -191,9 +196,8 @@ def _wanted_output(entry: Any, binary: bool, interface: Interface) -> tuple[str,
         known = _listed(interface.output_by_name.values())
         raise bad_request(f"outputs: no output is called {shown(name)}; {known}")
     parameters = _parameters(entry, f"output {name}")
-    for unknown in ("classification", "shared_memory_region"):
-        if unknown in parameters:
-            raise bad_request(f"output {name}: {unknown} is not served")
+    if "shared_memory_region" in parameters:
+        raise bad_request(f"output {name}: shared_memory_region is not served")
     wanted = parameters.get("binary_data", binary)
     if not isinstance(wanted, bool):
         raise bad_request(f"output {name}: binary_data is true or false")
@@ -215,7 +219,7 @@ def format_response(
     """
     outputs, raw = [], []
     for name, binary in request.outputs.items():
-        spec, array = interface.output_by_name[name], answered(name, tensors)
+        spec, array = written(name, request, interface, tensors)
         entry: dict[str, Any] = {"name": name, "datatype": spec.datatype, "shape": list(array.shape)}
         if binary:
             raw.append(values.to_raw(spec, array))
@@ -284,6 +288,16 @@ def _raw_size(tensor: Mapping[str, Any], spec: TensorSpec, shape: tuple[int, ...
     if "data" in tensor:
         raise bad_request(f"input {spec.name}: it has both data and a binary_data_size")
     return size
+
+
+def written(
+    name: str, request: InferRequest, interface: Interface, outputs: Mapping[str, np.ndarray | None]
+) -> tuple[TensorSpec, np.ndarray]:
+    """The output called ``name`` as it was asked for: as it is, or its highest scores. Raises ``Rejection`` (400)."""
+    array = answered(name, outputs)
+    if name in request.classes:
+        return classified(name, array, request.classes[name], interface.reading.get("classes", ()))
+    return interface.output_by_name[name], array
 
 
 def answered(name: str, outputs: Mapping[str, np.ndarray | None]) -> np.ndarray:

@@ -53,6 +53,12 @@ def binary_body(x: np.ndarray, **more: Any) -> tuple[bytes, str]:
     return head + x.tobytes(), str(len(head))
 
 
+def asking(output: str, classes: Any) -> bytes:
+    """A request for the highest scores of an output."""
+    outputs = [{"name": output, "parameters": {"classification": classes}}]
+    return json_body(np.zeros((1, *SHAPE), np.float32), outputs=outputs)
+
+
 @given(st.data(), shapes, st.integers(1, 5))
 def test_a_tensor_arrives_as_it_was_sent_in_every_form(data: st.DataObject, shape: tuple[int, ...], n: int) -> None:
     x = data.draw(hnp.arrays(np.float32, (n, *shape), elements=numbers))
@@ -163,7 +169,9 @@ BAD_JSON = {
     "parameters of another kind": (one(parameters=[]), "not a JSON object"),
     "an unknown output": (json_body(X, outputs=[{"name": "y"}]), "no output is called 'y'"),
     "outputs of another kind": (json_body(X, outputs=[1]), "no output is called 1"),
-    "classification": (json_body(X, outputs=[{"name": "label", "parameters": {"classification": 3}}]), "not served"),
+    "classification of a label": (asking("label", 3), "a number for each class"),
+    "classification of none": (asking("logits", 0), "whole number from 1"),
+    "classification of true": (asking("logits", True), "whole number from 1"),
     "binary_data of another kind": (
         json_body(X, outputs=[{"name": "label", "parameters": {"binary_data": 1}}]),
         "true",
