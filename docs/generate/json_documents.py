@@ -617,6 +617,7 @@ fleets[].policy text            scheduling policy
 fleets[].replicas integer       workers
 fleets[].cost   number          price of all workers
 fleets[].holds  flag            whether the promise holds
+fleets[].confirmed flag         whether also with latencies drawn anew
 fleets[].attainment number      share answered in time
 fleets[].attainment_at_least number at this confidence
 fleets[].accuracy number?       mean of those in time

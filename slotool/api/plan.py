@@ -200,7 +200,7 @@ def plan(
 
 def _found(search: FleetSearch, workers: Sequence[WorkerType], names: Sequence[str], reporter: Reporter) -> list[Found]:
     """The smallest fleet of each type and policy, the best first."""
-    from slotool.planning.fleet import ranked
+    from slotool.planning.fleet import confirm
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
     if not asked:
@@ -211,7 +211,8 @@ def _found(search: FleetSearch, workers: Sequence[WorkerType], names: Sequence[s
         for worker, policy in asked:
             found.append(search.cheapest(worker, policy))
             steps.advance()
-    return ranked(found, search.promise)
+    with reporter.progress("fleets confirmed") as steps:
+        return confirm(search, found, steps.advance)
 
 
 def _require_files(artifact: Any, latency: Any, outcomes: Any) -> None:
@@ -286,6 +287,7 @@ def _row(found: Found, promise: Promise) -> dict[str, Any]:
         "replicas": fleet.replicas,
         "cost": fleet.cost,
         "holds": found.holds,
+        "confirmed": found.confirmed,
         **asdict(fleet.verdict),
         "misses": fleet.verdict.misses(promise),
         "fewer": fewer,

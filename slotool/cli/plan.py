@@ -68,8 +68,8 @@ def plan(
 ) -> None:
     """Find the cheapest workers and policy that keep a promise.
 
-    The service is simulated under the traffic. Attainment and accuracy hold with --confidence, and so does not the
-    fleet with one worker less. Ends with 1 when no fleet keeps the promise.
+    The service is simulated under the traffic. Attainment and accuracy hold with --confidence; the last column says
+    what one worker less falls short of. Ends with 1 when no fleet keeps the promise.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
     --min-accuracy 0.9 --artifact family -o service.toml && slotool serve --config service.toml

@@ -1,15 +1,15 @@
 """The cheapest fleet that holds a promise: workers of each type, under each policy, on a virtual clock.
 
-For a type and a policy the least number of workers is searched by doubling and bisection, as more workers never serve
-less. What is found is confirmed with latencies drawn anew, since the search took the least that did well once.
+For a type and a policy the least number of workers is searched by growing steps and bisection, as more workers never
+serve less. What is found is confirmed with latencies drawn anew, since the search took the least that did well once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import OutcomeTable
 
 POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
-# A search looks at the busiest so many requests of longer traffic; what it finds is confirmed on all of it.
-MAX_SEARCHED = 200_000
+# Of longer traffic a search looks at so many requests, and confirms on so many, in stretches at even distances.
+MAX_SEARCHED, MAX_CONFIRMED, STRETCHES = 200_000, 1_000_000, 40
+# Of a stretch, in deadlines: until queues are as they would be, and at least counted behind that.
+WARM_UP, COUNTED = 5, 20
 # Of the fleets around a chosen one.
 SIZES = 8
 
@@ -59,13 +61,53 @@ class Fleet:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """``arrival_s``: float64 [n], ascending from about 0. ``counted``: bool [n], those that a verdict counts."""
+
+    arrival_s: np.ndarray
+    counted: np.ndarray
+    rate_per_s: float
+
+    @classmethod
+    def whole(cls, arrival_s: np.ndarray) -> Traffic:
+        span_s = float(arrival_s[-1] - arrival_s[0])
+        return cls(arrival_s, np.ones(len(arrival_s), dtype=bool), len(arrival_s) / max(span_s, 1e-9))
+
+    @classmethod
+    def sampled(cls, arrival_s: np.ndarray, most: int, deadline_s: float) -> Traffic:
+        """About ``most`` requests in stretches at even distances; all of traffic that is no longer.
+
+        A stretch begins with idle workers and ends with no request behind it, so its first and last requests, by
+        deadlines, are served but not counted.
+        """
+        whole = cls.whole(arrival_s)
+        least = math.ceil(whole.rate_per_s * (WARM_UP + COUNTED + 1) * deadline_s)
+        if len(arrival_s) <= max(most, least):
+            return whole
+        count = min(STRETCHES, max(1, most // least))
+        size = max(most // count, least)
+        # One stretch is the middle one.
+        places = np.linspace(0, len(arrival_s) - size, count + 2)[1:-1].astype(int)
+        sample, counted, ends_s = [], [], 0.0
+        for first in places:
+            stretch = arrival_s[first : first + size] - arrival_s[first]
+            last_s = float(stretch[-1])
+            sample.append(stretch + ends_s)
+            counted.append((stretch >= WARM_UP * deadline_s) & (stretch <= last_s - deadline_s))
+            ends_s += last_s + 2 * deadline_s
+        return cls(np.concatenate(sample), np.concatenate(counted), whole.rate_per_s)
+
+
+@dataclass(frozen=True)
 class Found:
     """``tried``: the smallest fleet of its type and policy that ``holds`` the promise; where none does, the largest
-    one tried. ``fewer``: one of fewer workers, by one where there are few, that does not."""
+    one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
+    more of long traffic."""
 
     tried: Fleet
     holds: bool
     fewer: Fleet | None = None
+    confirmed: bool = False
 
 
 class FleetSearch:
@@ -101,14 +143,12 @@ class FleetSearch:
         return len(self._arrival_s)
 
     @cached_property
-    def _busiest_s(self) -> np.ndarray:
-        """The shortest stretch with ``MAX_SEARCHED`` requests, from 0; all of shorter traffic."""
-        times_s = self._arrival_s
-        if len(times_s) <= MAX_SEARCHED:
-            return times_s
-        first = int(np.argmin(times_s[MAX_SEARCHED - 1 :] - times_s[: len(times_s) - MAX_SEARCHED + 1]))
-        busiest: np.ndarray = times_s[first : first + MAX_SEARCHED] - times_s[first]
-        return busiest
+    def _searched(self) -> Traffic:
+        return Traffic.sampled(self._arrival_s, MAX_SEARCHED, self._deadline_us / 1e6)
+
+    @cached_property
+    def _confirming(self) -> Traffic:
+        return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self._deadline_us / 1e6)
 
     def policies(self, worker: WorkerType, names: Sequence[str] = POLICIES) -> list[str]:
         """``names``, of which ``fixed`` stands for each point that is accurate enough."""
@@ -121,30 +161,43 @@ class FleetSearch:
         return [each for name in names for each in (enough if name == FixedBatching.name else [name])]
 
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
-        """The least workers of this type, under this policy, that hold the promise."""
-        run = self._runs(worker, policy)
-        low, high = 0, self._least(worker)
-        while not self._holds(tried := run(high, 0, self._busiest_s)):
-            # More workers do not make one point more accurate.
-            hopeless = policy.startswith(FixedBatching.name) and "accuracy" in tried.verdict.misses(self.promise)
-            if hopeless or high == self.max_workers:
-                return Found(tried, holds=False)
-            low, high = high, min(2 * high, self.max_workers)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self._holds(run(middle, 0, self._busiest_s)) else (middle, high)
-        fewer = None
-        while not self._holds(confirmed := run(high, 1, self._arrival_s)):
-            if high == self.max_workers:
-                return Found(confirmed, holds=False)
-            high, fewer = min(high + max(1, high // 50), self.max_workers), confirmed
-        if fewer is None and high > 1:
-            fewer = run(high - 1, 1, self._arrival_s)
-        return Found(confirmed, holds=True, fewer=fewer)
+        """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
+        run = partial(self._runs(worker, policy), 0, self._searched)
+        first = run(self._least(worker))
+        if policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise):
+            return Found(first, holds=False)  # more workers do not make one point more accurate
+        return self._smallest(run, first)
+
+    def confirmed(self, found: Found) -> Found:
+        """The same on more of the traffic, with latencies drawn anew."""
+        if not found.holds:
+            return found
+        fleet = found.tried
+        run = partial(self._runs(fleet.worker, fleet.policy), 1, self._confirming)
+        return replace(self._smallest(run, run(fleet.replicas)), confirmed=True)
+
+    def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
+        """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
+        holds, step = self._holds(first), 1
+        fewer, enough = (None, first) if holds else (first, None)
+        while enough is None and fewer is not None:
+            if fewer.replicas == self.max_workers:
+                return Found(fewer, holds=False)
+            tried = run(min(fewer.replicas + step, self.max_workers))
+            fewer, enough, step = (fewer, tried, step) if self._holds(tried) else (tried, None, 2 * step)
+        assert enough is not None
+        while fewer is None and enough.replicas > 1:
+            tried = run(max(1, enough.replicas - step))
+            fewer, enough, step = (None, tried, 2 * step) if self._holds(tried) else (tried, enough, step)
+        while fewer is not None and enough.replicas - fewer.replicas > 1:
+            tried = run((fewer.replicas + enough.replicas) // 2)
+            fewer, enough = (fewer, tried) if self._holds(tried) else (tried, enough)
+        return Found(enough, holds=True, fewer=fewer)
 
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
-        """A fleet of this size, under all of the traffic, or under other arrivals."""
-        return self._runs(worker, policy)(replicas, 1, self._arrival_s if arrival_s is None else arrival_s)
+        """A fleet of this size, under what confirms, or under other arrivals."""
+        traffic = self._confirming if arrival_s is None else Traffic.whole(arrival_s)
+        return self._runs(worker, policy)(1, traffic, replicas)
 
     def busiest_s(self, duration_s: float) -> np.ndarray:
         """The arrivals of the stretch of this length with the most of them, from 0."""
@@ -154,17 +207,17 @@ class FleetSearch:
         busiest: np.ndarray = times_s[first : ends[first]] - times_s[first]
         return busiest
 
-    def _runs(self, worker: WorkerType, policy: str) -> Callable[[int, int, np.ndarray], Fleet]:
+    def _runs(self, worker: WorkerType, policy: str) -> Callable[[int, Traffic, int], Fleet]:
         grid = worker.profile.grid
         grid.require_deadline(self._deadline_us)
         made: BatchingPolicy = make_policy(policy, grid, self._deadline_us)
         judge = Judge(self.promise, grid, self._outcomes)
         sampled = ServiceTimes.sampled(grid, worker.profile.samples_us)
 
-        def run(replicas: int, draw: int, arrival_s: np.ndarray) -> Fleet:
+        def run(draw: int, traffic: Traffic, replicas: int) -> Fleet:
             times = ServiceTimes(sampled.values, sampled.starts, self.seed + draw)
-            scenario = Scenario.of(arrival_s, self._deadline_us / 1e6, replicas)
-            return Fleet(worker, policy, replicas, judge(simulate(made, scenario, times)))
+            scenario = Scenario.of(traffic.arrival_s, self._deadline_us / 1e6, replicas)
+            return Fleet(worker, policy, replicas, judge(simulate(made, scenario, times), traffic.counted))
 
         return run
 
@@ -173,10 +226,24 @@ class FleetSearch:
 
     def _least(self, worker: WorkerType) -> int:
         """Workers below which not even the mean rate is served at the fastest point."""
-        busiest_s = self._busiest_s
-        rate_per_s = self.promise.attainment * len(busiest_s) / max(busiest_s[-1] - busiest_s[0], 1e-9)
+        rate_per_s = self.promise.attainment * self._searched.rate_per_s
         least: int = math.floor(rate_per_s / float(worker.profile.grid.best_rate_per_s.max()))
         return min(self.max_workers, max(1, least))
+
+
+def confirm(search: FleetSearch, found: Sequence[Found], advance: Callable[[], None] = lambda: None) -> list[Found]:
+    """``found``, ranked, once the first is confirmed; where all of the traffic was searched, once all are.
+
+    ``advance`` is called for each that was confirmed.
+    """
+    ranks = ranked(found, search.promise)
+    while True:
+        at = next((at for at, each in enumerate(ranks) if each.holds and not each.confirmed), None)
+        if at is None or (at > 0 and search.requests > MAX_SEARCHED):
+            return ranks
+        ranks[at] = search.confirmed(ranks[at])
+        ranks = ranked(ranks, search.promise)
+        advance()
 
 
 def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:

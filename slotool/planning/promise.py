@@ -98,20 +98,22 @@ class Judge:
             at = {version: column for column, version in enumerate(outcomes.versions)}
             self._correct = 1 - outcomes.matrix("error")[:, [at[point.key] for point in grid.points]]
 
-    def __call__(self, result: SimulationResult) -> Verdict:
-        in_time = result.status == IN_TIME
-        summary = result.summary()
-        took_us = np.where(np.isnan(result.done_us), np.inf, result.done_us - result.scenario.arrival_us)
+    def __call__(self, result: SimulationResult, counted: np.ndarray) -> Verdict:
+        """The verdict over the requests that ``counted``, bool [n], names."""
+        in_time, rows = result.status[counted] == IN_TIME, result.row[counted]
+        took_us = (result.done_us - result.scenario.arrival_us)[counted]
+        right = float(result.grid.accuracy[rows[in_time]].sum())
+        calls = result.summary()
         return Verdict(
-            summary["attainment"],
+            float(in_time.mean()),
             attainment_at_least(in_time, self.promise.significance),
-            summary["accuracy"],
-            self._accuracy_at_least(result.row[in_time], result.grid),
-            summary["effective_accuracy"],
-            float(np.quantile(took_us, 0.99, method="higher")),
-            summary["utilisation"],
-            summary["mean_batch"],
-            summary["calls"],
+            right / max(1, int(in_time.sum())),
+            self._accuracy_at_least(rows[in_time], result.grid),
+            right / len(in_time),
+            float(np.quantile(np.where(np.isnan(took_us), np.inf, took_us), 0.99, method="higher")),
+            calls["utilisation"],
+            calls["mean_batch"],
+            calls["calls"],
         )
 
     def _accuracy_at_least(self, rows: np.ndarray, grid: ControlGrid) -> float:
