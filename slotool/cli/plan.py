@@ -69,10 +69,10 @@ def plan(
     """Find the cheapest workers and policy that keep a promise.
 
     The service is simulated under the traffic. Attainment and accuracy hold with --confidence; the last column says
-    what one worker less falls short of. Ends with 1 when no fleet keeps the promise.
+    what one worker less falls short of. Ends with 1 when no fleet holds.
 
     Example: slotool plan latency.parquet --outcomes outcomes.parquet --arrivals bursts.parquet --deadline-ms 50
-    --min-accuracy 0.9 --artifact family -o service.toml && slotool serve --config service.toml
+    --min-accuracy 0.9 --artifact family -o service.toml
     """
     from slotool.cli.output import Output
 

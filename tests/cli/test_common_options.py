@@ -60,7 +60,7 @@ def test_commands_are_listed_by_theme_and_no_sentence_is_cut(slotool: Slotool) -
     assert "Commands:" not in shown
     assert "..." not in shown.partition("\n")[2]
     assert "…" not in shown
-    for theme in ("Measure and predict:", "SLO-NN and supernets:", "Rules and plans:", "Serve:"):
+    for theme in ("Measure and predict:", "SLO-NN and supernets:", "Rules, plans and serving:"):
         assert theme in shown
 
 
