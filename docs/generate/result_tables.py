@@ -370,9 +370,34 @@ def ray_cluster(figures: Figures) -> list[Table]:
     return [Table("", ["nodes", "answers/s, median", "range", "of what the workers could give"], rows)]
 
 
+def decision(figures: Figures) -> list[Table]:
+    """What the decisions of a tier's cascade take in a server, beyond its models."""
+    rows = [
+        [
+            name,
+            f"{own['median_us']:.1f} µs",
+            f"{own['p5_us']:.1f} to {own['p95_us']:.1f} µs",
+            f"{own['floor_us']:.1f} µs",
+        ]
+        for name, own in figures["cascades"].items()
+    ]
+    return [Table("", ["versions asked, condition, answer", "median", "5th to 95th of rounds", "floor"], rows)]
+
+
+def rule_splits(figures: Figures) -> list[Table]:
+    """Splits in which any tier of rules made from one part exceeds its tolerance on the other."""
+    splits = figures["splits"]
+    rows = [
+        [name, f"{found['learnt']:,} of {found['examples']:,}", f"{found['any_exceeded']} of {splits:,}",
+         percent(found["any_exceeded"] / splits, 1), str(found["clear"])]
+        for name, found in figures["sets"].items()
+    ]  # fmt: skip
+    return [Table("", ["set", "examples learnt from", "any tier exceeded", "share", "by two standard errors"], rows)]
+
+
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
     of.__name__: of
     for of in (startup, generate, profiling, predict, graph_network, served_request, serving, overload, slo_nn,
                promises, kernel_checks, scheduling, traces, switching, batches, lcao, supernets, rules, capture_zoo,
-               routing, ray_cluster)
+               routing, ray_cluster, decision, rule_splits)
 }  # fmt: skip

@@ -29,12 +29,12 @@ def quiet_ray() -> Any:
     """The module ray, which shows clusters a token where there is one and nobody said otherwise.
 
     Clusters of ``ray start`` ask for a token wherever one lies, but what connects to them shows it only when
-    ``RAY_AUTH_MODE`` says so; a cluster that asks for none takes clients that show one.
+    ``RAY_AUTH_MODE`` says so as ray is imported; a cluster that asks for none takes clients that show one.
 
     Raises ``MissingPackageError`` when it is not installed.
     """
     os.environ.update(QUIET)
-    if _has_token():
+    if "ray" not in sys.modules and _has_token():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
