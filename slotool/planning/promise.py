@@ -10,6 +10,7 @@ from scipy import stats
 
 from slotool.errors import ArgumentError, InputError
 from slotool.scheduling.batching import ControlGrid
+from slotool.scheduling.space import outcome_columns
 from slotool.simulation import SimulationResult
 from slotool.simulation.result import IN_TIME
 from slotool.tables import OutcomeTable
@@ -95,8 +96,8 @@ class Judge:
         self.promise = promise
         self._correct: np.ndarray | None = None
         if outcomes is not None:
-            at = {version: column for column, version in enumerate(outcomes.versions)}
-            self._correct = 1 - outcomes.matrix("error")[:, [at[point.key] for point in grid.points]]
+            at = outcome_columns(grid.points, outcomes)
+            self._correct = 1 - outcomes.matrix("error")[:, [at[point] for point in grid.points]]
 
     def __call__(self, result: SimulationResult, counted: np.ndarray) -> Verdict:
         """The verdict over the requests that ``counted``, bool [n], names."""

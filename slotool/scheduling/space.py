@@ -145,7 +145,12 @@ def _upper(row: Mapping[Any, Any], quantile: float) -> float:
 
 
 def _accuracies(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> dict[OperatingPoint, float]:
-    at = {name: i for i, name in enumerate(outcomes.versions)}
     accuracy = 1.0 - outcomes.matrix("error").mean(axis=0)
+    return {point: float(accuracy[i]) for point, i in outcome_columns(points, outcomes).items()}
+
+
+def outcome_columns(points: Sequence[OperatingPoint], outcomes: OutcomeTable) -> dict[OperatingPoint, int]:
+    """Which of the table's versions each point is, by its key or the version that it names; others are left out."""
+    at = {name: i for i, name in enumerate(outcomes.versions)}
     found = {point: at.get(point.key, at.get(version_name(point))) for point in points}
-    return {point: float(accuracy[i]) for point, i in found.items() if i is not None}
+    return {point: i for point, i in found.items() if i is not None}

@@ -174,3 +174,16 @@ def test_a_service_file_is_not_replaced(tmp_path: Path) -> None:
     artifact = DATASETS.parent / "models" / "supernet"
     with pytest.raises(AlreadyExistsError):
         api.plan(LATENCY, outcomes=OUTCOMES, rate=100.0, deadline_ms=20, artifact=artifact, out=tmp_path / "s.toml")
+
+
+def test_outcomes_may_name_versions_instead_of_points() -> None:
+    samples = {"small": 2e-4, "medium": 4e-4, "large": 9e-4}
+    rows = [
+        {"subject": "family", "point": f"version={name}", "batch_size": size, "samples_s": [size * taken_s]}
+        for name, taken_s in samples.items()
+        for size in (1, 4)
+    ]
+    outcomes = DATASETS / "digits-family-outcomes.parquet"
+    found = api.plan(LatencyTable.of(rows), outcomes=outcomes, rate=500.0, deadline_ms=20, min_accuracy=0.95)
+    assert found.holds
+    assert found.rows[0]["accuracy_at_least"] >= 0.95
