@@ -8,7 +8,7 @@ INPUTS := pyproject.toml constraints.txt
 
 .PHONY: demo test hostile check format test-minimum test-newest bench bench-record bench-peers docs docs-outputs clean
 
-demo: $(VENV)/.installed-report
+demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
 
 # Tests that measure have the machine to themselves; the others share it, in their order: the longest files come first.

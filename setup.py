@@ -1,9 +1,15 @@
-"""Packages: all of slotool, and models/ as slotool.shipped, so that what it trained itself comes with it."""
+"""Packages: all of slotool; models/ as slotool.shipped, and of datasets/ what the demo trains on, so that they come
+with it."""
 
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages(include=["slotool*"]), "slotool.shipped"],
-    package_dir={"slotool.shipped": "models"},
-    package_data={"slotool": ["py.typed"], "slotool.shipped": ["**/*"], "slotool.serving": ["*.html"]},
+    packages=[*find_packages(include=["slotool*"]), "slotool.shipped", "slotool.shipped_datasets"],
+    package_dir={"slotool.shipped": "models", "slotool.shipped_datasets": "datasets"},
+    package_data={
+        "slotool": ["py.typed"],
+        "slotool.shipped": ["**/*"],
+        "slotool.shipped_datasets": ["tate-16k/*"],
+        "slotool.serving": ["*.html"],
+    },
 )

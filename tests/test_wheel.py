@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ``slotool`` command of an environment that holds the wheel, and beside it only what it depends on."""
     source, home = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("environment")
-    for name in ("slotool", "models"):
+    for name in ("slotool", "models", "datasets"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -69,6 +69,14 @@ def test_it_is_the_installed_one_that_ran(installed: Path, tmp_path: Path) -> No
     code = "import slotool; print(slotool.__file__)"
     ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert str(installed.parent.parent) in ran.stdout
+
+
+def test_the_data_of_the_demo_come_with_it_and_no_tables(installed: Path, tmp_path: Path) -> None:
+    code = "from slotool.data.registry import shipped_dataset; print(shipped_dataset('tate-16k'))"
+    ran = subprocess.run([installed.parent / "python", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    folder = Path(ran.stdout.strip())
+    assert sorted(path.name for path in folder.iterdir()) == ["test.txt.gz", "train.txt.gz"]
+    assert not list(folder.parent.glob("*.parquet"))
 
 
 def test_the_live_page_comes_with_it(installed: Path, tmp_path: Path) -> None:

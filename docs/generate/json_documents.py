@@ -74,8 +74,10 @@ plugins[].problem text?         why it cannot be used
 folder          text            the run folder
 seconds         number          seconds of the whole walkthrough
 steps_s         object          seconds by step
+cores_busy_with_others object   cores that other work kept busy, by step
 figures         object          what the closing table shows
 report          text            the report's HTML file
+next            list            commands to try next
 """,
     "capture": """
 out             text?           graph file written

@@ -10,7 +10,7 @@ PARAMETERS = {
     "datasets": [
         *("train mlp.data", "train family.data", "train xmc.data", "train supernet.data", "family.data"),
         *("build-tables.data", "choose-points.data", "update-tables.data", "evaluate.data", "evaluate-colocated.data"),
-        *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data", "demo.data"),
+        *("profile points.data", "loadtest.data", "gen-switching-plan.data", "plan.data"),
     ],
     "predictors": ["train-predictor.model", "train-colocation-predictor.model", "compare-predictors.models"],
     "policies": ["simulate.policies", "serve.policy"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import slotool
 from slotool.data.adapters.base import DataAdapter, Location
 from slotool.data.adapters.csv import CsvAdapter
 from slotool.data.adapters.digits import DigitsAdapter
@@ -188,6 +189,18 @@ def multilabel_names(folder: Path) -> list[str]:
 def default_dataset() -> str:
     """``fashion-mnist`` when its files lie in ``$SLOTOOL_DATA_DIR``, else ``digits``, which needs none."""
     return "fashion-mnist" if has_fashion_mnist(data_folder()) else "digits"
+
+
+def shipped_dataset(name: str) -> Path:
+    """Where the data set of this name lies that slotool ships: in ``datasets/``, or in a wheel's.
+
+    Raises ``DataError`` when this installation came without it.
+    """
+    package = Path(slotool.__file__).parent
+    for folder in (package / "shipped_datasets", package.parent / "datasets"):
+        if (folder / name).is_dir():
+            return folder / name
+    raise DataError(f"this installation of slotool came without the data set {name}")
 
 
 def data_folder() -> Path | None:

@@ -1,0 +1,196 @@
+"""``slotool demo``: a walkthrough on real data, each step a command that a user would type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slotool.cli.demo.steps import Document, Sizes, Step, mean_rate_per_s, walkthrough
+from slotool.cli.options import Force, Json, Out, Seed
+
+# The file of the user's own networks; it also marks a folder that a demo made.
+OWN_NETWORKS = "own_networks.py"
+# Other work on the machine from which on figures are said to be spoiled, in cores.
+QUIET_CORES = 0.1
+NEXT = (
+    "slotool predict --onnx model.onnx                   # how long would my network take here?",
+    "slotool family a=a.onnx b=b.onnx --data test.npz:y --outcomes outcomes.parquet -o mine",
+    "slotool gen-rules outcomes.parquet -o rules.json    # what may be saved without more errors?",
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(demo)
+
+
+def demo(
+    out: Out = Path("demo-run"),
+    quick: Annotated[bool, typer.Option("--quick", help="Train less and measure less.")] = False,
+    seed: Seed = 0,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """Run every stage on real data, from training to the report.
+
+    A network of 16,455 labels that answers by a few of them, a network of one's own predicted, three ONNX files
+    certified, planned and served. Every step is a real command, printed as it runs, and can be repeated by hand in the
+    run folder.
+
+    Example: slotool demo --out demo-run
+    """
+    import time
+
+    from slotool.cli.output import Output, duration, table
+    from slotool.data.registry import shipped_dataset
+    from slotool.extras import require
+
+    require("onnx", "onnxruntime", "matplotlib", "plotly", needed_by="the demo")
+    output = Output(as_json=json)
+    folder = _fresh_folder(out, force)
+    steps = walkthrough(str(shipped_dataset("tate-16k")), Sizes.quick() if quick else Sizes(), seed)
+    rows: list[list[str]] = []
+    taken_s: dict[str, float] = {}
+    others: dict[str, float] = {}
+    started = time.perf_counter()
+    with output.progress("walkthrough", total=len(steps)) as progress:
+        for number, step in enumerate(steps, 1):
+            progress.say(f"{number}/{len(steps)} {step.title}")
+            began, busy_s = time.perf_counter(), _seconds_of_others()
+            document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
+            taken_s[step.title] = time.perf_counter() - began
+            others[step.title] = max(0.0, _seconds_of_others() - busy_s) / taken_s[step.title]
+            found, disturbed = step.figures(document, folder), _disturbed(others[step.title])
+            rows += [[step.title, name, value, disturbed] for name, value in found.items()]
+            progress.advance()
+    seconds = time.perf_counter() - started
+    document = {
+        "folder": str(out),
+        "seconds": seconds,
+        "steps_s": taken_s,
+        "cores_busy_with_others": others,
+        "figures": {f"{title}: {name}": value for title, name, value, _ in rows},
+        "report": str(out / "report.html"),
+        "next": list(NEXT),
+    }
+    closing = f"{len(steps)} steps in {duration(seconds)}; the plots are in {out / 'report.html'}"
+    shown = table("Walkthrough", ["step", "figure", "value", "other work"], _each_step_once(rows))
+    output.result("demo", document, shown, closing, "Next, with files of your own:", *(f"  {line}" for line in NEXT))
+
+
+def _disturbed(cores: float) -> str:
+    """What of the machine others had meanwhile, where that was enough to spoil a figure."""
+    import os
+
+    return f"{cores:.1f} of {os.cpu_count()} cores" if cores >= QUIET_CORES else ""
+
+
+def _each_step_once(rows: list[list[str]]) -> list[list[str]]:
+    """The step and the other work stand in the first row of a step only."""
+    before = [None, *(row[0] for row in rows)]
+    return [row if row[0] != last else ["", *row[1:3], ""] for row, last in zip(rows, before, strict=False)]
+
+
+def _seconds_of_others() -> float:
+    """CPU seconds that this machine has spent on others than this process, its children and theirs."""
+    from contextlib import suppress
+
+    import psutil
+
+    machine, own_s = psutil.cpu_times(), 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times = process.cpu_times()
+            own_s += times.user + times.system + times.children_user + times.children_system
+    busy_s = machine.user + machine.system + machine.nice + machine.irq + machine.softirq + machine.steal
+    return float(busy_s - own_s)
+
+
+def _fresh_folder(out: Path, force: bool) -> Path:
+    """An empty run folder with the user's own networks in it. Only a folder that a demo made is ever replaced."""
+    import shutil
+
+    from slotool.errors import AlreadyExistsError
+
+    marker = out / OWN_NETWORKS
+    if out.exists() and not (force and marker.is_file()):
+        raise AlreadyExistsError(f"{out} exists already" if marker.is_file() else f"{out} is not a demo's folder")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    shutil.copyfile(Path(__file__).with_name(OWN_NETWORKS), marker)
+    return out
+
+
+def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
+    """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
+    output.note(title)
+    step.prepare(folder)
+    with ExitStack() as serving:
+        command = step.command if step.command.startswith("python ") else f"slotool {step.command}"
+        if " RATE " in command:
+            command = command.replace("RATE", f"{mean_rate_per_s(folder):g}")
+        if step.served:
+            command = command.replace("URL", serving.enter_context(_server(step, folder, output)))
+        output.note(f"      $ {command}")
+        return _run(folder, command)
+
+
+def _run(folder: Path, command: str) -> Document:
+    import json as json_module
+    import shlex
+    import subprocess
+    import sys
+
+    from slotool.errors import RunError
+
+    program, *arguments = (word for words in shlex.split(command) for word in _expanded(words))
+    ours = program == "slotool"
+    line = [sys.executable, "-m", "slotool", *arguments, "--json"] if ours else [sys.executable, *arguments]
+    finished = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    # Exit code 1 is a verdict, given with its document: a missing package that doctor reports does not end the demo.
+    if finished.returncode not in ((0, 1) if ours else (0,)) or (ours and not finished.stdout):
+        words = (finished.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RunError(f"the step '{command}' ended with exit code {finished.returncode}: {words}")
+    return json_module.loads(finished.stdout) if ours else {}
+
+
+def _expanded(word: str) -> list[str]:
+    """``net{0..2}`` as ``net0``, ``net1``, ``net2``, as a shell reads it."""
+    import re
+
+    found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", word)
+    if found is None:
+        return [word]
+    before, first, last, after = found.groups()
+    return [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
+
+
+@contextmanager
+def _server(step: Step, folder: Path, output: Any) -> Iterator[str]:
+    """What the load test goes to; one of its workers is killed while it runs."""
+    import threading
+
+    import psutil
+
+    from slotool.planning.server_process import RunningServer
+
+    output.note(f"      $ slotool serve {step.served} --port 0 &")
+    with RunningServer([*step.served.split(), "--port", "0"], folder) as server:
+        output.note(f"      watch it at {server.url}")
+
+        def kill() -> None:
+            worker = psutil.Process(server.process_id).children()[-1]
+            output.note(f"      $ kill -KILL {worker.pid}    # a worker")
+            worker.kill()
+
+        timer = threading.Timer(step.worker_killed_after_s or 0.0, kill)
+        if step.worker_killed_after_s is not None:
+            timer.start()
+        try:
+            yield server.url
+        finally:
+            timer.cancel()
