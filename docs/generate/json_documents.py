@@ -765,6 +765,21 @@ priorities[].requests integer   requests
 priorities[].answered number    share answered
 priorities[].deadline_meet_rate number share answered in time
 priorities[].effective_accuracy number? share answered correctly and in time
+faults[].fault  text            what was injected (--faults)
+faults[].at_s   number          when it was to be, seconds from the start
+faults[].injected_s number      when the server had done it
+faults[].error  text            why it was not injected; empty where it was
+faults[].attainment_before number? share answered in time, of up to 10 s before
+faults[].accuracy_before number? accuracy of those answered
+faults[].attainment_after number? share answered in time, until the next fault
+faults[].accuracy_after number? accuracy of those answered
+faults[].attainment_worst number? attainment of the worst second after it
+faults[].recovered_s number?    seconds until attainment was within a point of before; null: not before the next fault
+over_time[].begin_s number      second of the load
+over_time[].requests integer    requests due in it
+over_time[].attainment number?  of these, answered in time
+over_time[].accuracy number?    accuracy of those answered
+over_time[].effective_accuracy number? of all, answered correctly and in time
 target          number?         effective accuracy that was to be reached
 log             text            request log written
 """,

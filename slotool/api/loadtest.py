@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slotool.workloads import ArrivalProcess, ArrivalTable
     from slotool.workloads.channels import TargetServer
     from slotool.workloads.client import LoadPlan, LoadRun
+    from slotool.workloads.faults import Fault, FaultInjection
     from slotool.workloads.requests import RequestLog
 
 RATE_PER_S, DURATION_S = 200.0, 10.0
@@ -61,6 +62,8 @@ class LoadTest(Result):
             self._judge(self.target, 1e3 * self.log.deadline_s)
 
     def findings(self) -> Mapping[str, Any]:
+        from slotool.workloads.over_time import over_time
+
         return {
             **self.log.provenance,
             **self.summary,
@@ -69,6 +72,8 @@ class LoadTest(Result):
             "target": self.target,
             "log": None if self.out is None else str(self.out),
             "priorities": self.log.priorities(),
+            "faults": self.faults,
+            "over_time": over_time(self.log),
         }
 
     def shown(self) -> list[Part]:
@@ -93,12 +98,22 @@ class LoadTest(Result):
         if len(priorities) > 1:
             columns = ["priority", "requests", "answered", "in time", "effective accuracy"]
             shown.append(table("By priority", columns, [_of_priority(found) for found in priorities]))
+        if self.faults:
+            shown.append(table("Faults", _FAULT_COLUMNS, [_of_fault(found) for found in self.faults]))
         return shown if self.out is None else [*shown, f"wrote {self.out}"]
+
+    @cached_property
+    def faults(self) -> list[dict[str, Any]]:
+        """What was injected, and attainment and accuracy around it (``slotool.workloads.over_time``)."""
+        from slotool.workloads.over_time import around_faults
+
+        return around_faults(self.log)
 
     @property
     def warnings(self) -> list[str]:
         """What the client did not do as it should have."""
         summary, found = self.summary, []
+        found += [f"{fault['fault']} was not injected: {fault['error']}" for fault in self.faults if fault["error"]]
         p99_s, worst_s = summary["send_delay_p99_s"], summary["send_delay_max_s"]
         send_delay_s, share = (worst_s, "one request") if math.isnan(p99_s) else (p99_s, "1 % of the requests")
         measure_s = summary["deadline_s"] or summary["p50_s"]
@@ -164,6 +179,7 @@ def loadtest(
     timeout_s: float = 10.0,
     allow_remote: bool = False,
     seed: int = 0,
+    faults: FilePath | Sequence[Fault] | None = None,
     force: bool = False,
     progress: Reporting = "auto",
 ) -> LoadTest:
@@ -193,6 +209,8 @@ def loadtest(
         timeout_s: Seconds until a request counts as failed.
         allow_remote: Allow another machine, whose owner expects this load.
         seed: Of arrivals and examples.
+        faults: Kill, stop and slow workers of a server on this machine that was started with ``--allow-faults``: a
+            schedule such as ``"5s:kill 1, 15s:slow 0 2x for 5s"``, or a file of one.
         force: Replace ``out`` if it exists.
         progress: Who hears how far it is; see ``slotool.api.progress``.
 
@@ -239,11 +257,13 @@ def loadtest(
     dataset = open_dataset(source, server.data_options(source), stored=True)
     plan = LoadPlan.draw(process, duration_s, dataset.test, seed, shares).loaded()
     server.examples(plan.split.x)
+    injection = None if faults is None else _injection(address, faults, duration_s)
     provenance = _provenance(server, dataset, process.name, rate, duration_s, seed)
     provenance |= {"processes": processes, "priority": _stated(shares)}
     text = f"{address}: {rate:g} requests/s for {duration_s:g} s"
     with reporter_of(progress).progress(text, total=len(plan)) as steps:
-        log = _drive(_run(plan, server, processes, steps.advance), written, provenance)
+        began = _nothing if injection is None else partial(injection.begin, duration_s=duration_s)
+        log = _drive(_run(plan, server, processes, steps.advance, began), written, provenance, injection)
     return LoadTest(log, len(plan), target, written)
 
 
@@ -273,11 +293,32 @@ def _stated(shares: Mapping[int, float]) -> str | None:
     return ",".join(f"{priority}={share:g}" for priority, share in shares.items()) or None
 
 
-def _run(plan: LoadPlan, server: TargetServer, processes: int, advance: Callable[..., None]) -> LoadRun:
+def _injection(address: str, given: FilePath | Sequence[Fault], duration_s: float) -> FaultInjection:
+    from slotool.workloads.faults import FaultInjection, read_faults
+
+    schedule = read_faults(given) if isinstance(given, str | Path) else sorted(given, key=lambda fault: fault.at_s)
+    injection = FaultInjection(address, schedule)
+    injection.check(duration_s)
+    return injection
+
+
+def _nothing(start_s: float) -> None:
+    pass
+
+
+def _run(
+    plan: LoadPlan,
+    server: TargetServer,
+    processes: int,
+    advance: Callable[..., None],
+    began: Callable[[float], None],
+) -> LoadRun:
     from slotool.workloads.client import LocalRun
     from slotool.workloads.many_processes import ManyProcesses
 
-    return LocalRun(plan, server, advance) if processes == 1 else ManyProcesses(plan, server, processes, advance)
+    if processes == 1:
+        return LocalRun(plan, server, advance, began=began)
+    return ManyProcesses(plan, server, processes, advance, began)
 
 
 def _check_terms(
@@ -297,7 +338,7 @@ def _check_terms(
         raise ArgumentError("target", "it is the share that meets a deadline: give --deadline-ms too")
 
 
-def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any]) -> RequestLog:
+def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any], injection: FaultInjection | None) -> RequestLog:
     """The whole log, saved; on Ctrl-C what had finished is saved before the interruption goes on."""
     try:
         run.drive()
@@ -305,6 +346,9 @@ def _drive(run: LoadRun, out: Path | None, provenance: dict[str, Any]) -> Reques
         if run.finished and out is not None:
             run.log({**provenance, "interrupted": True}).save(out)
         raise
+    finally:
+        if injection is not None:
+            provenance["faults"] = injection.end()
     log = run.log(provenance)
     if out is not None:
         log.save(out)
@@ -334,6 +378,20 @@ def _provenance(
 def _of_priority(found: dict[str, Any]) -> list[str]:
     shares = [f"{found[name]:.2%}" for name in ("answered", "deadline_meet_rate")]
     return [str(found["priority"] or "none"), f"{found['requests']:,}", *shares, _accuracy(found["effective_accuracy"])]
+
+
+_FAULT_COLUMNS = ["at", "fault", "in time before", "after", "worst second", "accuracy before", "after", "recovered in"]
+
+
+def _of_fault(found: dict[str, Any]) -> list[str]:
+    shares = [_share(found[name]) for name in ("attainment_before", "attainment_after", "attainment_worst")]
+    accuracies = [_accuracy(found[name]) for name in ("accuracy_before", "accuracy_after")]
+    recovered = "–" if found["recovered_s"] is None else f"{found['recovered_s']:.1f} s"
+    return [f"{found['at_s']:g} s", found["fault"], *shares, *accuracies, recovered]
+
+
+def _share(share: float) -> str:
+    return f"{share:.2%}" if share >= 0 else "–"
 
 
 def _accuracy(share: float) -> str:

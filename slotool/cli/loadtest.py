@@ -44,6 +44,9 @@ def loadtest(
     arrivals: Annotated[
         Path | None, _load("--arrivals", help="Replay this file of generate arrivals, not Poisson arrivals.")
     ] = None,
+    faults: Annotated[
+        str | None, _load("--faults", help='Schedule or file: "5s:kill 1, 9s:stop 0, 15s:slow 0 2x for 5s".')
+    ] = None,
     data: DataName = "auto",
     label: DataLabel = None,
     inputs: DataInputs = None,
@@ -109,6 +112,7 @@ def loadtest(
         timeout_s=timeout,
         allow_remote=allow_remote,
         seed=seed,
+        faults=faults,
         force=force,
         progress=output,
     )

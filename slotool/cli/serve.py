@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slotool.cli.output import Output
     from slotool.serving import ServedModel
     from slotool.serving.access_log import AccessLog
-    from slotool.serving.engines import InferenceEngine
+    from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
     from slotool.serving.events import Events
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
@@ -84,6 +84,9 @@ def serve(
         str | None, _workers("--address", help="Ray cluster: host:port or auto.", show_default="auto")
     ] = None,
     hang: Annotated[str, _workers("--hang", help="Restart a worker whose call takes longer.")] = "10s",
+    allow_faults: Annotated[
+        bool, _workers("--allow-faults", help="Let loadtest --faults kill, stop and slow them.")
+    ] = False,
     max_batch: Annotated[int, _limits("--max-batch", min=1, help="Examples in one request.")] = 1_024,
     max_queue: Annotated[int, _limits("--max-queue", min=1, help="Requests that may wait.")] = 1_000,
     default_deadline_ms: Annotated[
@@ -98,8 +101,8 @@ def serve(
 ) -> None:
     """Serve artifacts, each request at a point that meets its options.
 
-    Speaks the Open Inference Protocol V2 over HTTP (/v2) and gRPC. POST /compute takes one example, / is a live page,
-    /metrics is for Prometheus. SIGTERM and Ctrl-C finish requests in flight; SIGHUP reloads tables and rules.
+    Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
+    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads tables.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
@@ -120,7 +123,7 @@ def serve(
     assert hang_s is not None
     assert drain_s is not None
     if engine == "inline":
-        refuse_without_effect(("address", "hang", "replicas"), "with --engine inline")
+        refuse_without_effect(("address", "allow_faults", "hang", "replicas"), "with --engine inline")
     elif engine == "local":
         refuse_without_effect(("address",), "with --engine local")
     limit_threads(cores_given(threads))
@@ -163,6 +166,7 @@ def serve(
             clients=clients,
             runtime_settings=runtime_settings,
             access_log=accesses,
+            faults=_with_faults(router.engine, listener) if allow_faults else None,
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
             risk = "anyone who can reach this machine" if clients is None else "anyone who intercepts a token"
@@ -285,6 +289,22 @@ def _engine(
         raise typer.BadParameter(registry.unknown(name), param_hint="--engine")
     made: Callable[..., InferenceEngine] = registry.load(name)
     return made(replicas, threads, max_examples=max_examples, hang_s=hang_s, address=address)
+
+
+def _with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInferenceEngine:
+    """The engine, whose workers this machine's clients may kill, stop and slow."""
+    from slotool.serving.engines import LocalInferenceEngine
+    from slotool.serving.server import is_loopback
+
+    if not isinstance(engine, LocalInferenceEngine):
+        raise typer.BadParameter(
+            "faults are of --engine local, whose workers are processes", param_hint="--allow-faults"
+        )
+    if not is_loopback(listener):
+        raise typer.BadParameter(
+            "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
+        )
+    return engine
 
 
 def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:

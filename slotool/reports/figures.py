@@ -11,7 +11,7 @@ from slotool.reports.figure import Figure
 from slotool.reports.series.accuracy import accuracy_against_k, accuracy_against_latency, has_k
 from slotool.reports.series.colocation import colocation_figures
 from slotool.reports.series.latency import latency_figures
-from slotool.reports.series.load_test import served_latency
+from slotool.reports.series.load_test import served_latency, served_over_time
 from slotool.reports.series.predictions import predicted_against_measured
 from slotool.reports.series.predictor_study import study_figures
 from slotool.reports.series.switching import plan_figures
@@ -51,7 +51,10 @@ def _figures(found: Collected) -> Iterator[Figure]:
     for path, plan in found.plans:
         yield from plan_figures(plan, str(path))
     for path, log in found.requests:
-        yield served_latency(str(log.provenance.get("subject") or path.stem), log, str(path))
+        name = str(log.provenance.get("subject") or path.stem)
+        yield served_latency(name, log, str(path))
+        if log.provenance.get("faults"):
+            yield served_over_time(name, log, str(path))
 
 
 def subject_of(path: Path, table: OutcomeTable) -> str:

@@ -19,6 +19,8 @@ from slotool.serving.access_log import AccessLog
 from slotool.serving.access_middleware import AccessMiddleware
 from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
+from slotool.serving.engines import LocalInferenceEngine
+from slotool.serving.faults import Faults
 from slotool.serving.frontend import FrontEnd, Limits, json_response
 from slotool.serving.guard import BearerGuard
 from slotool.serving.http import FastPath
@@ -38,14 +40,15 @@ def create_app(
     clients: Clients | None = None,
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
+    faults: LocalInferenceEngine | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
-    every answered request. The router is closed when the application's
-    lifespan ends.
+    every answered request. ``faults``: the engine whose workers clients may kill, stop and slow. The router is closed
+    when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
@@ -67,6 +70,7 @@ def create_app(
             *FeedbackEndpoint(front).routes,
             *live.routes,
             *pages.routes,
+            *(Faults(front, faults).routes if faults else []),
         ],
         exception_handlers={Rejection: pages.rejected, HTTPException: pages.not_served, Exception: pages.broken},
         middleware=[

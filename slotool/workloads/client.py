@@ -153,6 +153,7 @@ class LocalRun(LoadRun):
     target: TargetServer
     progress: Callable[[int], None] = lambda more: None
     begin: Callable[[], float] = lambda: time.perf_counter() + LEAD_S
+    began: Callable[[float], None] = lambda start_s: None
     _rows: list[dict[str, Any]] = field(default_factory=list, init=False)
     _labels: np.ndarray = field(init=False)
     _example: Callable[[int], Example] = field(init=False)
@@ -177,6 +178,7 @@ class LocalRun(LoadRun):
         try:
             await self._warm_up(channel)
             self._start = self.begin()
+            self.began(self._start)
             latest_s = max(MAX_SEND_DELAY_S, self.target.terms.deadline_s or 0.0)
             async with asyncio.TaskGroup() as outstanding:
                 for number, intended_s in enumerate(self.plan.times_s.tolist()):

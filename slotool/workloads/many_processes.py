@@ -31,12 +31,14 @@ _ENDING_S = 30.0
 
 @dataclass
 class ManyProcesses(LoadRun):
-    """Request i is sent by process i modulo ``processes``, all on one clock. ``progress(n)``: n more have finished."""
+    """Request i is sent by process i modulo ``processes``, all on one clock. ``progress(n)``: n more have finished.
+    ``began``: called with the instant from which the plan counts."""
 
     plan: LoadPlan
     target: TargetServer
     processes: int
     progress: Callable[[int], None] = lambda more: None
+    began: Callable[[float], None] = lambda start_s: None
     _log: RequestLog | None = field(default=None, init=False)
     _counts: dict[int, int] = field(default_factory=dict, init=False)
 
@@ -60,6 +62,7 @@ class ManyProcesses(LoadRun):
             begin_s = time.perf_counter() + LEAD_S
             for client in clients:
                 _tell(client, begin_s)
+            self.began(begin_s)
             last_s = float(self.plan.times_s[-1]) + self.target.answer_within_s + _ENDING_S
             self._hear(clients, until="ended", within_s=last_s)
         except KeyboardInterrupt:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.reports.axes import Unit, log_axis, log_share_axis
+from slotool.reports.axes import Unit, linear_axis, log_axis, log_share_axis, share_axis
 from slotool.reports.figure import Curve, Figure, Limit, Rows
 from slotool.reports.text import duration, percent
+from slotool.workloads.over_time import WIDTH_S, around_faults, over_time
 from slotool.workloads.requests import RequestLog
 
 MAX_POINTS = 1_500
@@ -52,6 +53,37 @@ def served_latency(name: str, log: RequestLog, source: str) -> Figure:
         limits=(Limit(deadline_s / unit.seconds, f"deadline {duration(deadline_s)}"),) if deadline_s else (),
         table=_table(log),
         headlines=_headlines(name, summary),
+    )
+
+
+def served_over_time(name: str, log: RequestLog, source: str) -> Figure:
+    """Attainment and accuracy per second, with a line at every fault that the load test injected (superserve,
+    Fig. 11a)."""
+    seconds, faults = over_time(log), around_faults(log)
+    time_s = np.array([second["begin_s"] for second in seconds])
+    named = (("answered in time", "attainment"), ("accuracy of answered", "accuracy"))
+    series = {label: np.array([second[key] for second in seconds]) for label, key in named}
+    curves = {label: y for label, y in series.items() if np.isfinite(y).any()}
+    rows = tuple(
+        (
+            f"{fault['injected_s']:.1f} s",
+            fault["fault"],
+            percent(fault["attainment_before"]),
+            percent(fault["attainment_worst"]),
+            "–" if fault["recovered_s"] is None else f"{fault['recovered_s']:.1f} s",
+        )
+        for fault in faults
+    )
+    return Figure(
+        id=f"over-time-{name}",
+        title=f"{name}: attainment and accuracy over time",
+        caption=f"Means over {WIDTH_S:g} s of requests by when they were due; the lines are faults.",
+        source=source,
+        x=linear_axis("time, s", np.append(time_s, time_s[-1] + WIDTH_S), air=0.01),
+        y=share_axis("share", np.concatenate([y[np.isfinite(y)] for y in curves.values()])),
+        curves=tuple(Curve(label, time_s, y, "line", at) for at, (label, y) in enumerate(curves.items())),
+        limits=tuple(Limit(fault["injected_s"], fault["fault"]) for fault in faults),
+        table=Rows(("at", "fault", "in time before", "in time in the worst second", "recovered in"), rows),
     )
 
 

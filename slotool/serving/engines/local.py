@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -124,6 +125,33 @@ class LocalInferenceEngine(InferenceEngine):
         """Of the process that is ``worker`` now."""
         return self._processes[worker].popen.pid
 
+    def inject(self, worker: int, action: str, factor: float = 1.0, lasts_s: float | None = None) -> int:
+        """Kill, stop or slow a worker, to see what becomes of its requests; returns its process.
+
+        ``action``: ``kill`` (started again after ``lasts_s``, at once without), ``stop`` (goes on after ``lasts_s``;
+        without, until it counts as hung) or ``slow`` (its calls take ``factor`` times as long, for ``lasts_s``).
+        Raises ``InputError`` for a worker that there is not, or that is not running.
+        """
+        self.listen()
+        assert self._loop is not None
+        if not 0 <= worker < self.workers:
+            raise InputError(f"there is no worker {worker}; there are {self.workers}, numbered from 0")
+        process = self._processes[worker]
+        if process.popen.poll() is not None:
+            raise InputError(f"worker {worker} is not running")
+        if action == "kill":
+            process.stays_dead_s = lasts_s or 0.0
+            process.popen.kill()  # its socket closes, which is noticed
+        elif action == "stop":
+            process.popen.send_signal(signal.SIGSTOP)
+            if lasts_s is not None:
+                self._loop.call_later(lasts_s, process.popen.send_signal, signal.SIGCONT)
+        else:
+            process.slow(factor)
+            if lasts_s is not None:
+                self._loop.call_later(lasts_s, process.slow, 1.0)
+        return process.popen.pid
+
     def _started(self, worker: int, *, low_priority: bool = False) -> _Process:
         cores = cores_by_preference()
         first = worker * self._threads
@@ -166,7 +194,10 @@ class LocalInferenceEngine(InferenceEngine):
         if call is None:
             self._on_change(worker, False)
         process.starts_at_s = time.monotonic()
-        if process.was_warm:
+        if process.stays_dead_s:
+            process.starts_at_s += process.stays_dead_s
+            loop.call_later(process.stays_dead_s, self._replace, worker, 0)
+        elif process.was_warm:
             loop.call_soon(self._replace, worker, 0)
         else:
             self._replace_later(worker, process.pauses)
@@ -256,6 +287,8 @@ class _Process:
         self.call: _Call | None = None
         self.was_warm = False
         self.pauses = 0
+        # Seconds until it is replaced once it has ended, where a fault says so.
+        self.stays_dead_s = 0.0
         self._was_stopped = False
 
     def wait_until_warm(self, timeout_s: float) -> None:
@@ -285,6 +318,10 @@ class _Process:
     def cancel(self) -> None:
         """The worker looks for this between two operators."""
         self._tensors.cancelled = True
+
+    def slow(self, factor: float) -> None:
+        """From the next answer on calls take so many times as long; 1: as they do."""
+        self._tensors.slowed = factor
 
     def finish(self, message: bytes) -> None:
         """Report the answer of the call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,9 +15,10 @@ from slotool.models.packing import Packed, unpack
 from slotool.serving.outputs import Scores
 
 _ALIGN = 64
-# Before the tensors: whether the call in progress is cancelled.
-_CANCELLED, _HEADER_BYTES = 0, 64
+# Before the tensors: whether the call in progress is cancelled, and by what factor calls are slowed.
+_CANCELLED, _SLOWED, _HEADER_BYTES = 0, 8, 64
 _TEXT_BYTES = 1_024
+_FACTOR = struct.Struct("d")
 # Of named tensors, inputs and outputs of a call together; pages that no call touches take no memory.
 MAX_PACKED_BYTES = 2**30
 # Pages beyond this are given back when a call has ended.
@@ -104,6 +106,15 @@ class SharedTensors:
     @cancelled.setter
     def cancelled(self, so: bool) -> None:
         self._memory[_CANCELLED] = so
+
+    @property
+    def slowed(self) -> float:
+        """By what factor the worker's calls take longer than they would, 1 or more; the router sets it at any time."""
+        return max(1.0, float(_FACTOR.unpack_from(self._memory, _SLOWED)[0]))
+
+    @slowed.setter
+    def slowed(self, factor: float) -> None:
+        _FACTOR.pack_into(self._memory, _SLOWED, factor)
 
 
 def _aligned(size: int) -> int:

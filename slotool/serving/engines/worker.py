@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,9 @@ from slotool.serving.engines.protocol import (
 from slotool.serving.engines.shared_tensors import Shapes, SharedTensors
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.outputs import Outputs, Scores
+
+# A slowed worker looks so often whether its call is cancelled; it does not sleep through so short a rest.
+MAX_SLEEP_S, SPUN_S = 1e-3, 2e-4
 
 
 def main() -> int:
@@ -67,7 +71,10 @@ def _serve(options: dict[str, Any]) -> int:
     router.send(REPLY.pack(READY, os.getpid()))
     while message := _received(router):
         try:
+            began_s = time.perf_counter()
             reply = REPLY.pack(DONE, _answer(message, runners, tensors))
+            if (factor := tensors.slowed) > 1.0:
+                _wait(tensors, began_s + factor * (time.perf_counter() - began_s))
         except CallCancelled:
             reply = REPLY.pack(CANCELLED, 0)
         except Exception as error:
@@ -97,6 +104,13 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
 def _check_cancelled(tensors: SharedTensors) -> None:
     if tensors.cancelled:
         raise CallCancelled("the call was cancelled")
+
+
+def _wait(tensors: SharedTensors, until_s: float) -> None:
+    """A slowed worker holds its answer back until then, by the clock of ``time.perf_counter``."""
+    while (left_s := until_s - time.perf_counter()) > 0:
+        _check_cancelled(tensors)
+        time.sleep(min(left_s, MAX_SLEEP_S) if left_s > SPUN_S else 0.0)
 
 
 def _answer(message: bytes, runners: list[tuple[str, PointRunner]], tensors: SharedTensors) -> int:
