@@ -259,11 +259,10 @@ def test_a_transformer_and_a_decoder_of_images_are_captured_and_run(keras: Any) 
     assert turned[0] == (1, 2, 0)
 
 
-def test_inputs_that_the_keras_backend_cannot_take_are_named() -> None:
+def test_whole_numbers_are_looked_up_by_the_keras_backend() -> None:
     pytest.importorskip("tensorflow", reason="the Keras backend needs TensorFlow, which is not installed")
     from slotool.profiling.backends.keras_backend import KerasBackend
 
-    builder = GraphBuilder()
+    builder, backend = GraphBuilder(), KerasBackend()
     builder.add("Embedding", builder.add("InputLayer", shape=[4], dtype="int64"), vocabulary=5, units=2)
-    with pytest.raises(GraphError, match="a network of inputs of int64 cannot be built in Keras"):
-        KerasBackend().prepare(builder.graph(), 1)
+    assert backend.array(backend.prepare(builder.graph(), 3)()).shape == (3, 4, 2)

@@ -61,19 +61,20 @@ class KerasBackend(Backend):
         import keras
         import tensorflow as tf
 
-        from slotool.profiling.backends.keras_model import functional_model
+        from slotool.profiling.backends.keras_model import channels_last, functional_model
 
         with tf.device("/CPU:0"):
             if isinstance(subject, OperatorGraph):
                 keras.backend.clear_session()
-                model, shape = functional_model(subject, self._weights), subject.input_shape
-                x = tf.constant(_channels_last(self.inputs(shape, batch_size)))
+                model = functional_model(subject, self._weights)
+                inputs = [tf.constant(channels_last(values)) for values in self.feeds(subject, batch_size)]
             else:
-                model, x = subject, tf.constant(self.inputs(subject.input_shape[1:], batch_size))
-            traced = tf.function(lambda batch: model(batch, training=False), autograph=False)
-            concrete = traced.get_concrete_function(tf.TensorSpec(x.shape, x.dtype))
+                model, inputs = subject, [tf.constant(self.inputs(subject.input_shape[1:], batch_size))]
+            alone = len(inputs) == 1
+            traced = tf.function(lambda *x: model(x[0] if alone else list(x), training=False), autograph=False)
+            concrete = traced.get_concrete_function(*(tf.TensorSpec(x.shape, x.dtype) for x in inputs))
         # The concrete function does not own the model's variables, so the call must keep the model.
-        return _Call(model, concrete, x)
+        return _Call(model, concrete, inputs)
 
     def array(self, output: Any) -> np.ndarray:
         values = output.numpy()
@@ -89,13 +90,9 @@ class KerasBackend(Backend):
         return tf.constant(self._values[:count].reshape(tuple(shape)), dtype=dtype)
 
 
-def _channels_last(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(x, 1, -1)) if x.ndim == 4 else x
-
-
 class _Call:
-    def __init__(self, model: keras.Model, concrete: Callable[[Any], Any], x: Any):
-        self.model, self._concrete, self._x = model, concrete, x
+    def __init__(self, model: keras.Model, concrete: Callable[..., Any], inputs: list[Any]):
+        self.model, self._concrete, self._inputs = model, concrete, inputs
 
     def __call__(self) -> Any:
-        return self._concrete(self._x)
+        return self._concrete(*self._inputs)

@@ -5,63 +5,89 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from slotool.errors import GraphError
 from slotool.graphs import Operator, OperatorGraph
+from slotool.graphs.indices import Indices, is_trained
 from slotool.graphs.operators import Shape, pair, zero_padding
+from slotool.profiling.backends.keras_arithmetic import ARITHMETIC, layer_name
+from slotool.profiling.backends.keras_moving import MOVING
+from slotool.profiling.backends.keras_values import Function, Initializer, Value, usual_order
 
 if TYPE_CHECKING:
     import keras
 
-# torch's epsilon, so that both backends compute the same.
-EPSILON = 1e-5
-Initializer = Callable[..., Any]
+FUNCTIONS: dict[str, Function] = {**ARITHMETIC, **MOVING}
 Build = Callable[[Operator, Sequence[Shape], Initializer], Any]
 
 
 def functional_model(graph: OperatorGraph, weights: Initializer) -> keras.Model:
     """The model whose layers are named as the operators; ``weights(shape, dtype)`` fills kernels and biases.
 
-    Input [batch, features], [batch, steps, features] or [batch, height, width, channels]. ``Flatten`` and ``Reshape``
-    keep that order of values. Raises ``GraphError`` for an operator that cannot be built.
+    Each input is [batch, *shape], but images, [batch, height, width, channels], and so is an output that is one.
+    Transpositions only change how values are read; what needs an image finds it channels last. ``Flatten`` keeps the
+    order in which its values lie. Raises ``GraphError`` for an operator that cannot be built.
     """
     import keras
 
-    tensors: dict[str, Any] = {}
+    values: dict[str, Value] = {}
     shapes = {operator.name: operator.shape for operator in graph.operators}
+    indices = Indices(graph)
     for operator in graph.operators:
+        name = operator.name
         if operator.op == "InputLayer":
-            if tensors or "dtype" in operator.attributes:
-                what = "several inputs" if tensors else f"inputs of {operator.attributes['dtype']}"
-                raise GraphError(f"operator {operator.name!r}: a network of {what} cannot be built in Keras")
-            tensors[operator.name] = keras.Input(channels_last(operator.shape))
-            continue
-        layer = _build(operator, [shapes[name] for name in operator.inputs], weights)
-        inputs = [tensors[name] for name in operator.inputs]
-        tensors[operator.name] = layer(inputs[0] if len(inputs) == 1 else inputs)
-    return keras.Model(tensors[graph.operators[0].name], tensors[graph.operators[-1].name])
+            order = usual_order(len(operator.shape))
+            shape = tuple(operator.shape[axis] for axis in order)
+            values[name] = Value(keras.Input(shape, dtype=operator.attributes.get("dtype")), order)
+        elif operator.op == "Constant":
+            values[name] = _constant(operator, indices, weights)
+        elif name in indices.unsure:
+            raise GraphError(f"operator {name!r}: {operator.op} of computed places cannot be built in Keras")
+        else:
+            inputs = [shapes[source] for source in operator.inputs]
+            values[name] = _built(operator, inputs, [values[source] for source in operator.inputs], weights)
+    made = [values[operator.name].tensor for operator in graph.inputs]
+    return keras.Model(made[0] if len(made) == 1 else made, values[graph.operators[-1].name].for_layer())
 
 
-def channels_last(shape: Shape) -> Shape:
-    """(channels, height, width) as (height, width, channels); any other shape as it is."""
-    return (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
+def channels_last(values: Any) -> Any:
+    """An array of images, [batch, channels, height, width], with channels last; any other as it is."""
+    return np.ascontiguousarray(np.moveaxis(values, 1, -1)) if values.ndim == 4 else values
 
 
-def _build(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
-    if operator.op not in _LAYERS:
+def _constant(operator: Operator, indices: Indices, weights: Initializer) -> Value:
+    import keras
+
+    shape = (1, *operator.shape)
+    if is_trained(operator):
+        return Value.as_stated(weights(shape), len(operator.shape))
+    filled = indices.filled(operator, np.random.default_rng(0), 1)
+    return Value.as_stated(keras.ops.convert_to_tensor(filled), len(operator.shape))
+
+
+def _built(operator: Operator, inputs: Sequence[Shape], values: Sequence[Value], weights: Initializer) -> Value:
+    if operator.op not in {**FUNCTIONS, **_LAYERS} or not operator.known:
         raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in Keras")
     try:
-        return _LAYERS[operator.op](operator, inputs, weights)
-    except (TypeError, ValueError) as error:
+        if operator.op in FUNCTIONS:
+            return _activated(operator, FUNCTIONS[operator.op](operator, inputs, values, weights))
+        layer = _LAYERS[operator.op](operator, inputs, weights)
+        tensors = [value.for_layer() for value in values]
+        return Value(layer(tensors[0] if len(tensors) == 1 else tensors), usual_order(len(operator.shape)))
+    except (AttributeError, TypeError, ValueError) as error:
         words = " ".join(str(error).split())[:160]
         raise GraphError(f"operator {operator.name!r}: {operator.op} cannot be built in Keras ({words})") from error
 
 
-def _dense(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
+def _activated(operator: Operator, value: Value) -> Value:
+    """With the function behind an operator that has none of its own in Keras."""
     import keras
 
-    if len(inputs[0]) == 3:
-        raise GraphError(f"operator {operator.name!r}: Dense over an image cannot be built in Keras; flatten it first")
-    return keras.layers.Dense(operator.attributes["units"], kernel_initializer=weights, **_trained(operator, weights))
+    name = operator.attributes.get("activation")
+    if name is None or operator.op in ("Dense", "Activation", "ReLU"):
+        return value
+    return Value(keras.layers.Activation(name)(value.tensor), value.order)
 
 
 def _conv2d(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
@@ -97,34 +123,21 @@ def _global_pool(operator: Operator, inputs: Sequence[Shape], weights: Initializ
     import keras
 
     keepdims = operator.attributes.get("keepdims", False)
-    return getattr(keras.layers, operator.op)(keepdims=keepdims, name=_name(operator))
+    return getattr(keras.layers, operator.op)(keepdims=keepdims, name=layer_name(operator))
 
 
 def _zero_pad(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
     import keras
 
     top, bottom, left, right = zero_padding(operator.attributes["padding"])
-    return keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=_name(operator))
+    return keras.layers.ZeroPadding2D(((top, bottom), (left, right)), name=layer_name(operator))
 
 
 def _crop(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
     import keras
 
     top, bottom, left, right = zero_padding(operator.attributes["cropping"])
-    return keras.layers.Cropping2D(((top, bottom), (left, right)), name=_name(operator))
-
-
-def _reshape(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
-    import keras
-
-    return keras.layers.Reshape(channels_last(operator.shape), name=_name(operator))
-
-
-def _norm(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
-    import keras
-
-    parts = {part: operator.attributes.get(part, True) for part in ("scale", "center")}
-    return getattr(keras.layers, operator.op)(axis=-1, epsilon=EPSILON, **parts, name=_name(operator))
+    return keras.layers.Cropping2D(((top, bottom), (left, right)), name=layer_name(operator))
 
 
 def _layer_scale(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
@@ -139,21 +152,7 @@ def _layer_scale(operator: Operator, inputs: Sequence[Shape], weights: Initializ
         def call(self, x: Any) -> Any:
             return x * self.gamma
 
-    return LayerScale(name=_name(operator))
-
-
-def _activation(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
-    import keras
-
-    return keras.layers.Activation(operator.attributes["activation"], name=_name(operator))
-
-
-def _combine(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
-    import keras
-
-    # Keras merges two or more.
-    kind = operator.op if len(inputs) > 1 else "Identity"
-    return getattr(keras.layers, kind)(name=_name(operator))
+    return LayerScale(name=layer_name(operator))
 
 
 def _plain(**options: Any) -> Build:
@@ -162,13 +161,12 @@ def _plain(**options: Any) -> Build:
     def build(operator: Operator, inputs: Sequence[Shape], weights: Initializer) -> Any:
         import keras
 
-        return getattr(keras.layers, operator.op)(**options, name=_name(operator))
+        return getattr(keras.layers, operator.op)(**options, name=layer_name(operator))
 
     return build
 
 
 _LAYERS: dict[str, Build] = {
-    "Dense": _dense,
     "Conv2D": _conv2d,
     "DepthwiseConv2D": _conv2d,
     "SeparableConv2D": _conv2d,
@@ -179,23 +177,9 @@ _LAYERS: dict[str, Build] = {
     "ZeroPadding2D": _zero_pad,
     "Cropping2D": _crop,
     "Flatten": _plain(),
-    "Reshape": _reshape,
-    "BatchNormalization": _norm,
-    "LayerNormalization": _norm,
     "Normalization": _plain(axis=-1, mean=0.0, variance=1.0),
     "LayerScale": _layer_scale,
-    "Rescaling": _plain(scale=1 / 255),
-    "ReLU": _plain(),
-    "Softmax": _plain(axis=-1),
-    "Activation": _activation,
-    "Add": _combine,
-    "Multiply": _combine,
-    "Concatenate": _combine,
 }
-
-
-def _name(operator: Operator) -> str:
-    return operator.name.replace("/", "_")
 
 
 def _trained(operator: Operator, weights: Initializer) -> dict[str, Any]:
@@ -203,7 +187,7 @@ def _trained(operator: Operator, weights: Initializer) -> dict[str, Any]:
         "activation": operator.attributes.get("activation"),
         "use_bias": operator.attributes.get("bias", True),
         "bias_initializer": weights,
-        "name": _name(operator),
+        "name": layer_name(operator),
     }
 
 
@@ -214,7 +198,7 @@ def _window(operator: Operator) -> dict[str, Any]:
     return {
         "strides": pair(attributes.get("stride", default)),
         "padding": padding if isinstance(padding, str) else "valid",
-        "name": _name(operator),
+        "name": layer_name(operator),
     }
 
 

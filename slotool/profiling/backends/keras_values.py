@@ -1,0 +1,150 @@
+"""Values of a Keras model, whose axes may lie in another order than the graph states: a transposition costs nothing
+until something reads the values in an order that they do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from slotool.graphs import Operator
+from slotool.graphs.operators import Shape
+
+Order = tuple[int, ...]
+Initializer = Callable[..., Any]
+# The one layout of images that TensorFlow has on CPUs.
+CHANNELS_LAST: Order = (1, 2, 0)
+
+
+@dataclass(frozen=True)
+class Value:
+    """``tensor`` [batch, …]: after the batch, its axis i is axis ``order[i]`` of the graph's value. One that is the
+    same for every example, as a constant, is no ``KerasTensor`` and has a batch of 1."""
+
+    tensor: Any
+    order: Order
+
+    @classmethod
+    def as_stated(cls, tensor: Any, rank: int) -> Value:
+        return cls(tensor, tuple(range(rank)))
+
+    def at(self, axis: int) -> int:
+        """Where an axis of the graph's value is, the batch counted."""
+        return 1 + self.order.index(axis)
+
+    def in_order(self, order: Order) -> Any:
+        """The tensor with its axes in this order."""
+        import keras
+
+        if order == self.order:
+            return self.tensor
+        return keras.ops.transpose(self.tensor, (0, *(self.at(axis) for axis in order)))
+
+    def stated(self) -> Any:
+        """The tensor with its axes as the graph states them."""
+        return self.in_order(tuple(range(len(self.order))))
+
+    def for_layer(self) -> Any:
+        """As Keras layers take it: an image channels last, all else as stated."""
+        return self.in_order(usual_order(len(self.order)))
+
+
+Function = Callable[[Operator, Sequence[Shape], Sequence[Value], Initializer], Value]
+
+
+def usual_order(rank: int) -> Order:
+    return CHANNELS_LAST if rank == 3 else tuple(range(rank))
+
+
+def without(order: Order, axes: Sequence[int]) -> Order:
+    """The order of what is left once these axes are gone."""
+    left = sorted(set(order) - set(axes))
+    return tuple(left.index(axis) for axis in order if axis in left)
+
+
+def alike(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[Any], Order]:
+    """The tensors in one order, that of the first which is no constant; with as many axes as the largest, new ones of
+    size one behind the batch."""
+    import keras
+
+    rank = max(map(len, shapes))
+    if all(len(shape) == rank for shape in shapes):
+        order = next((value.order for value in values if is_computed(value)), values[0].order)
+        return [value.in_order(order) for value in values], order
+    tensors = [value.stated() for value in values]
+    for at, shape in enumerate(shapes):
+        if len(shape) < rank:
+            tensors[at] = keras.ops.reshape(tensors[at], (-1, *[1] * (rank - len(shape)), *shape))
+    return tensors, tuple(range(rank))
+
+
+def is_computed(value: Value) -> bool:
+    """Whether it depends on the input, so has a batch."""
+    import keras
+
+    return isinstance(value.tensor, keras.KerasTensor)
+
+
+def for_each_example(values: Sequence[Value]) -> list[Value]:
+    """Constants among other values repeated for every example."""
+    computed = next((value for value in values if is_computed(value)), None)
+    if computed is None:
+        return list(values)
+    return [value if is_computed(value) else _repeated(value, computed) for value in values]
+
+
+def _repeated(value: Value, like: Value) -> Value:
+    import keras
+    import tensorflow as tf
+
+    class ForEachExample(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
+        """The constant, as often as its input has examples."""
+
+        def call(self, x: Any) -> Any:
+            return tf.broadcast_to(value.tensor, (tf.shape(x)[0], *value.tensor.shape[1:]))
+
+        def compute_output_shape(self, shape: Shape) -> tuple[int | None, ...]:
+            return (shape[0], *value.tensor.shape[1:])
+
+    return Value(ForEachExample()(like.tensor), value.order)
+
+
+def reshaped(value: Value, before: Shape, after: Shape) -> Value:
+    """Axes that are merged or split where they lie, if those of each merger follow each other there; else the values
+    are written as stated first."""
+    import keras
+
+    groups = _groups(before, after)
+    place = {axis: number for number, (axes, _) in enumerate(groups) for axis in axes}
+    runs = [(number, list(axes)) for number, axes in groupby(value.order, lambda axis: place.get(axis, -1))]
+    numbers = [number for number, _ in runs]
+    kept = len(set(numbers)) == len(groups) == len(runs) and all(axes == sorted(axes) for _, axes in runs)
+    if not kept:
+        return Value.as_stated(keras.ops.reshape(value.stated(), (-1, *after)), len(after))
+    order = tuple(axis for number in numbers for axis in groups[number][1])
+    return Value(keras.ops.reshape(value.tensor, (-1, *(after[axis] for axis in order))), order)
+
+
+def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
+    """Axes before and after that hold the same values, in the fewest axes each."""
+    groups: list[tuple[list[int], list[int]]] = []
+    first = second = 0
+    while first < len(before) and second < len(after):
+        old, new = [first], [second]
+        sizes = [before[first], after[second]]
+        first, second = first + 1, second + 1
+        while sizes[0] != sizes[1]:
+            if sizes[0] < sizes[1]:
+                sizes[0] *= before[first]
+                old.append(first)
+                first += 1
+            else:
+                sizes[1] *= after[second]
+                new.append(second)
+                second += 1
+        groups.append((old, new))
+    if groups:
+        groups[-1][0].extend(range(first, len(before)))
+        groups[-1][1].extend(range(second, len(after)))
+    return groups
