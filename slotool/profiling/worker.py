@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from slotool.process import die_with_parent, thread_variables
+from slotool.process import die_with_parent, keep_freed_memory, thread_variables
 
 if TYPE_CHECKING:
     from slotool.profiling.bench import Bench
@@ -49,6 +49,8 @@ def _start(options: dict[str, Any]) -> tuple[Bench, dict[str, Any]]:
     started, threads = time.perf_counter(), int(options["threads"])
     os.sched_setaffinity(0, options["affinity"])
     os.environ.update(thread_variables(threads))
+    # As the workers of `serve` do; and so a latency does not depend on the networks measured before.
+    keep_freed_memory()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if options["device"] == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

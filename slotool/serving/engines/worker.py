@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from slotool.elastic import load_model
-from slotool.process import die_with_parent, limit_threads, schedule
+from slotool.process import die_with_parent, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.protocol import (
     CALL,
@@ -46,6 +46,7 @@ def main() -> int:
     # Ctrl-C in the terminal is for the router, which drains first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(options["parent"])
+    keep_freed_memory()
     if options["low_priority"]:
         # Loading takes a core for seconds, which serving workers need more.
         schedule(os.SCHED_IDLE)
