@@ -1,6 +1,6 @@
 """Elastic models: families of networks, SLO-aware networks, and the one interface they share."""
 
-from slotool.elastic.loading import load_model
+from slotool.elastic.loading import load_model, load_served
 from slotool.elastic.model import ElasticModel, confidence
 
-__all__ = ["ElasticModel", "confidence", "load_model"]
+__all__ = ["ElasticModel", "confidence", "load_model", "load_served"]

@@ -21,6 +21,14 @@ def load_model(source: str | Artifact, *, mapped: bool = False) -> ElasticModel:
         return _LOADERS[artifact.kind](artifact)
 
 
+def load_served(source: str, *, mapped: bool = False) -> ElasticModel:
+    """``load_model`` as a server offers it: a model of sparse inputs takes and gives named tensors."""
+    from slotool.elastic.best_labels import BestLabels
+
+    model = load_model(source, mapped=mapped)
+    return BestLabels(model) if model.sparse else model
+
+
 def _family(artifact: Artifact) -> ElasticModel:
     from slotool.elastic.family import Family
 

@@ -57,6 +57,10 @@ class ElasticModel(ABC):
     examples: Columns | None = None
     # Whether ``check_inputs`` has anything to look at.
     checks_inputs = False
+    # Whether ``expected_accuracy`` tells named inputs apart.
+    estimates_each = False
+    # Whole numbers that a request may state of each example, with the greatest: further columns of ``respond``.
+    parameters: Mapping[str, int] = MappingProxyType({})
     name: str
     input_shape: tuple[int, ...]
     classes: int

@@ -106,7 +106,8 @@ def parse_infer(request: Any, interface: Interface) -> InferRequest:
     document = {"outputs": [{"name": o.name, "parameters": parameters_of(o.parameters)} for o in request.outputs]}
     outputs = tensors.wanted(document, {}, interface)
     classes = wanted_classes(document, interface.output_by_name)
-    return InferRequest(interface.x(arrays), outputs, request.id, parameters_of(request.parameters), classes)
+    parameters = parameters_of(request.parameters)
+    return InferRequest(interface.x(arrays, parameters), outputs, request.id, parameters, classes)
 
 
 def _array(spec: TensorSpec, shape: tuple[int, ...], given: Any, raw: bytes | None) -> np.ndarray:

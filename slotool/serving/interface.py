@@ -16,7 +16,7 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.models.signature import FREE, Signature, TensorSpec
 from slotool.models.tasks import Classification, MultiLabel, Task
-from slotool.serving.rejections import bad_request
+from slotool.serving.rejections import bad_request, shown
 
 INPUT, LOGITS, LABEL, CONFIDENCE = "input", "logits", "label", "confidence"
 _LABEL, _CONFIDENCE = TensorSpec(LABEL, "INT64", (FREE,)), TensorSpec(CONFIDENCE, "FP32", (FREE,))
@@ -32,6 +32,7 @@ class Interface:
     ``on_request``: outputs that are answered to requests that name them. ``named``: the model takes ``Columns`` of any
     values; else it takes one array of finite FP32. ``max_batch``: most examples in a request.
     ``reading``: how clients read a data set for it (``DataOptions.statement``), {} where it does not say.
+    ``parameters``: whole numbers that a request may state for the model, with the greatest of each.
 
     The first dimension of every tensor counts examples.
     """
@@ -42,6 +43,7 @@ class Interface:
     named: bool
     max_batch: int
     reading: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: ElasticModel, max_batch: int) -> Interface:
@@ -62,7 +64,7 @@ class Interface:
         own = {tensor.name for tensor in signature.outputs}
         further = tuple(tensor for tensor in _outputs_of(model.task) if tensor.name not in own)
         reading = {} if model.data_options is None else model.data_options.statement()
-        return cls(signature.inputs, signature.outputs, further, True, max_batch, reading)
+        return cls(signature.inputs, signature.outputs, further, True, max_batch, reading, model.parameters)
 
     @cached_property
     def input_by_name(self) -> Mapping[str, TensorSpec]:
@@ -80,13 +82,20 @@ class Interface:
             return None
         return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
 
-    def x(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray | Columns:
-        """What the model takes: ``arrays``, one for each input, by name, of equally many examples.
+    def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> np.ndarray | Columns:
+        """What the model takes: ``arrays``, one for each input, by name, of equally many examples, and what the
+        request's ``parameters`` state for it.
 
-        Raises ``Rejection`` (400) when a network of slotool's own is given NaN or infinity.
+        Raises ``Rejection`` (400) when a network of slotool's own is given NaN or infinity, and for a parameter that
+        is no such number.
         """
         if self.named:
-            return Columns.unchecked({tensor.name: arrays[tensor.name] for tensor in self.inputs})
+            columns = {tensor.name: arrays[tensor.name] for tensor in self.inputs}
+            for name, most in self.parameters.items():
+                if name in parameters:
+                    number = whole_number(name, parameters[name], most)
+                    columns[name] = np.full(len(columns[self.inputs[0].name]), number, dtype=np.int32)
+            return Columns.unchecked(columns)
         x = arrays[INPUT]
         if not np.logical_and.reduce(np.isfinite(x), axis=None):
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
@@ -112,6 +121,13 @@ class Interface:
             "output": [_triton_tensor(tensor) for tensor in self.outputs],
             **({"parameters": {READING: {"string_value": reading}}} if stated else {}),
         }
+
+
+def whole_number(name: str, value: Any, most: int) -> int:
+    """A request's parameter. Raises ``Rejection`` (400) unless it is a whole number from 1 to ``most``."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise bad_request(f"parameter {name}: {shown(value)}, expected a whole number from 1 to {most}")
+    return value
 
 
 def _outputs_of(task: Task | None) -> Iterator[TensorSpec]:

@@ -522,9 +522,10 @@ def _settle(future: asyncio.Future[Computed], outcome: CallOutcome, done_us: flo
 
 def _expected(model: ElasticModel, x: Inputs) -> dict[OperatingPoint, float] | None:
     """Per point the lowest expected accuracy of any example of ``x``: the request's minimum must hold for each."""
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray) and not model.estimates_each:
         return None
-    each = [model.expected_accuracy(x[i : i + 1]) for i in range(len(x))]
+    rows: Any = x
+    each = [model.expected_accuracy(rows[i : i + 1]) for i in range(len(x))]
     known = [expected for expected in each if expected is not None]
     if len(known) < len(each):
         return None

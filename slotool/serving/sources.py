@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slotool.elastic import ElasticModel, load_model
+from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
 from slotool.machine import differences, machine_id
@@ -81,7 +81,7 @@ class Sources:
         and for tables, rules or a policy that fit none of the models.
         """
         self._require_latency()
-        models = [load_model(str(path), mapped=self.mapped) for path in self.artifacts]
+        models = [load_served(str(path), mapped=self.mapped) for path in self.artifacts]
         if len(self.policies) > 1:
             compile_policies()
         if self.names and len(self.names) != len(models):

@@ -84,7 +84,7 @@ class RequestReader:
         asked = (self._remembered if raw and len(head) <= _REMEMBERED_BYTES else self._read)(head)
         if len(raw) != asked.raw_bytes:
             raise bad_request(f"{len(raw)} bytes follow the JSON, expected {asked.raw_bytes} by binary_data_size")
-        x = self._interface.x({tensor.spec.name: tensor.array(raw) for tensor in asked.tensors})
+        x = self._interface.x({tensor.spec.name: tensor.array(raw) for tensor in asked.tensors}, asked.parameters)
         return InferRequest(x, asked.outputs, asked.id, asked.parameters, asked.classes)
 
     def _read(self, head: bytes) -> _Asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -109,6 +110,8 @@ class TargetServer:
 
     def examples(self, x: Inputs | RaggedColumns) -> Callable[[int], Example]:
         """Example i of ``x`` as it is sent. Raises ``InputError`` when the model does not take these tensors."""
+        if hasattr(x, "tocsr"):
+            return self._sparse_examples(x)
         if isinstance(x, RaggedColumns):
             each = [self.examples(x[i : i + 1])(0) for i in range(len(x))]
             return each.__getitem__
@@ -120,6 +123,20 @@ class TargetServer:
             raise InputError(f"{takes} one tensor, the data set has {', '.join(x.names)}")
         array = next(iter(x.arrays.values())) if isinstance(x, Columns) else x
         return lambda i: np.asarray(array[i])
+
+    def _sparse_examples(self, x: Any) -> Callable[[int], Example]:
+        """Of a CSR matrix: each with the features that it has, and no others."""
+        from slotool.elastic.best_labels import INDICES, PADDING, VALUES, columns_of_rows
+
+        takes = () if self.signature is None else tuple(spec.name for spec in self.signature.inputs)
+        if takes != (INDICES, VALUES):
+            raise InputError(
+                f"{self.model} takes {', '.join(takes) or 'one tensor'}, the data set has sparse examples; "
+                f"a served SLO-NN of sparse inputs takes {INDICES} and {VALUES}"
+            )
+        arrays = columns_of_rows(x).arrays
+        counts = np.count_nonzero(arrays[INDICES] != PADDING, axis=1)
+        return lambda i: {name: array[i : i + 1, : counts[i]] for name, array in arrays.items()}
 
 
 def ask_first_model(address: str, form: str) -> str:

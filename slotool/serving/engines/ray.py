@@ -108,9 +108,9 @@ class Worker:
             raise CallCancelled("the call was cancelled")
 
     def _load(self, entry: Mapping[str, Any], instead: str | None) -> None:
-        from slotool.elastic import load_model
+        from slotool.elastic import load_served
 
-        model = load_model(instead or entry["path"])
+        model = load_served(instead or entry["path"])
         runner = PointRunner(model, map(decode_point, entry["points"]))
         runner.warm()
         model.set_cancellation_check(self._check_cancelled)

@@ -18,7 +18,7 @@ import time
 from functools import partial
 from typing import Any
 
-from slotool.elastic import load_model
+from slotool.elastic import load_served
 from slotool.process import die_with_parent, keep_freed_memory, limit_threads, schedule
 from slotool.serving.engines.base import CallCancelled
 from slotool.serving.engines.protocol import (
@@ -95,7 +95,7 @@ def _warm_runners(options: dict[str, Any]) -> list[tuple[str, PointRunner]]:
     limit_threads(options["threads"])
     runners = []
     for entry in options["models"]:
-        model = load_model(entry["path"])
+        model = load_served(entry["path"])
         runner = PointRunner(model, [decode_point(text.encode()) for text in entry["points"]])
         runner.warm()
         runners.append((entry["name"], runner))

@@ -1,0 +1,158 @@
+"""A model of many labels as a server offers it: a sparse example as two tensors in, its best labels out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotool.data.columns import Columns, Inputs
+from slotool.elastic.model import ElasticModel
+from slotool.errors import InputError
+from slotool.models.signature import FREE, Signature, TensorSpec
+from slotool.tables import OperatingPoint
+
+if TYPE_CHECKING:
+    from slotool.elastic.activators.session import CompiledSession
+
+INDICES, VALUES, TOP = "indices", "values", "top"
+LABELS, SCORES = "labels", "scores"
+# Behind the last feature of an example that has fewer than others of its batch.
+PADDING = -1
+DEFAULT_TOP, MAX_TOP = 5, 128
+# Sessions that one thread keeps ready.
+_MAX_SESSIONS = 64
+
+
+class BestLabels(ElasticModel):
+    """A ``sparse`` model with named tensors: ``indices`` INT32 and ``values`` FP32 [n, entries] in, ``labels`` INT32
+    and ``scores`` FP32 [n, top] out, best first.
+
+    The features of an example ascend; a shorter one is filled up with index −1 and value 0. Where fewer than ``top``
+    nodes were computed the rest is label −1 at the lowest score. Only these scores are made. Inputs may have a column
+    ``top``, how many labels each example wants; by default 5.
+    """
+
+    checks_inputs = True
+    estimates_each = True
+    parameters: Mapping[str, int] = {TOP: MAX_TOP}
+    signature = Signature(
+        (TensorSpec(INDICES, "INT32", (FREE, FREE)), TensorSpec(VALUES, "FP32", (FREE, FREE))),
+        (TensorSpec(LABELS, "INT32", (FREE, FREE)), TensorSpec(SCORES, "FP32", (FREE, FREE))),
+    )
+
+    def __init__(self, model: ElasticModel):
+        self.model = model
+        self.name, self.points, self.classes = model.name, model.points, model.classes
+        self.input_shape, self.labels = model.input_shape, model.labels
+        self._features = int(model.input_shape[0])
+        self._local = threading.local()
+
+    def forward(self, x: np.ndarray, point: OperatingPoint) -> np.ndarray:
+        return self.model.forward(x, point)
+
+    def check_inputs(self, x: Inputs) -> None:
+        indices, values = _parts(x)
+        if indices.shape != values.shape:
+            raise InputError(
+                f"{INDICES} has shape {list(indices.shape)}, {VALUES} {list(values.shape)}: each index needs one value"
+            )
+        if indices.shape[1] > self._features:
+            raise InputError(f"{indices.shape[1]} features in an example, but there are only {self._features}")
+        if not np.logical_and.reduce(np.isfinite(values), axis=None):
+            raise InputError(f"{VALUES}: it holds NaN or infinity")
+        if not indices.size:
+            return
+        ascending = np.logical_and.reduce(indices[:, 1:] > indices[:, :-1], axis=None)
+        if not (ascending and indices[:, 0].min() >= 0 and indices[:, -1].max() < self._features):
+            self._check_padded(indices, values)
+
+    def _check_padded(self, indices: np.ndarray, values: np.ndarray) -> None:
+        """The same for examples that are filled up; raises ``InputError`` for what is wrong, whatever it is."""
+        filled = indices == PADDING
+        outside = ~filled & ((indices < 0) | (indices >= self._features))
+        if outside.any():
+            row, at = np.argwhere(outside)[0]
+            raise InputError(
+                f"{INDICES}: {indices[row, at]} in example {row}, but there are features 0 to {self._features - 1}"
+            )
+        if (filled & (values != 0)).any():
+            raise InputError(f"{VALUES}: index {PADDING} fills an example up: its value is 0")
+        before, after = indices[:, :-1], indices[:, 1:]
+        wrong = (after <= before) & (after != PADDING) | (before == PADDING) & (after != PADDING)
+        if wrong.any():
+            row, at = np.argwhere(wrong)[0]
+            named = f"{before[row, at]} is followed by {after[row, at]}"
+            raise InputError(f"{INDICES}: the features of an example ascend, each named once; in example {row} {named}")
+
+    def respond(self, x: Inputs, point: OperatingPoint) -> dict[str, np.ndarray]:
+        indices, values = _parts(x)
+        wanted = x.arrays.get(TOP) if isinstance(x, Columns) else None
+        top = min(DEFAULT_TOP if wanted is None else int(wanted.max()), self.classes)
+        if len(indices) == 1:
+            found, scores = self._one(indices[0], values[0], top, point)
+        else:
+            found, scores = self.model.top(self._rows(indices, values), top, point=point)
+        return {LABELS: found.astype(np.int32, copy=False), SCORES: scores.astype(np.float32, copy=False)}
+
+    def answers(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        best: np.ndarray = outputs[LABELS][:, 0].astype(np.int64)
+        return best
+
+    def set_cancellation_check(self, check: Callable[[], None]) -> None:
+        self.model.set_cancellation_check(check)
+
+    def expected_accuracy(self, x: Any) -> Mapping[OperatingPoint, float] | None:
+        return self.model.expected_accuracy(self._rows(*_parts(x)))
+
+    def _one(
+        self, indices: np.ndarray, values: np.ndarray, top: int, point: OperatingPoint
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of one example, by the session that this thread keeps for the point, where the model has compiled ones."""
+        from slotool.elastic.activators.slo_nn import SloNN
+
+        if not isinstance(self.model, SloNN):
+            return self.model.top(self._rows(indices[None], values[None]), top, point=point)
+        if len(indices) and indices[-1] == PADDING:
+            kept = int(np.count_nonzero(indices != PADDING))
+            indices, values = indices[:kept], values[:kept]
+        session = self._session(top, point, self.model)
+        session.sparse(indices, values)
+        return session.labels.copy()[None], session.scores.copy()[None]
+
+    def _session(self, top: int, point: OperatingPoint, model: Any) -> CompiledSession:
+        sessions = self._local.__dict__.setdefault("sessions", {})
+        session: CompiledSession | None = sessions.get((top, point))
+        if session is None:
+            if len(sessions) >= _MAX_SESSIONS:
+                sessions.clear()
+            session = sessions[top, point] = model.compiled_session(top, point=point)
+        return session
+
+    def _rows(self, indices: np.ndarray, values: np.ndarray) -> Any:
+        """As CSR."""
+        from scipy.sparse import csr_matrix
+
+        kept = indices != PADDING
+        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(kept, axis=1))]).astype(np.int32)
+        return csr_matrix((values[kept], indices[kept], starts), shape=(len(indices), self._features))
+
+
+def _parts(x: Inputs) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(x, Columns):
+        raise InputError(f"named inputs {INDICES} and {VALUES} are expected")
+    return x.arrays[INDICES], x.arrays[VALUES]
+
+
+def columns_of_rows(x: Any) -> Columns:
+    """The tensors of examples that are rows of a CSR matrix: features sorted, those named twice summed."""
+    rows = x.tocsr().copy()
+    rows.sum_duplicates()
+    counts = np.diff(rows.indptr)
+    shape = (rows.shape[0], int(counts.max(initial=0)))
+    indices, values = np.full(shape, PADDING, dtype=np.int32), np.zeros(shape, dtype=np.float32)
+    filled = np.arange(shape[1])[None] < counts[:, None]
+    indices[filled], values[filled] = rows.indices, rows.data
+    return Columns({INDICES: indices, VALUES: values})
