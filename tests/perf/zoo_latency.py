@@ -5,15 +5,14 @@ per network and, started again, leaves out those that are there. Networks are th
 GFLOPs. Then, of ``--predictor``: as it is, and after ten labels (chosen by the tool, and drawn at random), beside three
 terms and a roofline fitted to the same ten, and the noise of the labels. The networks only score.
 
-``--steady`` has the C library keep memory that was freed, as slotool's profiler has it after a few networks. Without
-it a process of one network returns memory after each call and pays for every page of it again: 1.6 times the latency at
+``--steady`` has the C library keep memory that was freed, as the workers of ``profile`` and ``serve`` do. Without it a
+process of one network returns memory after each call and pays for every page of it again: 1.6 times the latency at
 worst. Packages that are not installed are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import multiprocessing
 import os
@@ -33,13 +32,13 @@ from slotool.predictors.noise import label_noise_s
 from slotool.predictors.sampling import propose
 from slotool.predictors.three_term import ThreeTermPredictor
 from slotool.predictors.trained import TrainedPredictor
+from slotool.process import keep_freed_memory
 from tests.perf.calibrate_shipped import MODELS
 from tests.perf.capture_zoo import PACKAGES, built, names_of
 
 FEW, DRAWS = 10, 8
 FLOPS = (1e8, 1.4e10)
 SECONDS, MIN_CALLS, MAX_CALLS = 0.7, 8, 40
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def timed(package: str, name: str, threads: int, steady: bool) -> dict[str, Any]:
@@ -49,8 +48,7 @@ def timed(package: str, name: str, threads: int, steady: bool) -> dict[str, Any]
     from slotool.graphs.capture import capture_torch
 
     if steady:
-        for threshold in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(threshold, 2**30)
+        keep_freed_memory()
     network, shapes, dtype = built(package, name)
     network.eval()
     graph = capture_torch(network, shapes, dtype)
