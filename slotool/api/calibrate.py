@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotool.api.calibrated_predictors import CACHE_VARIABLE, Place
 from slotool.api.calibration_networks import calibration_networks, spread_over_kinds
-from slotool.api.chosen_predictor import SHIPPED, TORCH
+from slotool.api.chosen_predictor import ARCHITECTURES, SHIPPED, TORCH
 from slotool.api.display import Part, duration, table
 from slotool.api.inputs import cores_given
 from slotool.api.networks import Network, Networks
@@ -213,7 +213,8 @@ def calibrate(
         backend: What runs the networks: ``"torch"``, ``"keras"``, ``"onnx"``, or ``"module:Class"``.
         threads: Compute threads; None: all cores given to this process.
         samples: Networks to measure, at least 3; fewer when the time is up.
-        predictor: The predictor to start from; None: the shipped one of the backend, or that of torch.
+        predictor: The predictor to start from; None: the shipped one of the backend, or that of torch, or the one of
+            random architectures, whichever the labels speak for.
         out: Write the predictor here; ``predict`` then has to name it. None: where ``predict`` looks, in
             ``$XDG_CACHE_HOME/slotool``.
         seed: Of the choice of networks, their order and inputs.
@@ -243,8 +244,8 @@ def calibrate(
     if written.exists() and not force:
         what = "this machine is calibrated already" if out is None else "it exists already"
         raise AlreadyExistsError(f"{written}: {what}{_speaks_for(written)}; --force measures again")
-    base = _source(predictor, backend)
-    chosen = _chosen(base, calibration_networks() if candidates is None else candidates, samples, seed)
+    bases = _sources(predictor, backend)
+    chosen = _chosen(bases[0], calibration_networks() if candidates is None else candidates, samples, seed)
     _require_folder(written.parent, "out" if out is not None else None)
     labels = written.with_name(f"{written.name}-latency.parquet")
     planned = solo_campaign(
@@ -255,7 +256,7 @@ def calibrate(
     )  # fmt: skip
     reporter = reporter_of(progress)
     profile = required(planned.measured(reporter))
-    run = _adapted(base, profile, chosen, seed, reporter)
+    run = _adapted(bases, profile, chosen, seed, reporter)
     config = {"networks": "random" if networks is None else "own", "backend": backend, "samples": samples}
     labels_in = Examples(run.labelled.items, run.labelled.latency_s)
     found = Calibrated(
@@ -315,12 +316,14 @@ def _stated(found: Calibrated) -> dict[str, Any]:
     }
 
 
-def _source(predictor: str | Path | None, backend: str) -> TrainedPredictor[Any]:
+def _sources(predictor: str | Path | None, backend: str) -> list[TrainedPredictor[Any]]:
     from slotool.artifacts.shipped import shipped_artifact
     from slotool.predictors.trained import TrainedPredictor
 
-    path = shipped_artifact(SHIPPED.get(backend, SHIPPED[TORCH])).path if predictor is None else predictor
-    return TrainedPredictor.load(str(path))
+    if predictor is not None:
+        return [TrainedPredictor.load(str(predictor))]
+    names = (SHIPPED.get(backend, SHIPPED[TORCH]), ARCHITECTURES)
+    return [TrainedPredictor.load(str(shipped_artifact(name).path)) for name in names]
 
 
 def _own(networks: Network | Sequence[Network]) -> list[OperatorGraph]:
@@ -366,8 +369,13 @@ def _noise(run: AdaptationRun) -> float:
 
 
 def _adapted(
-    base: TrainedPredictor[Any], profile: Profile, graphs: Sequence[OperatorGraph], seed: int, reporter: Reporter
+    bases: Sequence[TrainedPredictor[Any]],
+    profile: Profile,
+    graphs: Sequence[OperatorGraph],
+    seed: int,
+    reporter: Reporter,
 ) -> AdaptationRun:
+    """From each base; the run whose kept way is least wrong on labels held out."""
     from slotool.predictors.adaptation import adapt_and_score
     from slotool.predictors.adapted import MIN_LABELS
     from slotool.predictors.labels import join_labels
@@ -380,7 +388,9 @@ def _adapted(
             "at least; the same command goes on, --minutes gives it more time"
         )
     labelled = join_labels(profile.latency, graphs)
-    with reporter.progress(f"adapting to {len(labelled)} networks", total=1) as steps:
-        run = adapt_and_score(base, labelled, None, seed, by_kind=True)
-        steps.advance()
-    return run
+    runs = []
+    with reporter.progress(f"adapting to {len(labelled)} networks", total=len(bases)) as steps:
+        for base in bases:
+            runs.append(adapt_and_score(base, labelled, None, seed, by_kind=True))
+            steps.advance()
+    return min(runs, key=lambda run: run.held_out.mape(run.best))

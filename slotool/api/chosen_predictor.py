@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Shipped predictors by the backend whose latencies they learnt.
 SHIPPED = {"torch": "predictor-torch", "keras": "predictor"}
 TORCH, KERAS = SHIPPED
+# It knows attention, norms and mixers, which the others never saw; its latencies are those of one thread.
+ARCHITECTURES = "predictor-architectures"
 # Of devices that others measured.
 DEVICES = "predictor-devices"
 
