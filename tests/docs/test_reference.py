@@ -33,7 +33,7 @@ def test_every_json_document_is_described_and_nothing_else() -> None:
     """That real documents have these keys and types, each test that prints one shows (``slotool`` in conftest.py)."""
     printed = {
         name
-        for path in (ROOT / "slotool" / "cli").glob("*.py")
+        for path in (ROOT / "slotool" / "cli").rglob("*.py")
         for name in re.findall(r"(?:\.result|report)\(\s*(?:output, )?\"([a-z-]+)\"", path.read_text())
     } | {
         name
