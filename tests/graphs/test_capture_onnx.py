@@ -370,6 +370,12 @@ REFUSED = {
         foreign_operator,
         "node 'act' (com.acme.Wavelet) has an output whose shape cannot be inferred",
     ),
+    "no stride": (
+        lambda: model_of(
+            [helper.make_node("MaxPool", ["x"], ["y"], name="p", kernel_shape=[2], strides=[0])], [1, 2, 4]
+        ),
+        "node 'p' has strides of [0], where each must be at least 1",
+    ),
     "how many": (
         lambda: model_of([helper.make_node("NonZero", ["x"], ["y"], name="n")], [1, 4]),
         "node 'n' (NonZero) has an output whose shape cannot be inferred",

@@ -43,6 +43,9 @@ FLOATS = ("float32", "float16", "bfloat16", "float64")
 # Operators of ours whose constants of more than one number are inputs like any other.
 TAKES_CONSTANTS = ("Add", "Multiply", "Elementwise", "Where", "Concatenate", "MatMul", "Gather", "GatherElements")
 
+# Attributes of windows that divide sizes.
+_AT_LEAST_ONE = ("strides", "dilations", "kernel_shape", "group")
+
 
 def capture_onnx(source: str | Path | onnx.ModelProto) -> OperatorGraph:
     """The graph of a model, from its file or loaded already; weights are never computed with.
@@ -252,6 +255,11 @@ class _Walk:
             if absent:
                 takes = f"node {node.name!r} takes {min(absent)!r}"
                 raise GraphError(f"{self._reading.name}: {takes}, which no node before it makes")
+            for name in _AT_LEAST_ONE:
+                value = node.attributes.get(name, 1)
+                if min(value if isinstance(value, list) else [value], default=1) < 1:
+                    where = f"{self._reading.name}: node {node.name!r}"
+                    raise GraphError(f"{where} has {name} of {value}, where each must be at least 1")
             if data.intersection((*node.inputs, *node.captured)) and node.op not in ("Shape", "Size"):
                 data.update(node.outputs)
                 continue
