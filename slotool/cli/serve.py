@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from slotool.cli.output import Output
-    from slotool.serving import ServedModel
+    from slotool.serving import Router, ServedModel
     from slotool.serving.access_log import AccessLog
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
     from slotool.serving.events import Events
+    from slotool.serving.reprofiling import Reprofiling
     from slotool.serving.runtime_settings import ReloadableSettings
     from slotool.serving.server import SecondaryFrontEnd
     from slotool.serving.sources import CombinedSources, Sources
@@ -96,6 +97,7 @@ def serve(
     drain: Annotated[str, _limits("--drain", help="Time to finish requests on SIGTERM.")] = "10s",
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
+    reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     json: Json = False,
 ) -> None:
@@ -166,6 +168,7 @@ def serve(
             clients=clients,
             runtime_settings=runtime_settings,
             access_log=accesses,
+            reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
             faults=_with_faults(router.engine, listener) if allow_faults else None,
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
@@ -305,6 +308,15 @@ def _with_faults(engine: InferenceEngine, listener: socket.socket) -> LocalInfer
             "other machines could stop the workers: leave --host at 127.0.0.1", param_hint="--allow-faults"
         )
     return engine
+
+
+def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:
+    from slotool.serving.reprofiling import Reprofiling
+
+    spaces = [served.space for served in router.models.values() if served.space is not None]
+    if not any(space.batch_sizes(point) for space in spaces for point in space.points):
+        raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
+    return Reprofiling(router, settings)
 
 
 def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:

@@ -85,6 +85,11 @@ class ControlSpace:
             return self._latency_us[point, batches[at]]
         return self._latency_us[point, batches[-1]] * batch_size / batches[-1]
 
+    def corrected(self, factors: Mapping[OperatingPoint, float]) -> ControlSpace:
+        """The same, calls at a point taking so many times as long; 1 for a point without a factor."""
+        latency_us = {(point, size): us * factors.get(point, 1.0) for (point, size), us in self._latency_us.items()}
+        return ControlSpace(self.points, latency_us, self._accuracy)
+
     def batch_sizes(self, point: OperatingPoint) -> tuple[int, ...]:
         """The batch sizes at which the latency of ``point`` is known, ascending."""
         return tuple(self._batch_sizes.get(point, ()))

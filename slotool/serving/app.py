@@ -30,6 +30,7 @@ from slotool.serving.metrics import CONTENT_TYPE
 from slotool.serving.oip import MODELS_ARE_FIXED, OpenInference
 from slotool.serving.rejections import Rejection
 from slotool.serving.reply import Reply
+from slotool.serving.reprofiling import Reprofiling
 from slotool.serving.router import Router
 
 
@@ -41,14 +42,15 @@ def create_app(
     runtime_settings: RuntimeSettings | None = None,
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
+    reprofiling: Reprofiling | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
     ``app.state.front`` is the ``FrontEnd`` that other protocols may share, ``app.state.fast_path`` what answers the
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
-    every answered request. ``faults``: the engine whose workers clients may kill, stop and slow. The router is closed
-    when the application's lifespan ends.
+    every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
+    ``reprofiling``: corrects latencies by those seen. The router is closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
@@ -58,9 +60,12 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
-        ticking = asyncio.create_task(live.run())
+        tasks = [asyncio.create_task(live.run())]
+        if reprofiling is not None:
+            tasks.append(asyncio.create_task(reprofiling.run()))
         yield
-        ticking.cancel()
+        for task in tasks:
+            task.cancel()
         router.close()
 
     app = Starlette(

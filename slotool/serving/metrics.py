@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -93,6 +93,15 @@ class Metrics:
             ["client", "outcome"],
             registry=self.registry,
         )
+        self._corrections = Gauge(
+            "slotool_latency_correction",
+            "How many times as long calls take as the latency table says, by which plans are made",
+            ["model", "point"],
+            registry=self.registry,
+        )
+        self._replans = Counter(
+            "slotool_replans", "Plans made again because latencies had changed", ["model"], registry=self.registry
+        )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
         )
@@ -133,6 +142,12 @@ class Metrics:
     def client_asked(self, client: str, *, within_rate: bool) -> None:
         """A client with a token of its own has asked for an inference."""
         self._child(self._clients, client, "let-in" if within_rate else "quota").inc()
+
+    def corrected(self, model: str, factors: Mapping[str, float]) -> None:
+        """Plans were made again: calls at each point take so many times as long as the table says."""
+        self._replans.labels(model).inc()
+        for point, factor in factors.items():
+            self._corrections.labels(model, point).set(factor)
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

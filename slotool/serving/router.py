@@ -91,6 +91,8 @@ class Router:
         self._queues = {
             name: ModelQueue(served, self._workers, self._no_worker, clock_us) for name, served in models.items()
         }
+        # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
+        self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._ended: Rejection | None = None
@@ -436,6 +438,8 @@ class Router:
             planned_us = 0.0  # another point answered, of which nothing is to be learnt
         else:
             model_queue.served.policy.observe(batch.decision.point, examples, took_us)
+            if self.call_listener is not None:
+                self.call_listener(model_queue.served.name, batch.decision.point, examples, took_us, done_us)
         self.metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
             del model_queue.pending[query.id]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.sources import CombinedSources, Sources
+from slotool.tables import OperatingPoint
 
 
 class ReloadableSettings:
@@ -18,6 +19,7 @@ class ReloadableSettings:
         self._sources = sources
         self._router = router
         self._warn = warn
+        self._was_reloaded = False
 
     @property
     def policies(self) -> Sequence[str]:
@@ -36,9 +38,26 @@ class ReloadableSettings:
         self._sources = sources
 
     def reload(self) -> None:
-        """Tables and rules as their files are now. Raises ``InputError``; then nothing has changed."""
-        self._replace(self._sources.reload(self._router.models, self._warn).values())
+        """Tables and rules as their files are now, without corrections. Raises ``InputError``; then nothing has
+        changed."""
+        sources = self._sources.with_corrections({})
+        self._replace(sources.reload(self._router.models, self._warn).values())
+        self._sources, self._was_reloaded = sources, True
         self._router.events.emit("reload", "tables and rules reloaded")
+
+    async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
+        """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing
+        has changed."""
+        sources = self._sources.with_corrections(factors)
+        # What the tables leave open was said at the start.
+        models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
+        self._replace(models.values())
+        self._sources = sources
+
+    def take_reloaded(self) -> bool:
+        """Whether tables were reloaded since this was last asked."""
+        was, self._was_reloaded = self._was_reloaded, False
+        return was
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         before = list(self._router.models.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 from slotool.elastic import ElasticModel
 from slotool.rules.points import in_turn
 from slotool.rules.ruleset import RuleSet
-from slotool.scheduling import Policy
+from slotool.scheduling import ControlSpace, Policy
 from slotool.tables import OperatingPoint
 
 
@@ -20,6 +20,7 @@ class ServedModel:
 
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
+    ``space``: points with the latencies of the table, before any correction.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ServedModel:
     rules: RuleSet | None = None
     path: Path | None = None
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
+    space: ControlSpace | None = None
 
     @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ class Sources:
     answered by ``rules``. ``deadline_us``: what a policy that plans ahead of requests takes their deadline to be.
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
     workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the table of a
-    service file that states them, for sentences.
+    service file that states them, for sentences. ``corrections``: by model and point, how many times as long calls take
+    as the table says.
     """
 
     artifacts: tuple[Path, ...]
@@ -64,6 +65,7 @@ class Sources:
     replicas: int = 1
     mapped: bool = False
     where: str = ""
+    corrections: Mapping[str, Mapping[OperatingPoint, float]] = field(default_factory=dict)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -73,6 +75,9 @@ class Sources:
 
     def with_policy(self, name: str) -> Sources:
         return replace(self, policy=name)
+
+    def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> Sources:
+        return replace(self, corrections=corrections)
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """Everything is read and matched before the first request: an invalid table is an error at the start.
@@ -121,9 +126,11 @@ class Sources:
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, warn)
             space = ControlSpace.of_tables(model.name, model.points, latency, outcomes, **conditions)
-            policy = self._policy(model, space, mine, latency, conditions)
+            factors = self.corrections.get(name, {})
+            corrected = space.corrected(factors) if factors else space
+            policy = self._policy(model, corrected, mine, latency, conditions, factors)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy)
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space)
         self._nothing_unused(served, rules, tables)
         return served
 
@@ -134,15 +141,20 @@ class Sources:
         rules: RuleSet | None,
         latency: LatencyTable | None,
         conditions: Mapping[str, Any],
+        factors: Mapping[OperatingPoint, float],
     ) -> Policy:
         if self.policy == BY_DEMAND:
             return by_demand(space, rules, _co_located_policy(model, space, latency, conditions))
         tiers = [ToleranceTiers(rules, space)] if rules is not None else []
         grid = ControlGrid(space)
-        batching = make_policy(self.policy, grid, self.deadline_us) if self.plan is None else self._planned(model, grid)
+        batching = (
+            make_policy(self.policy, grid, self.deadline_us)
+            if self.plan is None
+            else self._planned(model, grid, factors)
+        )
         return FirstApplicable([*tiers, batching])
 
-    def _planned(self, model: ElasticModel, grid: ControlGrid) -> Policy:
+    def _planned(self, model: ElasticModel, grid: ControlGrid, factors: Mapping[OperatingPoint, float]) -> Policy:
         assert self.plan is not None
         plan = SwitchingPlan.load(self.plan)
         if self.policy != ModelSwitching.name:
@@ -152,7 +164,8 @@ class Sources:
         if (plan.replicas, plan.threads) != (self.replicas, self.threads):
             made_for = f"--replicas {plan.replicas} --threads {plan.threads}"
             raise InputError(f"{self.plan}: the plan was made for --engine local {made_for}: serve with these")
-        rates = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
+        given = {OperatingPoint.parse(key): rate / plan.replicas for key, rate in plan.rates_per_s.items()}
+        rates = {point: rate / factors.get(point, 1.0) for point, rate in given.items()}
         return ModelSwitching(grid, rates, deadline_us=plan.deadline_s * 1e6)
 
     def _nothing_unused(
@@ -185,6 +198,9 @@ class CombinedSources:
 
     def with_policy(self, name: str) -> CombinedSources:
         return CombinedSources(tuple(part.with_policy(name) for part in self.parts))
+
+    def with_corrections(self, corrections: Mapping[str, Mapping[OperatingPoint, float]]) -> CombinedSources:
+        return CombinedSources(tuple(part.with_corrections(corrections) for part in self.parts))
 
     def load(self, warn: Callable[[str], None]) -> dict[str, ServedModel]:
         """As ``Sources.load``."""
