@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slotool.api.display import Part, table
 from slotool.api.inputs import FilePath, as_list, loaded, name_of
 from slotool.api.outputs import writes
-from slotool.api.progress import Reporting, reporter_of
+from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
 from slotool.errors import ArgumentError, InputError
 
@@ -122,7 +122,7 @@ def simulate(
     chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in as_list(policies)}
     if optimum == "auto":
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
-    best, method = _best(known.grid, scenario, times, optimum)
+    best, method = _best(known.grid, scenario, times, optimum, reporter)
     rows: list[dict[str, Any]] = []
     drawn: dict[str, Dynamics] = {}
     with reporter.progress(f"{len(scenario):,} queries, {workers} workers", total=len(chosen)) as steps:
@@ -147,15 +147,17 @@ def simulate(
     return Simulation(rows, best, facts, [] if plots is None else _draw(known.subject, drawn, Path(plots)))
 
 
-def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str) -> tuple[float, str]:
+def _best(grid: ControlGrid, scenario: Scenario, times: ServiceTimes, by: str, reporter: Reporter) -> tuple[float, str]:
     """Effective accuracy that nothing can surpass, and how it was found."""
     from slotool.simulation import fluid_bound, optimum_by_integer_program, optimum_of_one_worker
+    from slotool.simulation.optimum import PASSES
 
     min_us = times.min_us.reshape(grid.latency_us.shape)
     if by == "bound":
         return fluid_bound(grid, scenario, min_us) / len(scenario), "fluid bound"
     if by == "dp":
-        found = optimum_of_one_worker(grid, scenario)
+        with reporter.progress("best possible with all arrivals known", total=PASSES * len(scenario)) as steps:
+            found = optimum_of_one_worker(grid, scenario, advance=steps.advance)
     else:
         found = optimum_by_integer_program(grid, scenario, latency_us=min_us)
     gap = (found.bound - found.reached) / len(scenario)

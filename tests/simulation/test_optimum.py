@@ -10,7 +10,7 @@ import pytest
 from slotool.errors import InputError
 from slotool.scheduling.batching import ControlGrid, FixedBatching, MaxBatch, MinCost, SlackFit, ValueIteration
 from slotool.simulation import Scenario, simulate
-from slotool.simulation.optimum import optimum_of_one_worker
+from slotool.simulation.optimum import PASSES, optimum_of_one_worker
 from slotool.testing.policies import three_versions
 
 GRID = ControlGrid(three_versions())
@@ -54,6 +54,19 @@ def test_no_policy_beats_the_bound_and_finer_steps_close_the_gap(seed: int) -> N
     assert coarse.reached <= fine.reached <= fine.bound <= coarse.bound
     for make in (SlackFit, MaxBatch, MinCost, FixedBatching, ValueIteration):
         assert simulate(make(GRID), scenario).utility <= fine.bound + 1e-9
+
+
+def test_a_long_trace_is_the_sum_of_stretches_that_do_not_meet() -> None:
+    """Of more queries than are looked at at once, in stretches further apart than a deadline."""
+    one_s = np.cumsum(np.random.default_rng(5).exponential(2e-4, 300))
+    many_s = np.concatenate([one_s + at * (one_s[-1] + 1.0) for at in range(9)])
+    done: list[int] = []
+    one = optimum_of_one_worker(GRID, Scenario.of(one_s, DEADLINE_US / 1e6), steps=60)
+    many = optimum_of_one_worker(GRID, Scenario.of(many_s, DEADLINE_US / 1e6), steps=60, advance=done.append)
+    assert many.reached == pytest.approx(9 * one.reached)
+    assert many.bound == pytest.approx(9 * one.bound)
+    assert len(done) == 2 * PASSES
+    assert sum(done) == PASSES * len(many_s)
 
 
 def test_it_says_what_it_is_for() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import slotool
 from slotool.cli import generate_arrivals, simulate
 from slotool.errors import InputError, TableError
 
@@ -37,6 +38,24 @@ def test_policies_stand_side_by_side_and_none_beats_the_best(
     assert named["fixed"]["attainment"] < named["value-iteration"]["attainment"]
     simulate.simulate(profile, arrivals, 20.0, policies="value-iteration,fixed@depth=1", workers=2, deaths="1")
     assert "fixed@depth=1" in capsys.readouterr().out
+
+
+def test_the_search_for_the_optimum_says_how_far_it_is(tmp_path: Path) -> None:
+    profile, arrivals = files(tmp_path)
+    seen: list[tuple[int, int | None]] = []
+    slotool.simulate(
+        profile,
+        arrivals,
+        20.0,
+        noise=False,
+        policies="mincost",
+        progress=lambda text, done, total: seen.append((done, total)) if "best possible" in text else None,
+    )
+    last, total = seen[-1]
+    assert last == total
+    assert total is not None
+    assert total > 500
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
