@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import select
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import psutil
+from collections.abc import Mapping
 
 from slotool.data.columns import Inputs
 from slotool.errors import InputError, RunError
-from slotool.process import bound_to, cores_by_preference, schedule, thread_variables
-from slotool.serving.engines.base import CallCancelled, Done, InferenceEngine, WorkerChange, WorkerLost
+from slotool.process import cores_by_preference
+from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, WorkerLost
 from slotool.serving.engines.protocol import (
-    CALL,
-    CANCELLED,
-    FAILED,
     MAX_MESSAGE_BYTES,
     READY,
     REPLY,
-    encode_point,
-    outputs_of_tensors,
-    tensors_of_inputs,
 )
-from slotool.serving.engines.shared_tensors import MAX_PACKED_BYTES, Shapes, SharedTensors
+from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
-from slotool.serving.outputs import Computed, Scores
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
@@ -64,7 +45,7 @@ class LocalInferenceEngine(InferenceEngine):
         self.workers = replicas
         self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
         self._models: dict[str, ServedModel] = {}
-        self._processes: list[_Process] = []
+        self._processes: list[WorkerProcess] = []
         self._on_change: WorkerChange = _nobody_listens
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,11 +133,11 @@ class LocalInferenceEngine(InferenceEngine):
                 self._loop.call_later(lasts_s, process.slow, 1.0)
         return process.popen.pid
 
-    def _started(self, worker: int, *, low_priority: bool = False) -> _Process:
+    def _started(self, worker: int, *, low_priority: bool = False) -> WorkerProcess:
         cores = cores_by_preference()
         first = worker * self._threads
         own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
-        return _Process(self._models, own, self._threads, self._most_examples, low_priority)
+        return WorkerProcess(self._models, own, self._threads, self._most_examples, low_priority)
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -181,7 +162,7 @@ class LocalInferenceEngine(InferenceEngine):
             self._note_start(process)
             self._on_change(worker, True)
 
-    def _note_start(self, process: _Process) -> None:
+    def _note_start(self, process: WorkerProcess) -> None:
         self._start_took_s = time.monotonic() - process.started_s
 
     def _lost(self, worker: int) -> None:
@@ -230,164 +211,6 @@ class LocalInferenceEngine(InferenceEngine):
                 process.raise_priority()
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """``size``: its examples, or the bytes of its packed inputs."""
-
-    model: str
-    size: int
-    done: Done
-    begun_s: float
-
-
-class _Process:
-    """One worker process as the router sees it. ``low_priority``: it loads at low priority."""
-
-    def __init__(
-        self,
-        models: Mapping[str, ServedModel],
-        cores: Sequence[int],
-        threads: int,
-        max_examples: int,
-        low_priority: bool,
-    ):
-        self._numbers = {name: number for number, name in enumerate(models)}
-        self._models = models
-        shapes = {name: _shapes(served) for name, served in models.items() if served.model.signature is None}
-        packed_bytes = MAX_PACKED_BYTES if len(shapes) < len(models) else 0
-        self._tensors = SharedTensors(shapes, max_examples, packed_bytes)
-        self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        options = {
-            "parent": os.getpid(),
-            "threads": threads,
-            "low_priority": low_priority,
-            "max_examples": max_examples,
-            "packed_bytes": packed_bytes,
-            "socket_fd": other.fileno(),
-            "tensors_fd": self._tensors.fd,
-            "models": [_options(served, shapes.get(name)) for name, served in models.items()],
-        }
-        try:
-            with bound_to(cores), other:
-                # Its own session: Ctrl-C in the terminal is for the router, which drains first.
-                self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "slotool.serving.engines.worker", json.dumps(options)],
-                    pass_fds=(other.fileno(), self._tensors.fd),
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, **thread_variables(threads)},
-                    start_new_session=True,
-                )
-        finally:
-            os.close(self._tensors.fd)  # the memory stays mapped
-        self.socket.setblocking(False)
-        # ``starts_at_s``: when it began to start or, once it has ended, when the next one will.
-        self.started_s = self.starts_at_s = time.monotonic()
-        self.call: _Call | None = None
-        self.was_warm = False
-        self.pauses = 0
-        # Seconds until it is replaced once it has ended, where a fault says so.
-        self.stays_dead_s = 0.0
-        self._was_stopped = False
-
-    def wait_until_warm(self, timeout_s: float) -> None:
-        """Raises ``RunError`` when it does not get there."""
-        readable, _, _ = select.select([self.socket], [], [], timeout_s)
-        message = self.socket.recv(MAX_MESSAGE_BYTES) if readable else b""
-        if not message:
-            what = "died while it started" if readable else f"was not warm within {timeout_s:.0f} s"
-            raise RunError(f"a worker process {what}")
-        kind, length = REPLY.unpack(message)
-        if kind == FAILED:
-            raise RunError(f"a worker process cannot run its models: {self._tensors.read_text(length)}")
-        self.was_warm = True
-
-    def begin(self, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
-        """Raises ``OSError`` when the process is gone; the caller then calls ``done``."""
-        self._tensors.cancelled = False
-        if self._models[model].model.signature is not None:
-            size = self._tensors.pack(tensors_of_inputs(x))
-        else:
-            assert isinstance(x, np.ndarray)
-            size = len(x)
-            self._tensors.inputs(model, size)[:] = x.reshape(size, -1)
-        self.call = _Call(model, size, done, time.monotonic())
-        self.socket.send(CALL.pack(self._numbers[model], size) + encode_point(point))
-
-    def cancel(self) -> None:
-        """The worker looks for this between two operators."""
-        self._tensors.cancelled = True
-
-    def slow(self, factor: float) -> None:
-        """From the next answer on calls take so many times as long; 1: as they do."""
-        self._tensors.slowed = factor
-
-    def finish(self, message: bytes) -> None:
-        """Report the answer of the call."""
-        call, self.call = self.call, None
-        assert call is not None
-        kind, length = REPLY.unpack(message)
-        if kind == FAILED:
-            outcome: Computed | Exception = RunError(self._tensors.read_text(length))
-        elif kind == CANCELLED:
-            outcome = CallCancelled("the call was cancelled")
-        else:
-            outcome = self._computed(call, length)
-        call.done(outcome)
-
-    def _computed(self, call: _Call, length: int) -> Computed | Exception:
-        """A copy of what the worker left."""
-        model = self._models[call.model].model
-        if model.signature is None:
-            left = self._tensors.outputs(call.model, call.size)
-            return Scores(left.logits.copy(), left.confidence.copy())
-        try:
-            return outputs_of_tensors(self._tensors.unpack(length, after=call.size, copy=True), model)
-        except RunError as error:
-            return error
-        finally:
-            self._tensors.release(call.size + length)
-
-    def hangs(self, now_s: float, call_limit_s: float, start_limit_s: float) -> bool:
-        """Whether its call or its start takes too long, or it was stopped (SIGSTOP) while idle now and before."""
-        if self.call is not None:
-            return now_s - self.call.begun_s > call_limit_s
-        if not self.was_warm:
-            return now_s - self.started_s > start_limit_s * (1 << self.pauses)
-        was_stopped, self._was_stopped = self._was_stopped, self._is_stopped()
-        return was_stopped and self._was_stopped
-
-    def _is_stopped(self) -> bool:
-        try:
-            return bool(psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.Error:  # it has ended, which is noticed elsewhere
-            return False
-
-    def raise_priority(self) -> None:
-        """Load at normal priority from now on."""
-        with suppress(OSError):  # it has ended, which is noticed elsewhere
-            schedule(os.SCHED_OTHER, self.popen.pid)
-
-    def end(self) -> int:
-        """Its exit code."""
-        self.socket.close()
-        with suppress(ProcessLookupError):
-            self.popen.kill()
-        return self.popen.wait()
-
-
-def _shapes(served: ServedModel) -> Shapes:
-    return Shapes(int(np.prod(served.model.input_shape)), served.model.classes)
-
-
-def _options(served: ServedModel, shapes: Shapes | None) -> dict[str, Any]:
-    return {
-        "name": served.name,
-        "path": str(served.path),
-        "shapes": shapes and [shapes.inputs, shapes.classes],
-        "points": [encode_point(point).decode() for point in served.policy.points],
-    }
 
 
 def _nobody_listens(worker: int, alive: bool) -> None:
