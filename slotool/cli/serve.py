@@ -104,7 +104,7 @@ def serve(
     """Serve artifacts, each request at a point that meets its options.
 
     Speaks the Open Inference Protocol V2 over HTTP and gRPC. POST /compute takes one example, / is a live page,
-    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads tables.
+    /metrics for Prometheus. SIGTERM finishes requests first, SIGHUP reloads models.
 
     Example: slotool serve family --rules rules.json --latency latency.parquet
     """
@@ -133,13 +133,9 @@ def serve(
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
     subjects = (tuple(artifacts or ()), tuple(name or ()), rules, latency, tuple(outcomes or ()))
     given = Sources(*subjects, threads, policy, deadline_us, plan, replicas, mapped=engine != "inline")
-    sources = _described(models, given) if models else given
-    if not (artifacts or models):
-        file = config_file()
-        given_file = f"; {file} lists none" if file else ""
-        raise typer.BadParameter(
-            f"give one at least, or --config FILE.toml that lists [[models]]{given_file}", param_hint="ARTIFACTS"
-        )
+    _require_models(artifacts, models)
+    read = _described(given) if models else (lambda: given)
+    sources = read()
     files = {"token_file": token_file, "log": log, "tls_certificate": tls_certificate, "tls_key": tls_key,
              "tls_clients": tls_clients}  # fmt: skip
     token_file, log, *tls = (_beside_config(path, key) if models else path for key, path in files.items())
@@ -161,7 +157,7 @@ def serve(
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
         )
-        runtime_settings = ReloadableSettings(sources, router, output.warn)
+        runtime_settings = ReloadableSettings(sources, router, output.warn, read)
         app = create_app(
             router,
             limits=Limits(batch=max_batch),
@@ -194,9 +190,18 @@ def serve(
         raise KeyboardInterrupt
 
 
-def _described(models: list[Any], given: Sources) -> CombinedSources:
-    """The sources of the models that the file lists; what the command line states goes before it."""
-    from slotool.serving.service_file import read_models
+def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> None:
+    if not (artifacts or models):
+        file = config_file()
+        given_file = f"; {file} lists none" if file else ""
+        raise typer.BadParameter(
+            f"give one at least, or --config FILE.toml that lists [[models]]{given_file}", param_hint="ARTIFACTS"
+        )
+
+
+def _described(given: Sources) -> Callable[[], Sources | CombinedSources]:
+    """Reads the models that the file lists; what the command line states goes before it."""
+    from slotool.serving.service_file import ServiceFile
 
     file = config_file()
     if file is None:
@@ -214,13 +219,12 @@ def _described(models: list[Any], given: Sources) -> CombinedSources:
         "policy": given.policy,
         "deadline-ms": given.deadline_us * 1e-3,
     }
-    stated = {key: value for key, value in values.items() if stated_in(key.replace("-", "_")) == "DEFAULT_MAP"}
     overriding = {
         key: value.absolute() if isinstance(value, Path) else value
         for key, value in values.items()
         if stated_in(key.replace("-", "_")) == "COMMANDLINE"
     }
-    return read_models(models, file, stated, overriding, given)
+    return ServiceFile(file, overriding, given).read
 
 
 def _beside_config(path: Path | None, option: str) -> Path | None:
@@ -328,18 +332,18 @@ def _certificate(file: Path | None = None, key: Path | None = None, clients: Pat
     return None if file is None else Certificate(file, key, clients)
 
 
-def _reload(
+async def _reload(
     output: Output,
     runtime_settings: ReloadableSettings,
     certificate: Certificate | None,
     app: Starlette,
     token_file: Path | None,
 ) -> None:
-    """Reload tables and rules, certificate and tokens, and reopen the access log; where one is invalid, the server
-    keeps the old one."""
-    from slotool.errors import InputError
+    """Reload certificate and tokens, reopen the access log, and reload models, tables and rules; where one is invalid,
+    the server keeps the old one."""
+    from slotool.errors import SlotoolError
 
-    reloads: dict[str, Callable[[], None]] = {"tables and rules": runtime_settings.reload}
+    reloads: dict[str, Callable[[], None]] = {}
     if certificate is not None:
         reloads["certificate"] = certificate.reload
     if token_file is not None:
@@ -349,10 +353,17 @@ def _reload(
     for what, reload in reloads.items():
         try:
             reload()
-        except InputError as error:
+        except SlotoolError as error:
             output.warn(f"not reloaded, the old {what} stay in use: {error}")
         else:
             output.note(f"{what} reloaded")
+    try:
+        what = await runtime_settings.reload()
+    except SlotoolError as error:
+        output.warn(f"not reloaded, the old models, tables and rules stay in use: {error}")
+        runtime_settings.report_failed(error)
+    else:
+        output.note(f"{what} reloaded")
 
 
 def _grpc_listener(host: str, port: int | None) -> AbstractContextManager[socket.socket | None]:

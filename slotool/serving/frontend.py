@@ -68,7 +68,9 @@ class FrontEnd:
         self.clients = clients
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
-        self.interfaces = {name: Interface.of(served.model, self.limits.batch) for name, served in self.models.items()}
+        self.interfaces: dict[str, Interface] = {}
+        self._read_interfaces()
+        router.models_listener = self._read_interfaces
         self.statistics = {name: Statistics() for name in self.models}
         self.feedback = {name: Feedback() for name in self.models}
         self.live = Live(self.router.waiting)
@@ -80,6 +82,10 @@ class FrontEnd:
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
         for name, feedback in self.feedback.items():
             self.router.metrics.watch_feedback(name, feedback)
+
+    def _read_interfaces(self) -> None:
+        for name, served in self.models.items():
+            self.interfaces[name] = Interface.of(served.model, self.limits.batch)
 
     def watch_loop(self, selector: IdleTrackingSelector) -> None:
         """Measure the load of the event loop that ``selector`` serves, from now on."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,20 @@ class Interface:
         if any(tensor.datatype == "BYTES" or FREE in tensor.shape[1:] for tensor in self.inputs):
             return None
         return sum(math.prod(tensor.shape[1:]) for tensor in self.inputs)
+
+    def difference(self, other: Interface) -> str:
+        """In which tensors or parameters ``other`` differs, for a sentence; empty where requests are the same."""
+        for kind, mine, its in (
+            ("input", self.inputs, other.inputs),
+            ("output", (*self.outputs, *self.on_request), (*other.outputs, *other.on_request)),
+        ):
+            for here, there in zip_longest(mine, its):
+                if here != there:
+                    stated = [f"{tensor.name} {tensor}" if tensor else "none" for tensor in (there, here)]
+                    return f"its {kind} is {stated[0]} where the one in use has {stated[1]}"
+        if (self.named, dict(self.parameters)) != (other.named, dict(other.parameters)):
+            return "it takes other parameters of requests than the one in use"
+        return ""
 
     def x(self, arrays: Mapping[str, np.ndarray], parameters: Mapping[str, Any]) -> np.ndarray | Columns:
         """What the model takes: ``arrays``, one for each input, by name, of equally many examples, and what the

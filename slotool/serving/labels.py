@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from slotool.elastic import ElasticModel
 from slotool.printable import printable
 from slotool.serving import bounds, rejections
 from slotool.serving.frontend import FrontEnd, json_response
 from slotool.serving.guard import is_from_browser, require_same_origin
+from slotool.serving.served import ServedModel
 from slotool.serving.tensors import json_object
 
 
@@ -23,7 +25,7 @@ class FeedbackEndpoint:
 
     def __init__(self, front: FrontEnd):
         self._front = front
-        self._names = {name: _Names(served.model.labels) for name, served in front.models.items()}
+        self._names: dict[str, tuple[ElasticModel, _Names]] = {}
         self.routes = [Route("/v2/models/{model}/feedback", self.feedback, methods=["GET", "POST"])]
 
     async def feedback(self, request: Request) -> Response:
@@ -34,12 +36,20 @@ class FeedbackEndpoint:
             # Programs may call the server by any name.
             if is_from_browser(request):
                 require_same_origin(request, has_token=self._front.clients is not None)
-            batch, names = self._front.limits.batch, self._names[served.name]
+            batch, names = self._front.limits.batch, self._names_of(served)
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + names.bytes_per_label * batch)
             bounds.require_countable(body, batch)
             known.label(served, *_asked(body, names))
             await known.look(served)
         return json_response(known.summary())
+
+    def _names_of(self, served: ServedModel) -> _Names:
+        """Those of the model that is served now: it may be exchanged."""
+        model, names = self._names.get(served.name, (None, None))
+        if names is None or model is not served.model:
+            names = _Names(served.model.labels)
+            self._names[served.name] = served.model, names
+        return names
 
 
 class _Names:

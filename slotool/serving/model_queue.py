@@ -98,14 +98,19 @@ class ModelQueue:
         now_us: Callable[[], float],
     ):
         self.served = served
-        self._no_worker = no_worker
+        self._no_worker, self._now_us = no_worker, now_us
         self._switched_to: OperatingPoint | None = None
         self.dispatcher = Dispatcher(served.policy, workers)
         self.pending: dict[str, PendingRequest] = {}
         self.fault_check = FaultCheck(now_us)
+        # Calls that began before this were computed by another model than ``served``.
+        self.changed_us = -math.inf
 
     def replace(self, served: ServedModel) -> None:
-        """From the next dispatch on, choose by another policy."""
+        """From the next dispatch on, choose by another policy, and be another model where ``served`` has one."""
+        if served.model is not self.served.model:
+            self.changed_us = self._now_us()
+            self.fault_check = FaultCheck(self._now_us)
         self.served, self.dispatcher.policy = served, served.policy
 
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:

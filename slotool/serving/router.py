@@ -93,6 +93,8 @@ class Router:
         }
         # Receives of every call by itself: model, point, examples, µs it took, and the instant it ended.
         self.call_listener: Callable[[str, OperatingPoint, int, float, float], None] | None = None
+        # Called when other models serve than before.
+        self.models_listener: Callable[[], None] | None = None
         self._max_queue = max_queue
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._ended: Rejection | None = None
@@ -167,8 +169,20 @@ class Router:
         Raises ``InputError`` when the model does not have the new policy's points; then nothing has changed.
         """
         self.engine.prepare(served.name, served.policy.points)
-        model_queue = self._queues[served.name]
-        model_queue.replace(served)
+        self._queues[served.name].replace(served)
+
+    async def exchange(self, models: Mapping[str, ServedModel]) -> None:
+        """From the next dispatch on, serve these models in place of those of the same names; waiting requests stay in
+        the queue, and calls in progress are answered by the models they began on.
+
+        Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
+        """
+        change_over = await self.engine.stage(models)
+        change_over()
+        for name, served in models.items():
+            self._queues[name].replace(served)
+        if self.models_listener is not None:
+            self.models_listener()
 
     async def answer(
         self,
@@ -438,7 +452,7 @@ class Router:
             planned_us = 0.0  # another point answered, of which nothing is to be learnt
         else:
             model_queue.served.policy.observe(batch.decision.point, examples, took_us)
-            if self.call_listener is not None:
+            if self.call_listener is not None and batch.begun_us >= model_queue.changed_us:
                 self.call_listener(model_queue.served.name, batch.decision.point, examples, took_us, done_us)
         self.metrics.computed(model_queue.served.name, examples)
         for query in batch.queries:
@@ -475,7 +489,7 @@ class Router:
             request = model_queue.pending[query.id]
             if request.future.done():
                 del model_queue.pending[query.id]
-            elif query.alone:
+            elif query.alone and batch.begun_us >= model_queue.changed_us:
                 self._start_task(self._blame(model_queue, batch, request, error))
             else:
                 request.query = replace(query, alone=True)

@@ -1,11 +1,12 @@
-"""Runtime settings: another policy, or reloaded tables and rules, while the models are served."""
+"""Runtime settings: another policy, or reloaded models, tables and rules, while the models are served."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slotool.errors import InputError
+from slotool.errors import InputError, RunError, SlotoolError
+from slotool.serving.interface import Interface
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
 from slotool.serving.sources import CombinedSources, Sources
@@ -13,13 +14,27 @@ from slotool.tables import OperatingPoint
 
 
 class ReloadableSettings:
-    """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt."""
+    """The settings of ``router`` that come from ``sources``; ``warn`` receives a sentence for every doubt.
 
-    def __init__(self, sources: Sources | CombinedSources, router: Router, warn: Callable[[str], None]):
+    ``read``: the sources as the server's file describes them now; by default they stay those that were given. Files are
+    read in a thread, for as long as that takes the server goes on as it was; one change is made at a time.
+    """
+
+    def __init__(
+        self,
+        sources: Sources | CombinedSources,
+        router: Router,
+        warn: Callable[[str], None],
+        read: Callable[[], Sources | CombinedSources] | None = None,
+    ):
         self._sources = sources
         self._router = router
         self._warn = warn
+        self._read = read or (lambda: self._sources)
+        # What was chosen while the server runs goes before what its file says.
+        self._chosen_policy: str | None = None
         self._was_reloaded = False
+        self._changing = asyncio.Lock()
 
     @property
     def policies(self) -> Sequence[str]:
@@ -31,33 +46,64 @@ class ReloadableSettings:
 
     async def use(self, policy: str) -> None:
         """Another policy for all models. Raises ``InputError``; then nothing has changed."""
-        sources = self._sources.with_policy(policy)
-        # Reading tables takes longer than requests can wait.
-        models = await asyncio.to_thread(sources.reload, self._router.models, self._warn)
-        self._replace(models.values())
-        self._sources = sources
+        async with self._changing:
+            sources = self._sources.with_policy(policy)
+            # Reading tables takes longer than requests can wait.
+            models = await asyncio.to_thread(sources.reload, self._router.models, self._warn)
+            self._replace(models.values())
+            self._sources, self._chosen_policy = sources, policy
 
-    def reload(self) -> None:
-        """Tables and rules as their files are now, without corrections. Raises ``InputError``; then nothing has
-        changed."""
-        sources = self._sources.with_corrections({})
-        self._replace(sources.reload(self._router.models, self._warn).values())
-        self._sources, self._was_reloaded = sources, True
-        self._router.events.emit("reload", "tables and rules reloaded")
+    async def reload(self) -> str:
+        """Models, tables and rules as their files are now, without corrections; returns what was reloaded.
+
+        Raises ``InputError``, or ``RunError`` for a model that cannot run; then nothing has changed.
+        """
+        async with self._changing:
+            before = self._router.models
+            try:
+                sources, models = await asyncio.to_thread(self._reloaded, before)
+            except SlotoolError:
+                raise
+            except Exception as error:  # of the libraries that read models
+                raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
+            changed = [name for name, served in models.items() if served.model is not before[name].model]
+            if changed:
+                await self._router.exchange(models)
+            else:
+                self._replace(models.values())
+            self._sources, self._was_reloaded = sources, True
+        what = f"{', '.join(changed)}, tables and rules" if changed else "tables and rules"
+        self._router.events.emit("reload", f"{what} reloaded", models=changed)
+        return what
+
+    def report_failed(self, error: SlotoolError) -> None:
+        """An event for those who watch the log and the live page."""
+        self._router.events.emit("reload-failed", f"not reloaded: {error}")
 
     async def correct(self, factors: Mapping[str, Mapping[OperatingPoint, float]]) -> None:
         """Plan with latencies of the tables times ``factors``, by model and point. Raises ``InputError``; then nothing
         has changed."""
-        sources = self._sources.with_corrections(factors)
-        # What the tables leave open was said at the start.
-        models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
-        self._replace(models.values())
-        self._sources = sources
+        async with self._changing:
+            sources = self._sources.with_corrections(factors)
+            # What the tables leave open was said at the start.
+            models = await asyncio.to_thread(sources.reload, self._router.models, lambda sentence: None)
+            self._replace(models.values())
+            self._sources = sources
 
     def take_reloaded(self) -> bool:
         """Whether tables were reloaded since this was last asked."""
         was, self._was_reloaded = self._was_reloaded, False
         return was
+
+    def _reloaded(self, before: Mapping[str, ServedModel]) -> tuple[Sources | CombinedSources, dict[str, ServedModel]]:
+        sources = self._read().with_corrections({})
+        if self._chosen_policy is not None:
+            sources = sources.with_policy(self._chosen_policy)
+        models = sources.reload(before, self._warn, artifacts=True)
+        for name, served in models.items():
+            if served.model is not before[name].model:
+                _require_same_interface(before[name], served)
+        return sources, models
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
         before = list(self._router.models.values())
@@ -68,3 +114,10 @@ class ReloadableSettings:
             for served in before:
                 self._router.replace(served)
             raise
+
+
+def _require_same_interface(before: ServedModel, after: ServedModel) -> None:
+    """Raises ``InputError`` where requests for the one are none for the other."""
+    said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
+    if said:
+        raise InputError(f"{after.path}: {said}; serve it under a name of its own, from a new start")

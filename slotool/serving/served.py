@@ -20,7 +20,8 @@ class ServedModel:
 
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
-    ``space``: points with the latencies of the table, before any correction.
+    ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
+    read, by which another one at the same path is noticed.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ServedModel:
     path: Path | None = None
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
     space: ControlSpace | None = None
+    manifest: bytes = b""
 
     @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:

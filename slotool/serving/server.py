@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
@@ -92,14 +92,14 @@ def serve_until_signalled(
     drain_s: float,
     warn: Callable[[str], None],
     secondary: SecondaryFrontEnd | None = None,
-    on_hangup: Callable[[], None] | None = None,
+    on_hangup: Callable[[], Awaitable[None]] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then answer what is in flight for at most ``drain_s`` seconds; requests not
     answered by then are rejected with a sentence.
 
     ``on_ready`` is called once requests are accepted, by ``secondary`` too. Returns the number of the ending signal.
-    ``on_hangup``: called between two requests when SIGHUP comes. ``warn``: called if the limit of open files is too
+    ``on_hangup``: runs beside requests when SIGHUP comes. ``warn``: called if the limit of open files is too
     low. ``tls``: what connections are encrypted by, if they are.
     """
     wanted = app.state.front.limits.connections
@@ -138,7 +138,7 @@ class Server(uvicorn.Server):
         *,
         drain_s: float,
         secondary: SecondaryFrontEnd | None = None,
-        on_hangup: Callable[[], None] | None = None,
+        on_hangup: Callable[[], Awaitable[None]] | None = None,
         max_connections: int | None = None,
         tls: ssl.SSLContext | None = None,
     ):
@@ -169,6 +169,7 @@ class Server(uvicorn.Server):
         self._secondary = secondary
         self._drain_s = drain_s
         self._on_hangup = on_hangup
+        self._hangups: set[asyncio.Future[None]] = set()
         self._tls = tls
         self.ended_by = 0
         self._next_complaint_s = 0.0
@@ -185,7 +186,7 @@ class Server(uvicorn.Server):
         if self._secondary is not None and not self.should_exit:
             await self._secondary.start()
         if self._on_hangup is not None:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up, self._on_hangup)
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -202,6 +203,12 @@ class Server(uvicorn.Server):
         self.config.timeout_graceful_shutdown = left_s + REJECTION_GRACE_S  # type: ignore[assignment]
         await super().shutdown(sockets=sockets)
         ending.cancel()
+
+    def _hang_up(self, on_hangup: Callable[[], Awaitable[None]]) -> None:
+        # Kept here, since the loop holds tasks by weak references only.
+        task = asyncio.ensure_future(on_hangup())
+        self._hangups.add(task)
+        task.add_done_callback(self._hangups.discard)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

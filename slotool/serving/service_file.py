@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from slotool.errors import InputError
-from slotool.serving.sources import CombinedSources, Sources
+from slotool.serving.sources import BY_DEMAND, CombinedSources, Sources
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 # What the files of a model are, for sentences.
@@ -21,6 +23,8 @@ _FILES = {
     "outcomes": "an outcome table",
     "plan": "a plan of slotool gen-switching-plan",
 }
+# What may stand at the top of the file too, for every model.
+_STATED = (*_FILES, "policy", "deadline-ms")
 _KINDS = {"str": "text", "int": "a whole number", "float": "a number", "object": "a table", "array": "a list"}
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: (>=?|<=?) ([-\d.]+)| of length >= 1)?(?:, got `([^`]+)`)?")
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
@@ -41,6 +45,30 @@ class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_
     plan: Text | None = None
     policy: Text | None = None
     deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+@dataclass(frozen=True)
+class ServiceFile:
+    """The models of ``file``, as it is whenever they are read. ``overriding``: by key, what goes before all of its
+    tables; ``common``: what is the same for all."""
+
+    file: Path
+    overriding: Mapping[str, Any]
+    common: Sources
+
+    def read(self) -> CombinedSources:
+        """Raises ``InputError`` as ``read_models`` does, and for a file that is no TOML."""
+        try:
+            document = tomllib.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InputError(f"{self.file}: cannot be read as TOML ({reason})") from None
+        stated = {key: document[key] for key in _STATED if key in document}
+        if isinstance(tables := stated.get("outcomes"), list):  # as on the command line, where there may be several
+            stated["outcomes"] = tables[0] if len(tables) == 1 else tables
+        _entry({"artifact": "-", **stated}, str(self.file))
+        common = replace(self.common, policy=BY_DEMAND)
+        return read_models(document.get("models") or (), self.file, stated, self.overriding, common)
 
 
 def read_models(

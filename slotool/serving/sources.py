@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from slotool.artifacts.bundle import MANIFEST
 from slotool.elastic import ElasticModel, load_served
 from slotool.elastic.evaluation import version_name
 from slotool.errors import InputError
@@ -40,9 +41,17 @@ from slotool.tables.latency import copies_in
 BY_DEMAND = "by-demand"
 
 
+class _Read(NamedTuple):
+    """A model, and the artifact that it was read from."""
+
+    model: ElasticModel
+    path: Path
+    manifest: bytes
+
+
 @dataclass(frozen=True)
 class Sources:
-    """The files of a server; ``reload`` reads tables and rules again.
+    """The files of a server; ``reload`` reads tables and rules again, and artifacts that have changed.
 
     ``names``: to serve under, one per artifact, or none. ``threads``: compute threads per call, to select the latency
     rows of this server. ``policy``: ``by-demand``, or one of the batching policies' names; a tolerance is always
@@ -86,19 +95,24 @@ class Sources:
         and for tables, rules or a policy that fit none of the models.
         """
         self._require_latency()
-        models = [load_served(str(path), mapped=self.mapped) for path in self.artifacts]
+        models = [self._read(path) for path in self.artifacts]
         if len(self.policies) > 1:
             compile_policies()
         if self.names and len(self.names) != len(models):
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
-        named: dict[str, tuple[ElasticModel, Path]] = {}
-        for name, model, path in zip(self.names or [m.name for m in models], models, self.artifacts, strict=True):
+        named: dict[str, _Read] = {}
+        for name, read in zip(self.names or [read.model.name for read in models], models, strict=True):
             if not name or "/" in name or not name.isprintable():
                 raise InputError(f"{name!r} cannot name a model: printable text without / is expected by --name")
             if name in named:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
-            named[name] = model, path
+            named[name] = read
         return self._match(named, warn)
+
+    def _read(self, path: Path) -> _Read:
+        # Before the model: one that is written meanwhile is noticed the next time.
+        manifest = _manifest(path)
+        return _Read(load_served(str(path), mapped=self.mapped), path, manifest)
 
     def _require_latency(self) -> None:
         if self.policy == BY_DEMAND:
@@ -110,18 +124,23 @@ class Sources:
                 f"{self.artifacts[0]} --batch-size 1,8"
             )
 
-    def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
-        """The same models with tables, rules and policy as their files are now. Raises as ``load`` does."""
-        return self._match({name: (entry.model, entry.path or Path()) for name, entry in served.items()}, warn)
-
-    def _match(
-        self, named: Mapping[str, tuple[ElasticModel, Path]], warn: Callable[[str], None]
+    def reload(
+        self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
     ) -> dict[str, ServedModel]:
+        """The same names with tables, rules and policy as their files are now. ``artifacts``: and with the models of
+        artifacts that are others than those in use. Raises as ``load`` does."""
+        named = {}
+        for (name, entry), path in zip(served.items(), self.artifacts, strict=True):
+            is_same = not artifacts or (path == entry.path and _manifest(path) == entry.manifest)
+            named[name] = _Read(entry.model, entry.path or Path(), entry.manifest) if is_same else self._read(path)
+        return self._match(named, warn)
+
+    def _match(self, named: Mapping[str, _Read], warn: Callable[[str], None]) -> dict[str, ServedModel]:
         rules = RuleSet.load(self.rules) if self.rules else None
         latency = LatencyTable.load(self.latency) if self.latency else None
         tables = {path: OutcomeTable.load(path) for path in self.outcomes}
         served = {}
-        for name, (model, path) in named.items():
+        for name, (model, path, manifest) in named.items():
             mine = rules if rules and _has_versions(model, rules) else None
             outcomes = _outcomes_of(model, tables)
             conditions = _conditions(model, latency, self.threads, warn)
@@ -130,7 +149,7 @@ class Sources:
             corrected = space.corrected(factors) if factors else space
             policy = self._policy(model, corrected, mine, latency, conditions, factors)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space)
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
         self._nothing_unused(served, rules, tables)
         return served
 
@@ -210,12 +229,20 @@ class CombinedSources:
                 served |= part.load(warn)
         return served
 
-    def reload(self, served: Mapping[str, ServedModel], warn: Callable[[str], None]) -> dict[str, ServedModel]:
+    def reload(
+        self, served: Mapping[str, ServedModel], warn: Callable[[str], None], *, artifacts: bool = False
+    ) -> dict[str, ServedModel]:
         """As ``Sources.reload``."""
         reloaded: dict[str, ServedModel] = {}
+        names = [name for part in self.parts for name in part.names]
+        if set(names) != set(served):
+            raise InputError(
+                f"models are added, removed and named at the start only: {', '.join(names)} are listed, and "
+                f"{', '.join(served)} are served"
+            )
         for part in self.parts:
             with _naming(part):
-                reloaded |= part.reload({name: served[name] for name in part.names}, warn)
+                reloaded |= part.reload({name: served[name] for name in part.names}, warn, artifacts=artifacts)
         return reloaded
 
 
@@ -228,6 +255,14 @@ def _naming(part: Sources) -> Iterator[None]:
         if not part.where:
             raise
         raise InputError(f"{part.where}: {error}") from error
+
+
+def _manifest(path: Path) -> bytes:
+    """Empty where it cannot be read: what loads the artifact says why."""
+    try:
+        return (path / MANIFEST).read_bytes()
+    except OSError:
+        return b""
 
 
 def _has_versions(model: ElasticModel, rules: RuleSet) -> bool:

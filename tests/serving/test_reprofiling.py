@@ -80,7 +80,7 @@ def test_slow_calls_change_the_plan_and_a_reload_takes_it_back(sources: Sources)
     metric = router.metrics.registry.get_sample_value
     assert metric("slotool_replans_total", {"model": "family"}) == 1
     assert metric("slotool_latency_correction", {"model": "family", "point": "version=small"}) == pytest.approx(1.3)
-    settings.reload()
+    asyncio.run(settings.reload())
     assert chosen(router, 9e3) == "large"
     serve_for(5, 1.0)
     assert [kind for kind, _, _ in heard] == ["replan", "reload"]

@@ -262,7 +262,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         reread("tables and rules reloaded")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
         (here / "rules.json").write_text("{")
-        reread("the old tables and rules stay")
+        reread("the old models, tables and rules stay")
         assert compute(Tolerance="0.2")["rule"] == "response-time-0.1"
         live = HTTP.get(f"{ready['url']}/live").json()
         assert (live["policy"], live["tiers"]) == ("maxacc", [0.1, 0.3])
@@ -276,6 +276,7 @@ def test_a_policy_on_worker_processes_and_rules_read_anew(folder: Path, tmp_path
         assert compute()["reason"].startswith("no option set")
         assert [json.loads(line)["event"] for line in (here / "events.jsonl").read_text().splitlines()] == [
             "reload",
+            "reload-failed",
             "setting",
         ]
         process.send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from slotool.data.columns import Inputs
-from slotool.errors import WorkerError
+from slotool.errors import InputError, WorkerError
 from slotool.serving.outputs import Computed
 from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
@@ -73,6 +73,15 @@ class InferenceEngine(ABC):
     @abstractmethod
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         """Make points ready that a new policy may choose. Raises ``InputError`` for one the model does not have."""
+
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+        """Make ``models`` ready in place of those of ``open``, which serve meanwhile; the function that is returned
+        changes over, from the event loop and at once.
+
+        Calls begun before are answered by the models they began on. Raises as ``open`` does; then nothing has changed.
+        By default an engine has one set of models for as long as it runs, and this raises ``InputError``.
+        """
+        raise InputError(f"engine {self.name} cannot take other models while it serves: start the server again")
 
     @abstractmethod
     def close(self) -> None:

@@ -4,7 +4,7 @@ more."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from slotool.data.columns import Inputs
@@ -28,13 +28,11 @@ class InlineInferenceEngine(InferenceEngine):
         self._concurrent: asyncio.Task[None] | None = None
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        for name, served in models.items():
-            self._runners[name] = PointRunner(served.model, served.policy.points)
-        for name, runner in self._runners.items():
-            try:
-                runner.warm(self._pool)
-            except Exception as error:
-                raise RunError(f"{name} cannot run: {error}") from error
+        self._runners = self._warm(models)
+
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+        runners = await asyncio.to_thread(self._warm, models)
+        return lambda: setattr(self, "_runners", runners)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         self._runners[model].add(points)
@@ -52,6 +50,19 @@ class InlineInferenceEngine(InferenceEngine):
             done(error)
         else:
             done(computed)
+
+    def _warm(self, models: Mapping[str, ServedModel]) -> dict[str, PointRunner]:
+        """A runner of every model. One that serves already is warm, and may be running."""
+        runners = {name: PointRunner(served.model, served.policy.points) for name, served in models.items()}
+        serving = [runner.model for runner in self._runners.values()]
+        for name, runner in runners.items():
+            if any(runner.model is model for model in serving):
+                continue
+            try:
+                runner.warm(self._pool)
+            except Exception as error:
+                raise RunError(f"{name} cannot run: {error}") from error
+        return runners
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

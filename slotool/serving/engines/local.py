@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from slotool.data.columns import Inputs
 from slotool.errors import InputError, RunError
 from slotool.process import cores_by_preference
 from slotool.serving.engines.base import Done, InferenceEngine, WorkerChange, WorkerLost
-from slotool.serving.engines.protocol import (
-    MAX_MESSAGE_BYTES,
-    READY,
-    REPLY,
-)
+from slotool.serving.engines.protocol import MAX_MESSAGE_BYTES, READY, REPLY
 from slotool.serving.engines.worker_process import WorkerProcess
 from slotool.serving.ensemble import PointRunner
 from slotool.serving.served import ServedModel
@@ -46,6 +43,9 @@ class LocalInferenceEngine(InferenceEngine):
         self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
+        # Of other models: on their way, and warm ones that wait for the call of the process before them, by worker.
+        self._staged: list[WorkerProcess] = []
+        self._successors: dict[int, WorkerProcess] = {}
         self._on_change: WorkerChange = _nobody_listens
         self._watch: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -53,12 +53,9 @@ class LocalInferenceEngine(InferenceEngine):
         self._start_took_s = 0.0
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
-        for name, served in models.items():
-            if served.path is None:
-                raise InputError(f"{name} does not come from an artifact: worker processes cannot load it")
-            PointRunner(served.model, served.policy.points)
+        _require_loadable(models)
         self._models, self._on_change = dict(models), on_change
-        self._processes = [self._started(worker) for worker in range(self.workers)]
+        self._processes = [self._started(worker, self._models) for worker in range(self.workers)]
         deadline_s = time.monotonic() + START_TIMEOUT_S
         try:
             for process in self._processes:
@@ -67,6 +64,32 @@ class LocalInferenceEngine(InferenceEngine):
         except RunError:
             self.close()
             raise
+
+    async def stage(self, models: Mapping[str, ServedModel]) -> Callable[[], None]:
+        """As many new processes load beside those that serve: twice the memory for as long as this takes."""
+        _require_loadable(models)
+        self.listen()
+        loop = asyncio.get_running_loop()
+        self._staged = staged = [self._started(worker, models, low_priority=True) for worker in range(self.workers)]
+        raising = [loop.call_later(LOW_PRIORITY_S, process.raise_priority) for process in staged]
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                for process in staged:
+                    await _readable(loop, process)
+                    process.wait_until_warm(0.0)
+            if self._closed:
+                raise RunError("the server ends")
+        except BaseException as error:
+            for process in staged:
+                process.end()
+            self._staged = []
+            if isinstance(error, TimeoutError):
+                raise RunError(f"worker processes were not warm within {START_TIMEOUT_S:.0f} s") from None
+            raise
+        finally:
+            for timer in raising:
+                timer.cancel()
+        return partial(self._change_over, dict(models), staged)
 
     def prepare(self, model: str, points: tuple[OperatingPoint, ...]) -> None:
         PointRunner(self._models[model].model, points)
@@ -96,9 +119,11 @@ class LocalInferenceEngine(InferenceEngine):
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
+        for process in (*self._staged, *self._successors.values()):
+            process.end()
         for process in self._processes:
             # One that could not be replaced yet has no socket any more.
-            if self._loop is not None and not self._loop.is_closed() and process.socket.fileno() >= 0:
+            if self._loop is not None and not self._loop.is_closed() and process.is_open:
                 self._loop.remove_reader(process.socket)
             process.end()
 
@@ -133,11 +158,33 @@ class LocalInferenceEngine(InferenceEngine):
                 self._loop.call_later(lasts_s, process.slow, 1.0)
         return process.popen.pid
 
-    def _started(self, worker: int, *, low_priority: bool = False) -> WorkerProcess:
+    def _change_over(self, models: dict[str, ServedModel], staged: list[WorkerProcess]) -> None:
+        """Idle workers at once; a busy one when its call has ended, before it is given another."""
+        self._models, self._staged = models, []
+        for worker, process in enumerate(staged):
+            before = self._processes[worker]
+            if before.call is not None:
+                self._successors[worker] = process
+                continue
+            was_there = before.was_warm and before.is_open
+            self._succeed(worker, process)
+            if not was_there:  # lost or not warm yet: the router has not heard of it
+                self._on_change(worker, True)
+
+    def _succeed(self, worker: int, process: WorkerProcess) -> None:
+        before, loop = self._processes[worker], self._loop
+        assert loop is not None
+        if before.is_open:
+            loop.remove_reader(before.socket)
+            before.end()
+        self._processes[worker] = process
+        loop.add_reader(process.socket, self._hear, worker)
+
+    def _started(self, worker: int, models: Mapping[str, ServedModel], *, low_priority: bool = False) -> WorkerProcess:
         cores = cores_by_preference()
         first = worker * self._threads
         own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
-        return WorkerProcess(self._models, own, self._threads, self._most_examples, low_priority)
+        return WorkerProcess(models, own, self._threads, self._most_examples, low_priority)
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -156,7 +203,10 @@ class LocalInferenceEngine(InferenceEngine):
         if not message:
             self._lost(worker)
         elif process.call is not None:
-            process.finish(message)
+            report = process.finish(message)
+            if worker in self._successors:
+                self._succeed(worker, self._successors.pop(worker))
+            report()
         elif REPLY.unpack(message)[0] == READY:
             process.was_warm = True
             self._note_start(process)
@@ -175,7 +225,10 @@ class LocalInferenceEngine(InferenceEngine):
         if call is None:
             self._on_change(worker, False)
         process.starts_at_s = time.monotonic()
-        if process.stays_dead_s:
+        if worker in self._successors:
+            self._succeed(worker, self._successors.pop(worker))
+            loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
+        elif process.stays_dead_s:
             process.starts_at_s += process.stays_dead_s
             loop.call_later(process.stays_dead_s, self._replace, worker, 0)
         elif process.was_warm:
@@ -192,10 +245,10 @@ class LocalInferenceEngine(InferenceEngine):
         self._loop.call_later(pause_s, self._replace, worker, pauses + 1)
 
     def _replace(self, worker: int, pauses: int) -> None:
-        if self._closed or self._loop is None:
+        if self._closed or self._loop is None or self._processes[worker].is_open:  # one of other models has come
             return
         try:
-            process = self._processes[worker] = self._started(worker, low_priority=True)
+            process = self._processes[worker] = self._started(worker, self._models, low_priority=True)
         except OSError:  # no memory, no process or no descriptor left just now
             self._replace_later(worker, pauses)
             return
@@ -211,6 +264,23 @@ class LocalInferenceEngine(InferenceEngine):
                 process.raise_priority()
         assert self._loop is not None
         self._watch = self._loop.call_later(self._hang_s / 4, self._look_for_hung)
+
+
+def _require_loadable(models: Mapping[str, ServedModel]) -> None:
+    for name, served in models.items():
+        if served.path is None:
+            raise InputError(f"{name} does not come from an artifact: worker processes cannot load it")
+        PointRunner(served.model, served.policy.points)
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, process: WorkerProcess) -> None:
+    """Until the process has said something, or has ended."""
+    said = asyncio.Event()
+    loop.add_reader(process.socket, said.set)
+    try:
+        await said.wait()
+    finally:
+        loop.remove_reader(process.socket)
 
 
 def _nobody_listens(worker: int, alive: bool) -> None:

@@ -9,9 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,11 @@ class WorkerProcess:
         self.stays_dead_s = 0.0
         self._was_stopped = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its loss has not been noticed: one that was lost has no socket any more."""
+        return self.socket.fileno() >= 0
+
     def wait_until_warm(self, timeout_s: float) -> None:
         """Raises ``RunError`` when it does not get there."""
         readable, _, _ = select.select([self.socket], [], [], timeout_s)
@@ -128,8 +134,8 @@ class WorkerProcess:
         """From the next answer on calls take so many times as long; 1: as they do."""
         self._tensors.slowed = factor
 
-    def finish(self, message: bytes) -> None:
-        """Report the answer of the call."""
+    def finish(self, message: bytes) -> Callable[[], None]:
+        """The call has its answer; the function that is returned reports it."""
         call, self.call = self.call, None
         assert call is not None
         kind, length = REPLY.unpack(message)
@@ -139,7 +145,7 @@ class WorkerProcess:
             outcome = CallCancelled("the call was cancelled")
         else:
             outcome = self._computed(call, length)
-        call.done(outcome)
+        return partial(call.done, outcome)
 
     def _computed(self, call: _Call, length: int) -> Computed | Exception:
         """A copy of what the worker left."""

@@ -1,0 +1,171 @@
+"""Models exchanged while a real server answers: no request is lost, and what cannot be served changes nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from slotool.elastic.family import Family, Version
+from slotool.graphs import GraphBuilder
+from slotool.graphs.torch_module import GraphModule
+from tests.serving.live_server import HTTP, until
+from tests.serving.test_serve_command import serving
+
+INPUTS, CLASSES = 4, 3
+INFER = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, INPUTS], "data": [0.5] * INPUTS}]}
+PATH = "/v2/models/net/infer"
+
+
+def constant(path: Path, answer: int, inputs: int = INPUTS) -> Path:
+    """A network that always answers the same class, as an artifact."""
+    builder = GraphBuilder("net")
+    builder.add("Dense", builder.add("InputLayer", shape=[inputs]), units=CLASSES)
+    module = GraphModule(builder.graph()).eval().requires_grad_(False)
+    *_, bias = module.parameters()
+    bias.copy_(torch.nn.functional.one_hot(torch.tensor(answer), CLASSES))
+    for weight in list(module.parameters())[:-1]:
+        weight.zero_()
+    Family("net", [Version("only", module)]).save(path, config={}, seed=answer)
+    return path
+
+
+def link(folder: Path, to: str) -> None:
+    """Change what ``current`` leads to, in one step."""
+    (folder / "next").symlink_to(to)
+    (folder / "next").rename(folder / "current")
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("networks")
+    for answer in range(CLASSES):
+        constant(folder / f"v{answer}", answer)
+    constant(folder / "wider", 0, INPUTS + 1)
+    for file in constant(folder / "torn", 2).glob("*.safetensors"):
+        file.write_bytes(b"torn")
+    return folder
+
+
+@pytest.fixture
+def folder(networks: Path, tmp_path: Path) -> Path:
+    for network in networks.iterdir():
+        (tmp_path / network.name).symlink_to(network)
+    link(tmp_path, "v0")
+    describe(tmp_path, "current")
+    return tmp_path
+
+
+def describe(folder: Path, artifact: str, more: str = "") -> None:
+    (folder / "service.toml").write_text(f'[[models]]\nartifact = "{artifact}"\nname = "net"\n{more}')
+
+
+def hang_up(process: subprocess.Popen[str]) -> str:
+    """What the server says to SIGHUP."""
+    process.send_signal(signal.SIGHUP)
+    assert process.stderr is not None
+    while "reloaded" not in (line := process.stderr.readline()):
+        assert process.poll() is None
+    return line
+
+
+def answer_of(url: str) -> int:
+    return int(label(HTTP.post(url + PATH, json=INFER)))
+
+
+def label(response: httpx.Response) -> Any:
+    assert response.status_code == 200, response.text
+    return next(o["data"][0] for o in response.json()["outputs"] if o["name"] == "label")
+
+
+@contextmanager
+def under_load(url: str, clients: int = 3) -> Iterator[list[list[int]]]:
+    """Answers to each of several clients who ask one after the other, all the time."""
+    answers: list[list[int]] = [[] for _ in range(clients)]
+    failures: list[BaseException] = []
+    ends = threading.Event()
+
+    def ask(received: list[int]) -> None:
+        try:
+            with httpx.Client(trust_env=False, timeout=60) as client:
+                while not ends.is_set():
+                    received.append(label(client.post(url + PATH, json=INFER)))
+                    time.sleep(0.005)  # models are loaded beside this
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(received,)) for received in answers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join(60)
+    assert not failures
+
+
+@pytest.mark.parametrize("engine", [(), ("--engine", "local")], ids=["inline", "local"])
+def test_a_model_is_exchanged_under_load_and_no_request_is_lost(folder: Path, engine: tuple[str, ...]) -> None:
+    with serving(folder, "--config", "service.toml", *engine, "--log", "log.jsonl") as (process, ready):
+        with under_load(ready["url"]) as answers:
+            until(lambda: all(len(received) > 20 for received in answers))
+            link(folder, "v1")
+            assert "net, tables and rules reloaded" in hang_up(process)
+            counts = [len(received) for received in answers]
+            until(lambda: all(len(r) > count + 20 for r, count in zip(answers, counts, strict=True)))
+        for received, count in zip(answers, counts, strict=True):
+            assert received == sorted(received)
+            assert received[0] == 0
+            assert set(received[count + 1 :]) == {1}
+        assert [json.loads(line)["models"] for line in (folder / "log.jsonl").read_text().splitlines()] == [["net"]]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_what_cannot_be_served_leaves_the_old_model_and_says_why(folder: Path) -> None:
+    with serving(folder, "--config", "service.toml") as (process, ready):
+        for artifact, sentence in (
+            ("torn", "torn"),
+            ("wider", "its input is input FP32[-1, 5] where the one in use has input FP32[-1, 4]"),
+            ("nowhere", "there is no folder"),
+        ):
+            describe(folder, artifact)
+            said = hang_up(process)
+            assert "not reloaded, the old models, tables and rules stay in use: " in said
+            assert sentence in said
+            assert answer_of(ready["url"]) == 0
+        for text, sentence in (
+            ("[[models", "cannot be read as TOML"),
+            ("", "at least one [[models]] table is expected"),
+            ("policy = 3\n[[models]]\nartifact = 'v1'", "policy: text is expected, this is a whole number"),
+            ("[[models]]\nartifact = 'v1'\nname = 'other'", "added, removed and named at the start only"),
+        ):
+            (folder / "service.toml").write_text(text)
+            assert sentence in hang_up(process)
+            assert answer_of(ready["url"]) == 0
+        describe(folder, "v1")
+        hang_up(process)
+        assert answer_of(ready["url"]) == 1
+
+
+def test_an_artifact_on_the_command_line_is_exchanged_in_place(folder: Path) -> None:
+    with serving(folder, "current", "--name", "net") as (process, ready):
+        assert "warning" not in hang_up(process)
+        assert answer_of(ready["url"]) == 0
+        link(folder, "v2")
+        assert "net, tables and rules reloaded" in hang_up(process)
+        assert answer_of(ready["url"]) == 2
+        live = HTTP.get(f"{ready['url']}/live?since=-1").json()
+        assert live["models"] == ["net"]
