@@ -124,10 +124,14 @@ class Schema:
         return pd.concat([pd.DataFrame(typed), extra], axis=1) if len(extra.columns) else pd.DataFrame(typed)
 
     def frame_of(self, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-        """Rows given as mappings; what a row leaves out takes the column's default, unknown keys are dropped."""
+        """Rows given as mappings; what a row leaves out takes the column's default. Other keys are extra columns, as in
+        a file."""
         kept = list(rows)
-        cells = {c.name: pd.Series([row.get(c.name, c.default) for row in kept], dtype=object) for c in self.columns}
-        return self.validate(pd.DataFrame(cells), self.name)
+        named = dict.fromkeys(key for row in kept for key in row)
+        own = {c.name: c.default for c in self.columns if c.name in named or c.alias not in named}
+        cells = {name: pd.Series([row.get(name, own[name]) for row in kept], dtype=object) for name in own}
+        extra = {key: pd.Series([row.get(key) for row in kept]) for key in named if key not in own}
+        return self.validate(pd.DataFrame(cells | extra), self.name)
 
     @staticmethod
     def _name_in(frame: pd.DataFrame, column: Column) -> str:

@@ -31,7 +31,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], provenance: Mapping[str, Any] | None = None) -> Self:
-        """A table of these rows; columns left out take their defaults."""
+        """A table of these rows; columns left out take their defaults, and others are kept as they are."""
         return cls(cls.schema.frame_of(rows), provenance)
 
     @classmethod

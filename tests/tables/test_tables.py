@@ -114,6 +114,20 @@ def test_an_earlier_schema_is_read_under_the_present_names(tmp_path: Path) -> No
     assert (rows["rounds"].iloc[0], rows["interrupted"].iloc[0], rows["placement"].iloc[0]) == (2, True, "split")
 
 
+def test_rows_as_mappings_keep_columns_that_no_schema_names(tmp_path: Path) -> None:
+    rows = [
+        {"subject": "a", "latency_s": [0.1], "accuracy": 0.5, "note": "cold"},
+        {"subject": "b", "latency_s": [0.2], "accuracy": 0.25},
+    ]
+    table = LatencyTable.of(rows)
+    assert table.rows["accuracy"].tolist() == [0.5, 0.25]
+    assert [list(samples) for samples in table.rows["samples_s"]] == [[0.1], [0.2]]
+    table.save(tmp_path / "kept.parquet")
+    kept = LatencyTable.load(tmp_path / "kept.parquet")
+    assert kept.rows["accuracy"].tolist() == [0.5, 0.25]
+    assert kept.rows["note"][0] == "cold"
+
+
 def test_statistics_are_views_of_the_samples() -> None:
     samples = np.linspace(0.001, 0.002, 101)
     view = LatencyTable.of([{"subject": "a", "samples_s": samples}, ROWS[1]]).statistics()
