@@ -613,8 +613,8 @@ requests        integer         requests that arrive
 reserve_ms      number          of each deadline, for network and front end, ms
 seed            integer         of drawn arrivals and latencies
 verify_s        number?         seconds of traffic sent to the served plan
-fleets[].worker text            worker type
-fleets[].threads integer        threads of each worker
+fleets[].worker text            worker type; of a mixed fleet two, joined by +
+fleets[].threads integer?       threads of each worker; null where two types differ
 fleets[].policy text            scheduling policy
 fleets[].replicas integer       workers
 fleets[].cost   number          price of all workers
@@ -631,6 +631,7 @@ fleets[].mean_batch number      examples in one call
 fleets[].calls  integer         calls of a model
 fleets[].misses list            what of the promise is not shown to hold
 fleets[].fewer  object?         the same figures with fewer workers, which do not hold it
+fleets[].pools  list            worker, threads, policy, replicas, share, max_batch and max_queue of each pool
 explanation     text            why not one worker fewer
 verified[].what text            planned or served
 verified[].requests integer     requests of the stretch replayed
@@ -638,6 +639,7 @@ verified[].attainment number    share answered in time
 verified[].accuracy number?     mean of those in time
 verified[].p99_s number?        latency of all requests, seconds
 out             text?           service file written
+services        list            service files, one per pool
 plots           list            plots written
 """,
     "gen-switching-plan": """

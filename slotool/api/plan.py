@@ -18,23 +18,27 @@ if TYPE_CHECKING:
     import numpy as np
 
     from slotool.data import DataSource
-    from slotool.planning.fleet import Fleet, FleetSearch, Found, WorkerType
+    from slotool.planning.fleet import Fleet, FleetSearch, Found, Pool, WorkerType
+    from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.tables import LatencyTable, OutcomeTable
     from slotool.workloads import ArrivalTable
 
+# Tried where nobody names any.
 POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
 # Of traffic that is drawn.
 DURATION_S = 60.0
 # Shown of those that hold, besides the plan.
 RUNNERS_UP = 5
+# Which of the draws what is served is compared with: the one that confirmed the plan.
+VERIFIED = 1
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Plan(Result):
     """``rows``: the smallest fleet of each worker type and policy, those that hold the promise first, cheapest first;
-    ``explanation``: why not one worker fewer. ``out``: the service file written; ``plots``: files drawn; ``verified``:
-    figures planned and served by this machine, if it was asked."""
+    ``explanation``: why not one worker fewer. ``out``: the service file written, ``services``: of each pool of workers;
+    ``plots``: files drawn; ``verified``: figures planned and served by this machine, if it was asked."""
 
     rows: Sequence[Mapping[str, Any]]
     facts: Mapping[str, Any]
@@ -42,6 +46,7 @@ class Plan(Result):
     out: Path | None = None
     plots: Sequence[Path] = ()
     verified: Sequence[Mapping[str, Any]] = ()
+    services: Sequence[Path] = ()
 
     schema = "plan"
     rows_key = "fleets"
@@ -60,7 +65,8 @@ class Plan(Result):
         out = None if self.out is None else str(self.out)
         plots = [str(path) for path in self.plots]
         found = {"fleets": list(self.rows), "explanation": self.explanation, "verified": list(self.verified)}
-        return {**self.facts, **found, "out": out, "plots": plots}
+        services = [str(path) for path in self.services]
+        return {**self.facts, **found, "out": out, "services": services, "plots": plots}
 
     def shown(self) -> list[Part]:
         facts = self.facts
@@ -72,11 +78,12 @@ class Plan(Result):
         holding = [row for row in self.rows if row["holds"]] or list(self.rows)
         left = len(self.rows) - len(holding[: RUNNERS_UP + 1])
         more = [f"{left} more worker types and policies; --json lists all"] if left else []
-        wrote = [f"wrote {path}" for path in (*([self.out] if self.out else ()), *self.plots)]
+        wrote = [f"wrote {path}" for path in (*self.services, *self.plots)]
         shown: list[Part] = [
             table(title, _COLUMNS, map(_cells, holding[: RUNNERS_UP + 1])),
             *more,
             self.explanation,
+            *([_limits(self.rows[0])] if self.holds else []),
             *wrote,
         ]
         if self.verified:
@@ -100,6 +107,7 @@ def plan(
     subject: str | None = None,
     policies: str | Sequence[str] = POLICIES,
     prices: Mapping[str, float] | None = None,
+    mixed: bool = False,
     reserve_ms: float = 2.0,
     max_workers: int = 1_000,
     quantile: float = 0.95,
@@ -117,7 +125,8 @@ def plan(
     Each worker type (a number of threads of a latency table) is tried under each policy with the least workers that do.
     What holds is a lower bound of attainment and of accuracy: attainment's from consecutive blocks of the traffic,
     accuracy's from the examples of ``outcomes``. The fleet found is confirmed with latencies that are drawn anew.
-    The promise is for traffic like the one given. Sources: superserve, sections 4 and 6; Model-Switching, section 4.
+    The promise is for traffic like the one given, and the confidence that of each fleet by itself: it does not count
+    that the cheapest of several was chosen. Sources: superserve, sections 4 and 6; Model-Switching, section 4.
 
     Args:
         latency: Latency table of points × batch sizes, or its file, or several files, one per kind of worker.
@@ -131,11 +140,13 @@ def plan(
         subject: Subject of the latency table; None: its only one.
         policies: Scheduling policies to try; ``"fixed"`` stands for each point that is accurate enough.
         prices: Price of a worker by type, in any unit; None, and for types left out: its threads.
+        mixed: Also try fleets of two types, each a service of its own with a fixed share of the requests; needs
+            several types.
         reserve_ms: Kept of each deadline for the network and the front end.
         max_workers: Of a fleet.
         quantile: Quantile of the latencies that policies plan with.
         artifact: What is to be served; ``out`` needs it.
-        out: Write a service file for ``slotool serve --config`` here.
+        out: Write a service file for ``slotool serve --config`` here; the second of a mixed fleet beside it.
         plots: Folder for plots (PNG) of attainment and accuracy by cost.
         verify_s: Serve the plan on this machine, send it so many seconds of the traffic, the busiest, and compare;
             needs ``out``.
@@ -148,14 +159,14 @@ def plan(
         Fleets (``rows``, ``frame()``), the cheapest that holds first; ``judge()`` raises an error when none does.
 
     Raises:
-        ArgumentError: An argument has a value that it cannot have.
+        ArgumentError: An argument has a value that it cannot have, or ``mixed`` has but one type of workers.
         InputError: The traffic is too short to show the promise, no point can keep the deadline, or no such policy.
         TableError: A table cannot be read.
         AlreadyExistsError: ``out`` exists.
         RunError: The server to verify did not start.
     """
     from slotool.artifacts.bundle import refuse_existing
-    from slotool.planning.fleet import FleetSearch
+    from slotool.planning.mixed import MixedFleetSearch
     from slotool.planning.promise import Promise
     from slotool.tables import OutcomeTable
 
@@ -164,17 +175,20 @@ def plan(
         raise ArgumentError("verify_s", "a time above 0 is expected, and out: the service file is what is served")
     if written is not None:
         _require_files(artifact, latency, outcomes)
-        refuse_existing(written, force)
+        for path in (written, _second(written)) if mixed else (written,):
+            refuse_existing(path, force)
     reporter = reporter_of(progress)
     promise = Promise(deadline_ms * 1e3, attainment, min_accuracy, confidence)
     accuracies = None if outcomes is None else loaded(OutcomeTable, outcomes)
     workers = _worker_types(latency, accuracies, subject, prices or {}, quantile, reporter)
+    if mixed and len(workers) == 1:
+        raise ArgumentError("mixed", f"it needs several worker types; there is but {workers[0].name}")
     arrival_s = _arrivals(arrivals, rate, seed)
-    search = FleetSearch(
+    search = MixedFleetSearch(
         arrival_s, promise, outcomes=accuracies, reserve_us=reserve_ms * 1e3, max_workers=max_workers, seed=seed
     )
     names = as_list(policies)
-    found = _found(search, workers, names, reporter)
+    found = _found(search, workers, names, mixed, reporter)
     best = found[0]
     facts = {
         "subject": workers[0].profile.subject,
@@ -188,18 +202,20 @@ def plan(
         "seed": seed,
         "verify_s": verify_s,
     }
-    drawn = [] if plots is None or not best.holds else _draw(search, best.tried, names, Path(plots), reporter)
-    if written is not None and best.holds:
-        _write_service(written, best.tried, promise, Path(str(artifact)), latency, outcomes)
     rows = [_row(each, promise) for each in found]
-    verified = (
-        [] if verify_s is None or not best.holds else _verified(written, search, best.tried, verify_s, data, reporter)
-    )
-    return Plan(rows, facts, _explanation(best, promise), written if best.holds else None, drawn, verified)
+    if not best.holds:
+        return Plan(rows, facts, _explanation(best, promise))
+    alike = next(each.tried for each in found if len(each.tried.pools) == 1)
+    drawn = [] if plots is None else _draw(search, alike, best.tried.cost, names, Path(plots), reporter)
+    services = [] if written is None else _services(written, best.tried, promise, Path(str(artifact)), outcomes)
+    verified = [] if verify_s is None else _verified(services, search, best.tried, verify_s, data, reporter)
+    return Plan(rows, facts, _explanation(best, promise), written, drawn, verified, services)
 
 
-def _found(search: FleetSearch, workers: Sequence[WorkerType], names: Sequence[str], reporter: Reporter) -> list[Found]:
-    """The smallest fleet of each type and policy, the best first."""
+def _found(
+    search: MixedFleetSearch, workers: Sequence[WorkerType], names: Sequence[str], mixed: bool, reporter: Reporter
+) -> list[Found]:
+    """The smallest fleet of each type and policy, and cheaper ones of two types if ``mixed``; the best first."""
     from slotool.planning.fleet import confirm
 
     asked = [(worker, policy) for worker in workers for policy in search.policies(worker, names)]
@@ -212,7 +228,13 @@ def _found(search: FleetSearch, workers: Sequence[WorkerType], names: Sequence[s
             found.append(search.cheapest(worker, policy))
             steps.advance()
     with reporter.progress("fleets confirmed") as steps:
-        return confirm(search, found, steps.advance)
+        found = confirm(search, found, steps.advance)
+    if not mixed:
+        return found
+    with reporter.progress("fleets of two kinds", total=len(workers) * (len(workers) - 1)) as steps:
+        cheaper = search.mixed(found, steps.advance)
+    with reporter.progress("fleets confirmed") as steps:
+        return confirm(search, [*found, *cheaper], steps.advance)
 
 
 def _require_files(artifact: Any, latency: Any, outcomes: Any) -> None:
@@ -281,9 +303,9 @@ def _row(found: Found, promise: Promise) -> dict[str, Any]:
         verdict = found.fewer.verdict
         fewer = {"replicas": found.fewer.replicas, **asdict(verdict), "misses": verdict.misses(promise)}
     return {
-        "worker": fleet.worker.name,
-        "threads": fleet.worker.threads,
-        "policy": fleet.policy,
+        "worker": " + ".join(pool.worker.name for pool in fleet.pools),
+        "threads": fleet.pools[0].worker.threads if len(fleet.pools) == 1 else None,
+        "policy": " + ".join(pool.policy for pool in fleet.pools),
         "replicas": fleet.replicas,
         "cost": fleet.cost,
         "holds": found.holds,
@@ -291,13 +313,33 @@ def _row(found: Found, promise: Promise) -> dict[str, Any]:
         **asdict(fleet.verdict),
         "misses": fleet.verdict.misses(promise),
         "fewer": fewer,
+        "pools": [
+            {
+                "worker": pool.worker.name,
+                "threads": pool.worker.threads,
+                "policy": pool.policy,
+                "replicas": pool.replicas,
+                "share": pool.share,
+                "max_batch": pool.max_batch,
+                "max_queue": pool.max_queue(promise.deadline_us),
+            }
+            for pool in fleet.pools
+        ],
     }
+
+
+def _limits(row: Mapping[str, Any]) -> str:
+    """What a service of each pool of workers is to be started with."""
+    return "; ".join(
+        (f"{pool['worker']} ({pool['share']:.1%} of the requests): " if len(row["pools"]) > 1 else "")
+        + f"batches of up to {pool['max_batch']:,}, a queue of up to {pool['max_queue']:,} requests"
+        for pool in row["pools"]
+    )
 
 
 def _explanation(best: Found, promise: Promise) -> str:
     fleet = best.tried
-    workers = f"{fleet.replicas:,} worker{'s' if fleet.replicas > 1 else ''}"
-    said = f"{workers} of {fleet.worker.name} under {fleet.policy}"
+    said = str(fleet)
     if not best.holds:
         return f"no fleet keeps the promise; closest: {said}, with {_shortfall(fleet, promise)}"
     if best.fewer is None:
@@ -314,57 +356,81 @@ def _shortfall(fleet: Fleet, promise: Promise) -> str:
     return f"{' and '.join(parts) or 'all of it kept by chance'}; {busy}"
 
 
-def _write_service(out: Path, fleet: Fleet, promise: Promise, artifact: Path, latency: Any, outcomes: Any) -> None:
+def _second(out: Path) -> Path:
+    """The service file of a mixed fleet's second pool."""
+    return out.with_stem(f"{out.stem}-2")
+
+
+def _services(out: Path, fleet: Fleet, promise: Promise, artifact: Path, outcomes: Any) -> list[Path]:
+    """Write the service file of each pool."""
     from slotool.atomic import whole_file
     from slotool.planning.service_text import service_text
 
-    source = fleet.worker.source
-    text = service_text(
-        fleet, promise, out.parent, artifact, Path(str(source)), None if outcomes is None else Path(str(outcomes))
-    )
-    with whole_file(out) as file:
-        file.write_text(text)
+    written = [out, _second(out)][: len(fleet.pools)]
+    accuracies = None if outcomes is None else Path(str(outcomes))
+    for path, pool in zip(written, fleet.pools, strict=True):
+        text = service_text(pool, promise, out.parent, artifact, Path(str(pool.worker.source)), accuracies)
+        with whole_file(path) as file:
+            file.write_text(text)
+    return written
 
 
 def _verified(
-    service: Path | None, search: FleetSearch, fleet: Fleet, verify_s: float, data: str | DataSource, reporter: Reporter
+    services: Sequence[Path],
+    search: FleetSearch,
+    fleet: Fleet,
+    verify_s: float,
+    data: str | DataSource,
+    reporter: Reporter,
 ) -> list[dict[str, Any]]:
-    """Figures of the busiest stretch of the traffic: as planned, and as this machine serves it."""
+    """Figures of the busiest stretch of the traffic: as planned, and as this machine serves it.
+
+    Pools share nothing but the traffic, so they are served one after the other.
+    """
     import pandas as pd
 
     from slotool.api.loadtest import loadtest
+    from slotool.planning.fleet import Traffic
     from slotool.planning.server_process import RunningServer
     from slotool.workloads import ArrivalTable
+    from slotool.workloads.requests import RequestLog
 
-    arrival_s = search.busiest_s(verify_s)
-    planned = search.at(fleet.worker, fleet.policy, fleet.replicas, arrival_s).verdict
+    traffic = Traffic.whole(search.busiest_s(verify_s))
+    planned = search.served(fleet.pools, VERIFIED, traffic).verdict
     deadline_ms = search.promise.deadline_us / 1e3
-    with RunningServer(["--config", str(service), "--port", "0"]) as server:
-        table = ArrivalTable(pd.DataFrame({"arrival_s": arrival_s}))
-        log = loadtest(server.url, arrivals=table, data=data, deadline_ms=deadline_ms, progress=reporter).log
+    logs = []
+    for service, at in zip(services, search.shared_out(fleet.pools, VERIFIED, traffic), strict=True):
+        with RunningServer(["--config", str(service), "--port", "0"]) as server:
+            table = ArrivalTable(pd.DataFrame({"arrival_s": traffic.arrival_s[at]}))
+            done = loadtest(server.url, arrivals=table, data=data, deadline_ms=deadline_ms, progress=reporter)
+            logs.append(done.log)
+    log = RequestLog(pd.concat([each.rows for each in logs], ignore_index=True))
     in_time = int(log.in_time.sum())
     right = float((log.correct & log.in_time).sum() / in_time) if log.has_labels and in_time else float("nan")
     return [
-        {"what": "planned", "requests": len(arrival_s), "attainment": planned.attainment,
+        {"what": "planned", "requests": len(traffic.arrival_s), "attainment": planned.attainment,
          "accuracy": planned.accuracy, "p99_s": planned.p99_us / 1e6},
         {"what": "served", "requests": len(log), "attainment": float(log.in_time.mean()),
          "accuracy": right, "p99_s": log.tail_of_all_s(0.99)},
     ]  # fmt: skip
 
 
-def _draw(search: FleetSearch, chosen: Fleet, policies: Sequence[str], folder: Path, reporter: Reporter) -> list[Path]:
+def _draw(
+    search: FleetSearch, around_it: Fleet, chosen_cost: float, policies: Sequence[str], folder: Path, reporter: Reporter
+) -> list[Path]:
     from slotool.planning.fleet import around
     from slotool.reports.plots import save_plots
     from slotool.reports.series.fleets import fleet_figures
 
-    tried = list(dict.fromkeys([chosen.policy, *(name for name in policies if name != "fixed")]))
+    pool: Pool = around_it.pools[0]
+    tried = list(dict.fromkeys([pool.policy, *(name for name in policies if name != "fixed")]))
     rows = []
     with reporter.progress("fleets around the plan") as steps:
-        for fleet in around(search, chosen, tried):
+        for fleet in around(search, around_it, tried):
             figures = asdict(fleet.verdict)
-            rows.append({"policy": fleet.policy, "cost": fleet.cost, **figures})
+            rows.append({"policy": fleet.pools[0].policy, "cost": fleet.cost, **figures})
             steps.advance()
-    return save_plots(fleet_figures(chosen.worker.profile.subject, rows, chosen.cost), folder)
+    return save_plots(fleet_figures(pool.worker.profile.subject, rows, chosen_cost), folder)
 
 
 _VERIFIED = ("", "in time", "accuracy", "p99")

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 import slotool
+from slotool.api.plan import POLICIES
 from slotool.cli.options import DataName, Force, Json, Seed, panel, parse_duration, plots_folder
-
-POLICIES = "value-iteration,slackfit,maxacc,fixed"
 
 _promise, _traffic, _fleet, _result = map(panel, ("Promise", "Traffic", "Fleet", "Result"))
 
@@ -40,11 +39,14 @@ def plan(
     subject: Annotated[
         str | None, _fleet("--subject", help="Subject of the rows.", show_default="the only one")
     ] = None,
-    policies: Annotated[str, _fleet("--policies", help="Policies to try; fixed: each point by itself.")] = POLICIES,
+    policies: Annotated[str, _fleet("--policies", help="Policies to try; fixed: each point by itself.")] = ",".join(
+        POLICIES
+    ),
     price: Annotated[
         list[str] | None,
         _fleet("--price", help="Of a worker: '2 threads=0.08'.", show_default="its threads"),
     ] = None,
+    mixed: Annotated[bool, _fleet("--mixed", help="Also try fleets of two types behind a load balancer.")] = False,
     reserve_ms: Annotated[
         float, _fleet("--reserve-ms", min=0.0, help="Of each deadline, for network and front end.")
     ] = 2.0,
@@ -89,6 +91,7 @@ def plan(
         subject=subject,
         policies=policies,
         prices=_prices(price or []),
+        mixed=mixed,
         reserve_ms=reserve_ms,
         max_workers=max_workers,
         quantile=quantile,

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import slotool
+from slotool.api.simulate import POLICIES
 from slotool.cli.options import Json, Seed, panel, parse_numbers, plots_folder
 
-ALL = "value-iteration,slackfit,maxbatch,maxacc,mincost,switching,fixed"
+ALL = ",".join(POLICIES)
 
 _profile, _service, _result = map(panel, ("Profile", "Service", "Result"))
 

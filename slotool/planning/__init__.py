@@ -1,4 +1,4 @@
-"""Plans made by measuring real servers under real load."""
+"""Plans: the cheapest fleet that keeps a promise in simulation, and switching plans from load tests of real servers."""
 
 from slotool.planning.server_process import RunningServer, server_process
 from slotool.planning.switching import PlanSearch, possible_configurations

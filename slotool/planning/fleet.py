@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from slotool.errors import InputError
-from slotool.planning.promise import Judge, Promise, Verdict
+from slotool.planning.promise import Judge, Part, Promise, Verdict
 from slotool.scheduling.batching import BatchingPolicy, FixedBatching, Profile, make_policy
 from slotool.simulation import Scenario, ServiceTimes, simulate
 from slotool.tables import OutcomeTable
 
-POLICIES = ("value-iteration", "slackfit", "maxacc", "fixed")
 # Of longer traffic a search looks at so many requests, and confirms on so many, in stretches at even distances.
 MAX_SEARCHED, MAX_CONFIRMED, STRETCHES = 200_000, 1_000_000, 40
 # Of a stretch, in deadlines: until queues are as they would be, and at least counted behind that.
@@ -42,22 +41,52 @@ class WorkerType:
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """``replicas`` workers of one type under one policy, and what the simulation says of them."""
+class Pool:
+    """``replicas`` workers of one type behind one queue, under one policy; ``share`` of the requests come to it."""
 
     worker: WorkerType
     policy: str
     replicas: int
-    verdict: Verdict
+    share: float = 1.0
 
     @property
     def cost(self) -> float:
         return self.replicas * self.worker.price
 
     @property
-    def best_rate_per_s(self) -> float:
-        """What it can answer at most, at its fastest point and best batch size."""
-        return float(self.replicas * self.worker.profile.grid.best_rate_per_s.max())
+    def max_batch(self) -> int:
+        """The most requests in a call."""
+        return int(self.worker.profile.grid.sizes[-1])
+
+    def max_queue(self, deadline_us: float) -> int:
+        """Requests that may wait: what it can answer at its fastest point and best batch size within a deadline."""
+        best_rate_per_s = self.replicas * float(self.worker.profile.grid.best_rate_per_s.max())
+        return max(self.replicas, math.ceil(best_rate_per_s * deadline_us / 1e6))
+
+    def __str__(self) -> str:
+        workers = f"{self.replicas:,} worker{'s' if self.replicas > 1 else ''}"
+        return f"{workers} of {self.worker.name} under {self.policy}"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """One pool of workers, or several that share the requests, and what the simulation says of them."""
+
+    pools: tuple[Pool, ...]
+    verdict: Verdict
+
+    @property
+    def cost(self) -> float:
+        return sum(pool.cost for pool in self.pools)
+
+    @property
+    def replicas(self) -> int:
+        return sum(pool.replicas for pool in self.pools)
+
+    def __str__(self) -> str:
+        if len(self.pools) == 1:
+            return str(self.pools[0])
+        return " and ".join(f"{pool} for {pool.share:.1%} of the requests" for pool in self.pools)
 
 
 @dataclass(frozen=True)
@@ -100,7 +129,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Found:
-    """``tried``: the smallest fleet of its type and policy that ``holds`` the promise; where none does, the largest
+    """``tried``: the smallest fleet of its types and policies that ``holds`` the promise; where none does, the largest
     one tried. ``fewer``: with one worker less, where that does not. ``confirmed``: with latencies drawn anew, on
     more of long traffic."""
 
@@ -134,7 +163,9 @@ class FleetSearch:
                 "are kept for the network and the front end"
             )
         self.promise, self.max_workers, self.seed = promise, max_workers, seed
-        self._arrival_s, self._outcomes = np.asarray(arrival_s, dtype=np.float64), outcomes
+        self._arrival_s = np.asarray(arrival_s, dtype=np.float64)
+        self._judge = Judge(promise, outcomes)
+        self._made: dict[tuple[str, str], tuple[BatchingPolicy, ServiceTimes]] = {}
         self._deadline_us = promise.deadline_us - reserve_us
 
     @property
@@ -150,7 +181,7 @@ class FleetSearch:
     def _confirming(self) -> Traffic:
         return Traffic.sampled(self._arrival_s, MAX_CONFIRMED, self._deadline_us / 1e6)
 
-    def policies(self, worker: WorkerType, names: Sequence[str] = POLICIES) -> list[str]:
+    def policies(self, worker: WorkerType, names: Sequence[str]) -> list[str]:
         """``names``, of which ``fixed`` stands for each point that is accurate enough."""
         grid = worker.profile.grid
         enough = [
@@ -162,7 +193,7 @@ class FleetSearch:
 
     def cheapest(self, worker: WorkerType, policy: str) -> Found:
         """The least workers of this type, under this policy, that hold the promise on a sample of the traffic."""
-        run = partial(self._runs(worker, policy), 0, self._searched)
+        run = partial(self._alike, worker, policy, 0, self._searched)
         first = run(self._least(worker))
         if policy.startswith(FixedBatching.name) and "accuracy" in first.verdict.misses(self.promise):
             return Found(first, holds=False)  # more workers do not make one point more accurate
@@ -172,9 +203,9 @@ class FleetSearch:
         """The same on more of the traffic, with latencies drawn anew."""
         if not found.holds:
             return found
-        fleet = found.tried
-        run = partial(self._runs(fleet.worker, fleet.policy), 1, self._confirming)
-        return replace(self._smallest(run, run(fleet.replicas)), confirmed=True)
+        (pool,) = found.tried.pools
+        run = partial(self._alike, pool.worker, pool.policy, 1, self._confirming)
+        return replace(self._smallest(run, run(pool.replicas)), confirmed=True)
 
     def _smallest(self, run: Callable[[int], Fleet], first: Fleet) -> Found:
         """By steps of 1, 2, 4 … from ``first`` to where the promise begins to hold, and bisection of the last step."""
@@ -197,7 +228,7 @@ class FleetSearch:
     def at(self, worker: WorkerType, policy: str, replicas: int, arrival_s: np.ndarray | None = None) -> Fleet:
         """A fleet of this size, under what confirms, or under other arrivals."""
         traffic = self._confirming if arrival_s is None else Traffic.whole(arrival_s)
-        return self._runs(worker, policy)(1, traffic, replicas)
+        return self._alike(worker, policy, 1, traffic, replicas)
 
     def busiest_s(self, duration_s: float) -> np.ndarray:
         """The arrivals of the stretch of this length with the most of them, from 0."""
@@ -207,19 +238,36 @@ class FleetSearch:
         busiest: np.ndarray = times_s[first : ends[first]] - times_s[first]
         return busiest
 
-    def _runs(self, worker: WorkerType, policy: str) -> Callable[[int, Traffic, int], Fleet]:
-        grid = worker.profile.grid
-        grid.require_deadline(self._deadline_us)
-        made: BatchingPolicy = make_policy(policy, grid, self._deadline_us)
-        judge = Judge(self.promise, grid, self._outcomes)
-        sampled = ServiceTimes.sampled(grid, worker.profile.samples_us)
-
-        def run(draw: int, traffic: Traffic, replicas: int) -> Fleet:
+    def served(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> Fleet:
+        """These pools under ``traffic``. ``draw``: of the latencies, and of who goes to which pool."""
+        parts = []
+        for pool, at in zip(pools, self.shared_out(pools, draw, traffic), strict=True):
+            policy, sampled = self._prepared(pool.worker, pool.policy)
             times = ServiceTimes(sampled.values, sampled.starts, self.seed + draw)
-            scenario = Scenario.of(traffic.arrival_s, self._deadline_us / 1e6, replicas)
-            return Fleet(worker, policy, replicas, judge(simulate(made, scenario, times), traffic.counted))
+            scenario = Scenario.of(traffic.arrival_s[at], self._deadline_us / 1e6, pool.replicas)
+            parts.append(Part(simulate(policy, scenario, times), at, pool.replicas))
+        return Fleet(tuple(pools), self._judge(parts, traffic.counted))
 
-        return run
+    def shared_out(self, pools: Sequence[Pool], draw: int, traffic: Traffic) -> list[np.ndarray]:
+        """Per pool the places in ``traffic`` of its requests, int64; each goes to one at random, by their shares."""
+        if len(pools) == 1:
+            return [np.arange(len(traffic.arrival_s))]
+        # The same numbers for all shares, so that pools of other shares are compared on the same requests.
+        drawn = np.random.default_rng((self.seed, draw)).random(len(traffic.arrival_s))
+        of = np.searchsorted(np.cumsum([pool.share for pool in pools])[:-1], drawn, side="right")
+        return [np.flatnonzero(of == number) for number in range(len(pools))]
+
+    def _alike(self, worker: WorkerType, policy: str, draw: int, traffic: Traffic, replicas: int) -> Fleet:
+        return self.served([Pool(worker, policy, replicas)], draw, traffic)
+
+    def _prepared(self, worker: WorkerType, policy: str) -> tuple[BatchingPolicy, ServiceTimes]:
+        key = worker.name, policy
+        if key not in self._made:
+            grid = worker.profile.grid
+            grid.require_deadline(self._deadline_us)
+            sampled = ServiceTimes.sampled(grid, worker.profile.samples_us)
+            self._made[key] = make_policy(policy, grid, self._deadline_us), sampled
+        return self._made[key]
 
     def _holds(self, fleet: Fleet) -> bool:
         return not fleet.verdict.misses(self.promise)
@@ -259,9 +307,9 @@ def ranked(found: Sequence[Found], promise: Promise) -> list[Found]:
 
 
 def around(search: FleetSearch, chosen: Fleet, policies: Sequence[str]) -> Iterator[Fleet]:
-    """Fleets of the chosen one's type from half its size to twice it, under each policy."""
+    """Fleets of the type of the chosen one's first pool, from half its size to twice it, under each policy."""
     half, twice = max(1, chosen.replicas // 2), max(2, 2 * chosen.replicas)
     sizes = sorted({round(size) for size in np.geomspace(half, twice, SIZES)})
     for policy in policies:
         for replicas in sizes:
-            yield search.at(chosen.worker, policy, replicas)
+            yield search.at(chosen.pools[0].worker, policy, replicas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from slotool.scheduling.batching import ControlGrid
 from slotool.scheduling.space import outcome_columns
 from slotool.simulation import SimulationResult
 from slotool.simulation.result import IN_TIME
-from slotool.tables import OutcomeTable
+from slotool.tables import OperatingPoint, OutcomeTable
 
 # Consecutive parts of the traffic whose means count as independent: requests of one burst are not.
 BLOCKS = 20
@@ -88,45 +89,68 @@ class Verdict:
         return max(0.0, in_time) + max(0.0, right)
 
 
+@dataclass(frozen=True)
+class Part:
+    """Requests that one pool of workers served: ``at``: int64 [m], their places in the traffic."""
+
+    result: SimulationResult
+    at: np.ndarray
+    workers: int
+
+
 class Judge:
-    """Says what a simulation shows of a promise. ``outcomes``: examples that the accuracies were estimated on, whose
+    """Says what simulations show of a promise. ``outcomes``: examples that the accuracies were estimated on, whose
     own sampling error then counts; None: the accuracies count as known."""
 
-    def __init__(self, promise: Promise, grid: ControlGrid, outcomes: OutcomeTable | None = None):
-        self.promise = promise
-        self._correct: np.ndarray | None = None
-        if outcomes is not None:
-            at = outcome_columns(grid.points, outcomes)
-            self._correct = 1 - outcomes.matrix("error")[:, [at[point] for point in grid.points]]
+    def __init__(self, promise: Promise, outcomes: OutcomeTable | None = None):
+        self.promise, self._outcomes = promise, outcomes
+        self._known: dict[tuple[OperatingPoint, ...], np.ndarray] = {}
 
-    def __call__(self, result: SimulationResult, counted: np.ndarray) -> Verdict:
+    def __call__(self, parts: Sequence[Part], counted: np.ndarray) -> Verdict:
         """The verdict over the requests that ``counted``, bool [n], names."""
-        in_time, rows = result.status[counted] == IN_TIME, result.row[counted]
-        took_us = (result.done_us - result.scenario.arrival_us)[counted]
-        right = float(result.grid.accuracy[rows[in_time]].sum())
-        calls = result.summary()
+        in_time, right, took_us = np.zeros(len(counted), dtype=bool), np.zeros(len(counted)), np.empty(len(counted))
+        mixes: list[tuple[ControlGrid, np.ndarray]] = []
+        for part in parts:
+            result, grid = part.result, part.result.grid
+            met = result.status == IN_TIME
+            in_time[part.at], took_us[part.at] = met, result.done_us - result.scenario.arrival_us
+            right[part.at[met]] = grid.accuracy[result.row[met]]
+            answered = result.row[met & counted[part.at]]
+            mixes.append((grid, np.bincount(answered, minlength=len(grid.points)).astype(np.float64)))
+        total = max(1.0, sum(float(mix.sum()) for _, mix in mixes))
+        mixes = [(grid, mix / total) for grid, mix in mixes]
+        calls = sum(part.result.calls for part in parts)
+        took_us = np.where(np.isnan(took_us), np.inf, took_us)[counted]
+        busy = sum(part.workers * part.result.summary()["utilisation"] for part in parts if len(part.at))
+        served = sum(int((part.result.batch > 0).sum()) for part in parts)
         return Verdict(
-            float(in_time.mean()),
-            attainment_at_least(in_time, self.promise.significance),
-            right / max(1, int(in_time.sum())),
-            self._accuracy_at_least(rows[in_time], result.grid),
-            right / len(in_time),
-            float(np.quantile(np.where(np.isnan(took_us), np.inf, took_us), 0.99, method="higher")),
-            calls["utilisation"],
-            calls["mean_batch"],
-            calls["calls"],
+            float(in_time[counted].mean()),
+            attainment_at_least(in_time[counted], self.promise.significance),
+            float(right[counted].sum()) / total,
+            self._accuracy_at_least(mixes),
+            float(right[counted].mean()),
+            float(np.quantile(took_us, 0.99, method="higher")),
+            busy / sum(part.workers for part in parts),
+            served / max(1, calls),
+            calls,
         )
 
-    def _accuracy_at_least(self, rows: np.ndarray, grid: ControlGrid) -> float:
-        """Mean accuracy of the mix of points that ``rows`` name, less its sampling error on the examples."""
-        if not len(rows):
+    def _accuracy_at_least(self, mixes: Sequence[tuple[ControlGrid, np.ndarray]]) -> float:
+        """Mean accuracy of the mix of points, less its sampling error on the examples."""
+        if not any(mix.any() for _, mix in mixes):
             return 0.0
-        shares = np.bincount(rows, minlength=len(grid.points)) / len(rows)
-        if self._correct is None or not self.promise.accuracy:
-            return float(shares @ grid.accuracy)
-        each = self._correct @ shares
+        if self._outcomes is None or not self.promise.accuracy:
+            return float(sum(mix @ grid.accuracy for grid, mix in mixes))
+        each = np.sum([self._correct(grid, self._outcomes) @ mix for grid, mix in mixes], axis=0)
         margin = stats.t.ppf(1 - self.promise.significance, len(each) - 1) * stats.sem(each)
         return float(each.mean() - margin)
+
+    def _correct(self, grid: ControlGrid, outcomes: OutcomeTable) -> np.ndarray:
+        """float64 [examples, points]."""
+        if grid.points not in self._known:
+            at = outcome_columns(grid.points, outcomes)
+            self._known[grid.points] = 1 - outcomes.matrix("error")[:, [at[point] for point in grid.points]]
+        return self._known[grid.points]
 
 
 def attainment_at_least(in_time: np.ndarray, significance: float) -> float:

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 
-from slotool.planning.fleet import Fleet
+from slotool.planning.fleet import Pool
 from slotool.planning.promise import Promise
 
 
 def service_text(
-    fleet: Fleet, promise: Promise, folder: Path, artifact: Path, latency: Path, outcomes: Path | None
+    pool: Pool, promise: Promise, folder: Path, artifact: Path, latency: Path, outcomes: Path | None
 ) -> str:
     """TOML with paths relative to ``folder``, where the file is to lie.
 
-    The queue holds what the fleet can answer at its fastest point within a deadline: more could not be in time.
+    The queue holds what the workers can answer at their fastest point within a deadline: more could not be in time.
     """
     cores = len(os.sched_getaffinity(0))
-    here = fleet.replicas * fleet.worker.threads <= cores
+    here = pool.replicas * pool.worker.threads <= cores
     deadline_ms = promise.deadline_us / 1e3
-    queue = max(fleet.replicas, math.ceil(fleet.best_rate_per_s * promise.deadline_us / 1e6))
     files = {"artifact": artifact, "latency": latency, "outcomes": outcomes}
     lines = [
-        f"# {fleet.replicas} workers of {fleet.worker.name}: {promise.attainment:g} of the requests within "
+        f"# {pool.replicas} workers of {pool.worker.name}: {promise.attainment:g} of the requests within "
         f"{deadline_ms:g} ms, at confidence {promise.confidence:g}.",
+        *(() if pool.share == 1 else (f"# A load balancer is to send {pool.share:.1%} of the requests here.",)),
         f"engine = {_quoted('local' if here else 'ray')}",
         *(() if here else (f"# More workers than this machine has cores ({cores}): start a ray cluster of them.",)),
-        f"replicas = {fleet.replicas}",
-        f"threads = {fleet.worker.threads}",
-        f"policy = {_quoted(fleet.policy)}",
+        f"replicas = {pool.replicas}",
+        f"threads = {pool.worker.threads}",
+        f"policy = {_quoted(pool.policy)}",
         f"deadline-ms = {deadline_ms!r}",
         f"default-deadline-ms = {deadline_ms!r}",
-        f"max-queue = {queue}",
+        f"max-queue = {pool.max_queue(promise.deadline_us)}",
         "",
         "[[models]]",
         *(f"{key} = {_quoted(_relative(path, folder))}" for key, path in files.items() if path is not None),

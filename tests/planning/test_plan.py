@@ -11,7 +11,7 @@ import pytest
 
 import slotool as api
 from slotool.errors import AlreadyExistsError, ArgumentError, InputError, PromiseBroken
-from slotool.planning.fleet import FleetSearch, WorkerType
+from slotool.planning.fleet import FleetSearch, Pool, Traffic, WorkerType
 from slotool.planning.promise import Promise, attainment_at_least
 from slotool.scheduling.batching import make_policy, read_profile
 from slotool.simulation import Scenario, ServiceTimes, simulate
@@ -74,26 +74,91 @@ def _two_kinds() -> list[LatencyTable]:
     return kinds
 
 
+def _kinds_and_files(folder: Path, price: float) -> tuple[list[Path], dict[str, float], list[WorkerType]]:
+    names = ("slow", "fast")
+    files = [folder / f"{name}.parquet" for name in names]
+    for table, file in zip(_two_kinds(), files, strict=True):
+        table.save(file)
+    prices = dict(zip((f"{name}, 1 thread" for name in names), (1.0, price), strict=True))
+    kinds = [
+        WorkerType(name, read_profile(LatencyTable.load(file)), 1, each)
+        for (name, each), file in zip(prices.items(), files, strict=True)
+    ]
+    return files, prices, kinds
+
+
+@pytest.mark.parametrize(("rate", "price", "least"), [(900.0, 1.7, 0.84), (1_500.0, 1.7, 0.87), (900.0, 3.0, 0.84)])
+def test_a_mixed_fleet_costs_at_most_a_twentieth_more_than_the_cheapest_of_all(
+    tmp_path: Path, rate: float, price: float, least: float
+) -> None:
+    """All fleets of at most 8 + 8 workers, shares in steps of a twentieth, that hold whichever latencies are drawn."""
+    files, prices, (slow, fast) = _kinds_and_files(tmp_path, price)
+    times_s = Bursty(0.3 * rate, 0.7 * rate, 4.0).times(1_500 / rate, seed=13)
+    found = api.plan(
+        files, arrivals=ArrivalTable(pd.DataFrame({"arrival_s": times_s})), deadline_ms=40, min_accuracy=least,
+        policies="slackfit", prices=prices, max_workers=40, mixed=True, progress=None,
+    )  # fmt: skip
+    search = FleetSearch(times_s, Promise(40e3, 0.99, least), reserve_us=2e3)
+    everything = Traffic.whole(times_s)
+
+    def holds(*pools: Pool) -> bool:
+        return not any(search.served(pools, draw, everything).verdict.misses(search.promise) for draw in (0, 1))
+
+    costs = [
+        pool.cost
+        for kind in (slow, fast)
+        for pool in (Pool(kind, "slackfit", replicas) for replicas in range(1, 17))
+        if holds(pool)
+    ]
+    for few in range(1, 9):
+        for many in range(1, 9):
+            if fast.price * few + slow.price * many < min(costs) and any(
+                holds(Pool(fast, "slackfit", few, share), Pool(slow, "slackfit", many, 1 - share))
+                for share in np.linspace(0.05, 0.95, 19)
+            ):
+                costs.append(fast.price * few + slow.price * many)
+    assert found.holds
+    assert found.rows[0]["cost"] <= 1.05 * min(costs)
+    assert sum(pool["share"] for pool in found.rows[0]["pools"]) == pytest.approx(1.0)
+
+
+def test_each_pool_of_a_mixed_fleet_has_a_service_file(slotool: Slotool, tmp_path: Path) -> None:
+    files, prices, _ = _kinds_and_files(tmp_path, 1.7)
+    (tmp_path / "artifact").mkdir()
+    options = [option for name, price in prices.items() for option in ("--price", f"{name}={price}")]
+    command = (
+        "plan", *files, "--rate", 900, "--deadline-ms", 40, "--min-accuracy", 0.84, "--policies", "slackfit",
+        "--mixed", *options, "--artifact", tmp_path / "artifact", "-o", tmp_path / "service.toml",
+    )  # fmt: skip
+    done = slotool(*command, "--json")
+    assert done.exit_code == 0, done.stderr
+    row = done.document["fleets"][0]
+    assert row["threads"] is None
+    assert row["cost"] < min(each["cost"] for each in done.document["fleets"] if len(each["pools"]) == 1)
+    written = [tomllib.loads(Path(path).read_text()) for path in done.document["services"]]
+    assert [service["replicas"] for service in written] == [pool["replicas"] for pool in row["pools"]]
+    assert [service["max-queue"] for service in written] == [pool["max_queue"] for pool in row["pools"]]
+    latencies = [Path(service["models"][0]["latency"]).stem for service in written]
+    assert latencies == [pool["worker"].partition(",")[0] for pool in row["pools"]]
+    # The second file is not written over either.
+    (tmp_path / "service.toml").unlink()
+    again = slotool(*command)
+    assert again.exit_code == 2
+    assert "service-2.toml exists already" in again.stderr
+
+
 @pytest.mark.parametrize(("price", "burstiness"), [(1.4, 6.0), (1.9, 1.0), (2.6, 6.0)])
 def test_the_plan_costs_at_most_a_twentieth_more_than_the_cheapest_of_all_fleets(
     tmp_path: Path, price: float, burstiness: float
 ) -> None:
-    names = ("slow", "fast")
-    files = [tmp_path / f"{name}.parquet" for name in names]
-    for table, file in zip(_two_kinds(), files, strict=True):
-        table.save(file)
+    files, prices, kinds = _kinds_and_files(tmp_path, price)
     times_s = Bursty(300.0, 1_200.0, burstiness).times(2.0, seed=11)
-    prices = dict(zip((f"{name}, 1 thread" for name in names), (1.0, price), strict=True))
     policies = ["slackfit", "maxacc"]
     found = api.plan(
         files, arrivals=ArrivalTable(pd.DataFrame({"arrival_s": times_s})), deadline_ms=60, min_accuracy=0.84,
         policies=policies, prices=prices, max_workers=40,
     )  # fmt: skip
     search = FleetSearch(times_s, Promise(60e3, 0.99, 0.84), reserve_us=2e3)
-    kinds = [
-        WorkerType(name, read_profile(LatencyTable.load(file)), 1, each)
-        for (name, each), file in zip(prices.items(), files, strict=True)
-    ]
     fleets = [search.at(kind, policy, replicas) for kind in kinds for policy in policies for replicas in range(1, 21)]
     costs = [fleet.cost for fleet in fleets if not fleet.verdict.misses(search.promise)]
     assert found.holds
@@ -158,6 +223,7 @@ def test_a_promise_that_nothing_keeps_ends_with_1(traffic: ArrivalTable) -> None
         ({"rate": 100.0, "deadline_ms": 1.0}, InputError, "leaves nothing for computing"),
         ({"rate": 100.0, "prices": {"gpu": 1.0}}, ArgumentError, "no worker type 'gpu'; there are 1 thread"),
         ({"rate": 100.0, "prices": {"1 thread": -1.0}}, ArgumentError, "one above 0 is expected"),
+        ({"rate": 100.0, "mixed": True}, ArgumentError, "there is but 1 thread"),
         ({"rate": 100.0, "out": "s.toml"}, ArgumentError, "artifact: is needed for out"),
         ({"rate": 100.0, "policies": "fixed", "min_accuracy": 0.9999}, InputError, "name a policy besides fixed"),
         ({"rate": 100.0, "policies": "fastest"}, InputError, "'fastest'"),
