@@ -32,25 +32,6 @@ class Goal:
     saves: int
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Examples that a tolerance is to hold for: all, or a group. ``column``: of a path's means, their error, before
-    their squared difference. ``best_error``: of the best version on them, scaled. ``tested``: how many will test."""
-
-    column: int
-    learnt: int
-    tested: int
-    best_error: float
-
-    def margin(self, means: np.ndarray, tolerance: float, problem: Problem) -> np.ndarray:
-        """How many standard errors of the test lie between what is observed and the tolerance: float64 [policies]."""
-        unit = self.best_error if problem.tolerance_kind == "relative" else 1.0 / problem.max_error
-        # As if one more example differed: few examples flatter a policy that differs on none of them.
-        moment = (means[:, self.column + 1] * self.learnt + 1.0) / (self.learnt + 1.0)
-        excess = means[:, self.column] - self.best_error - tolerance * unit
-        return np.asarray(-excess / np.sqrt(moment / max(1, self.tested)))
-
-
 @dataclass
 class _Front:
     """The front of margin against price of one goal, as it comes to be known."""
@@ -78,30 +59,57 @@ class _Front:
         return picked[:MAX_CHAIN]
 
 
+class _Fronts:
+    """The fronts of all goals, and their numbers as ``search_kernels.beyond_fronts`` takes them.
+
+    ``parts``: as there; ``base``: float64 [2], time and cost of the best version.
+    """
+
+    def __init__(self, goals: Sequence[Goal], parts: np.ndarray, base: np.ndarray):
+        self._fronts = [_Front(goal) for goal in goals]
+        self._saves = np.array([goal.saves for goal in goals])
+        self._bases = base[self._saves - 2]
+        self._fixed = (parts, np.array([goal.tolerance for goal in goals]), self._saves, self._bases * (1 - 1e-9))
+        self._entries, self._begins = np.empty((0, 2)), np.zeros(len(goals) + 1, dtype=np.int64)
+
+    def add(self, means: np.ndarray, make: Callable[[int], RoutingPolicy]) -> None:
+        """Take in policies by their means, float64 [policies, columns of ``Path.means``]."""
+        from slotool.rules.search_kernels import beyond_fronts
+
+        found, margins = beyond_fronts(np.ascontiguousarray(means), *self._fixed, self._entries, self._begins)
+        changed = np.flatnonzero(found.any(axis=1))
+        for at in changed:
+            new = np.flatnonzero(found[at])
+            self._fronts[at].add(margins[at, new], means[new, self._saves[at]], _picked(make, new))
+        if len(changed):
+            self._entries = np.concatenate([np.stack([own.margin, own.price], axis=1) for own in self._fronts])
+            self._begins[1:] = np.cumsum([len(own.price) for own in self._fronts])
+
+    def chains(self) -> list[list[RoutingPolicy]]:
+        """One per goal."""
+        return [own.chain(float(base)) for own, base in zip(self._fronts, self._bases, strict=True)]
+
+
 def chains(problem: Problem, goals: Sequence[Goal], fit: np.ndarray, learn: np.ndarray, test: np.ndarray) -> Proposals:
     """One chain per goal. ``fit``, ``learn``, ``test``: rows that calibrate, that choose, and that will test."""
-    fronts = [_Front(goal) for goal in goals]
     base = np.array([problem.outcomes.matrix(name)[learn, problem.best].mean() for name in ("latency_s", "cost")])
-    parts, considered = _parts(problem, learn, test), 0
+    fronts, considered = _Fronts(goals, _parts(problem, learn, test), base), 0
     for means, make in _sources(problem, fit, learn):
         considered += len(means)
-        for front in fronts:
-            saves, tolerance = front.goal.saves, front.goal.tolerance
-            margin = np.min([part.margin(means, tolerance, problem) for part in parts], axis=0)
-            hopeful = np.flatnonzero((margin > 0) & (means[:, saves] < base[saves - 2] * (1 - 1e-9)))
-            if len(hopeful):
-                front.add(margin[hopeful], means[hopeful, saves], _picked(make, hopeful))
-    return Proposals([front.chain(float(base[front.goal.saves - 2])) for front in fronts], considered)
+        fronts.add(means, make)
+    return Proposals(fronts.chains(), considered)
 
 
-def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> list[_Part]:
+def _parts(problem: Problem, learn: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Examples that a tolerance is to hold for, all or each group's, as ``search_kernels.beyond_fronts`` takes them."""
     groups, error = problem.groups, problem.outcomes.matrix("error")[:, problem.best] / problem.max_error
-    if groups is None:
-        return [_Part(0, len(learn), len(test), float(error[learn].mean()))]
-    return [
-        _Part(4 + 2 * at, len(own), len(tests), float(error[own].mean()) if len(own) else 0.0)
-        for at, (own, tests) in enumerate(zip(groups.rows(learn), groups.rows(test), strict=True))
-    ]
+    parts = [(learn, test)] if groups is None else zip(groups.rows(learn), groups.rows(test), strict=True)
+    found = []
+    for at, (own, tests) in enumerate(parts):
+        best_error = float(error[own].mean()) if len(own) else 0.0
+        unit = best_error if problem.tolerance_kind == "relative" else 1.0 / problem.max_error
+        found.append((0 if groups is None else 4 + 2 * at, len(own), len(tests), best_error, unit))
+    return np.array(found)
 
 
 @dataclass(frozen=True)
@@ -153,8 +161,9 @@ def _cascades(
         None if problem.groups is None else _shares(problem.groups.of[learn], len(problem.groups.names)),
     )
     signals = Signals(outcomes, 1.0 - error, fit, learn)
-    for path in paths(examples, signals.after, ANSWERS if outcomes.knows_answers else ANSWERS[:2], problem.thresholds):
-        yield path.means, _maker(path, names, worth)
+    answers = ANSWERS if outcomes.knows_answers else ANSWERS[:2]
+    for alike in paths(examples, signals.after, answers, problem.thresholds):
+        yield np.concatenate([path.means for path in alike]), _maker(alike, names, worth)
 
 
 def _shares(of: np.ndarray, groups: int) -> np.ndarray:
@@ -163,9 +172,11 @@ def _shares(of: np.ndarray, groups: int) -> np.ndarray:
     return np.asarray(inside * (len(of) / np.maximum(1, inside.sum(axis=0))))
 
 
-def _maker(path: Path, names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
+def _maker(alike: Sequence[Path], names: Sequence[str], worth: Sequence[Worth]) -> Callable[[int], RoutingPolicy]:
     def make(at: int) -> RoutingPolicy:
-        return path.cascade(at, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
+        which, combination = divmod(at, len(alike[0].means))
+        path = alike[which]
+        return path.cascade(combination, names, worth) if len(path.versions) > 1 else OSFA(names[path.versions[0]])
 
     return make
 

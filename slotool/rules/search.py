@@ -8,19 +8,26 @@ costs one pass over the examples and one over the grid, whatever the number of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import permutations
+from functools import cached_property, partial
+from itertools import islice, permutations, product
 
 import numpy as np
 
-from slotool.rules.cascades import MAX_STEPS, Cascade, Step, Worth, chosen
+from slotool.rules.cascades import ANSWERS, MAX_STEPS, Cascade, Step, Worth
 from slotool.rules.conditions import Condition
 
 # At most so many thresholds are tried at each step of a cascade of so many versions.
 MAX_GRID = {2: 200, 3: 24, 4: 10}
 # And so many kinds of signals.
 MAX_KINDS = {2: 3, 3: 3, 4: 1}
+ORDERS_AT_ONCE = 16  # bounds the memory of what the cores have found
+
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,16 @@ class Examples:
     best: int
     shares: np.ndarray | None = None
 
+    @cached_property
+    def arrays(self) -> tuple[Array, Array, Array, Array, Array, int, Array]:
+        """The seven of ``search_kernels.cascade_means``, each contiguous."""
+        of_versions = (self.error, self.latency_s, self.cost, self.worth)
+        labels = np.zeros(self.error.shape, dtype=np.int64) if self.labels is None else self.labels
+        shares = np.empty((len(self.error), 0)) if self.shares is None else self.shares
+        numbers = [np.ascontiguousarray(values, dtype=np.float64) for values in (*of_versions, shares)]
+        error, latency_s, cost, worth, own_shares = numbers
+        return error, latency_s, cost, worth, np.ascontiguousarray(labels, dtype=np.int64), self.best, own_shares
+
 
 @dataclass(frozen=True)
 class Path:
@@ -77,23 +94,28 @@ class Path:
 
 def paths(
     examples: Examples,
-    signals: Callable[[tuple[int, ...]], Sequence[Signal]],
+    signals: Callable[[tuple[int, ...], int], Sequence[Signal]],
     answers: Sequence[str],
     thresholds: int,
     *,
     longest: int = MAX_STEPS,
-) -> Iterator[Path]:
-    """Every path of 1 to ``longest`` versions. ``signals``: one of each kind, after versions were asked in turn; all
-    steps of a path use one kind. ``thresholds``: at most so many per step, fewer in longer cascades."""
+) -> Iterator[list[Path]]:
+    """Every path of 1 to ``longest`` versions. ``signals``: one of each of so many kinds, after versions were
+    asked in turn; all steps of a path use one kind. ``thresholds``: at most so many per step, fewer in longer
+    cascades. Paths of one list have as many combinations each; their ``means`` are parts of one array."""
     versions = range(examples.error.shape[1])
-    for length in range(1, min(longest, len(versions)) + 1):
-        grids: Grids = {}
-        for order in permutations(versions, length):
-            for at in range(1, length):
-                if order[:at] not in grids:
-                    own = signals(order[:at])[: MAX_KINDS[length]]
-                    grids[order[:at]] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in own]
-            yield from _paths_of(examples, order, grids, answers if length > 1 else answers[:1])
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as cores:
+        for length in range(1, min(longest, len(versions)) + 1):
+            grids: Grids = {}
+            every = permutations(versions, length - 1)
+            while some := list(islice(every, ORDERS_AT_ONCE)):
+                for asked in dict.fromkeys(order[: at + 1] for order in some for at in range(length - 1)):
+                    if asked not in grids:
+                        own = signals(asked, MAX_KINDS[length])
+                        grids[asked] = [(s, *_grid(s, min(thresholds, MAX_GRID[length]))) for s in own]
+                given = answers if length > 1 else answers[:1]
+                for found in cores.map(partial(_paths_after, examples, grids=grids, answers=given), some):
+                    yield from found
 
 
 def quantiles(values: np.ndarray, count: int) -> np.ndarray:
@@ -113,51 +135,22 @@ def _grid(signal: Signal, count: int) -> tuple[np.ndarray, np.ndarray]:
     return thresholds, np.where(np.isnan(signal.values), 0, reached)
 
 
-def _paths_of(examples: Examples, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> Iterator[Path]:
-    """The paths of one order of versions, by each kind of signal."""
-    stacked = np.concatenate([_columns(examples, order, answer) for answer in answers], axis=2)
-    steps = [grids[order[:at]] for at in range(1, len(order))]
+def _paths_after(examples: Examples, order: tuple[int, ...], grids: Grids, answers: Sequence[str]) -> list[list[Path]]:
+    """The paths of all orders of one version more that begin with ``order``: a list for each kind of signal."""
+    from slotool.rules.search_kernels import cascade_means
+
+    codes, found = np.array([ANSWERS.index(answer) for answer in answers]), []
+    lasts = [version for version in range(examples.error.shape[1]) if version not in order]
+    steps = [grids[order[: at + 1]] for at in range(len(order))]
     for own in zip(*steps, strict=True) if steps else [()]:
-        thresholds = tuple(found for _, found, _ in own)
-        if any(not len(found) for found in thresholds):
+        thresholds = tuple(levels for _, levels, _ in own)
+        if any(not len(levels) for levels in thresholds):
             continue
-        means = _means(stacked, [reached for _, _, reached in own], [len(found) for found in thresholds])
-        for number, answer in enumerate(answers):
-            signals = tuple(signal for signal, _, _ in own)
-            width = stacked.shape[2] // len(answers)
-            yield Path(order, signals, answer, thresholds, means[:, width * number : width * (number + 1)])
-
-
-def _columns(examples: Examples, order: tuple[int, ...], answer: str) -> np.ndarray:
-    """What stopping at each step gives: float64 [examples, steps, columns of ``Path.means``]."""
-    at = list(order)
-    error, best = examples.error[:, at], examples.error[:, examples.best]
-    rows = np.arange(len(error))
-    given = np.empty_like(error)
-    for count in range(1, len(at) + 1):
-        labels = None if examples.labels is None else examples.labels[:, at[:count]]
-        given[:, count - 1] = error[rows, chosen(answer, examples.worth[:, at[:count]], labels)]
-    times, costs = (np.cumsum(values[:, at], axis=1) for values in (examples.latency_s, examples.cost))
-    squares = (given - best[:, None]) ** 2
-    columns = [given, squares, times, costs]
-    if examples.shares is not None:
-        columns += [values * share[:, None] for share in examples.shares.T for values in (given, squares)]
-    return np.stack(columns, axis=2)
-
-
-def _means(values: np.ndarray, reached: Sequence[np.ndarray], sizes: Sequence[int]) -> np.ndarray:
-    """Mean of ``values`` (float64 [examples, steps, columns]) at every combination of thresholds: float64
-    [combinations, columns]."""
-    examples, _, columns = values.shape
-    total = values[:, 0].sum(axis=0).reshape((1,) * len(sizes) + (columns,))
-    for depth in range(1, len(sizes) + 1):
-        shape = tuple(size + 1 for size in sizes[:depth])
-        cell = np.ravel_multi_index(tuple(reached[:depth]), shape)
-        more = values[:, depth] - values[:, depth - 1]
-        sums = np.stack([np.bincount(cell, own, int(np.prod(shape))) for own in more.T], axis=1)
-        sums = sums.reshape(*shape, columns)
-        for axis in range(depth):
-            sums = np.cumsum(sums, axis=axis)
-        sums = sums[tuple(slice(0, size) for size in sizes[:depth])]
-        total = total + sums.reshape(*sizes[:depth], *(1,) * (len(sizes) - depth), columns)
-    return np.asarray(total.reshape(-1, columns) / examples)
+        reached = np.array([ranks for _, _, ranks in own], dtype=np.int64).reshape(len(own), len(examples.error))
+        sizes = np.array([len(levels) for levels in thresholds], dtype=np.int64)
+        asked = np.array(order, dtype=np.int64)
+        means = cascade_means(*examples.arrays, asked, np.array(lasts), codes, reached, sizes)
+        signals, named = tuple(signal for signal, _, _ in own), product(lasts, answers)
+        of_each = zip(named, means.reshape(-1, *means.shape[2:]), strict=True)
+        found.append([Path((*order, last), signals, answer, thresholds, own) for (last, answer), own in of_each])
+    return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from sklearn.isotonic import IsotonicRegression
@@ -48,23 +49,27 @@ class Signals:
     def __init__(self, outcomes: OutcomeTable, right: np.ndarray, fit: np.ndarray, rows: np.ndarray):
         self._outcomes, self._right, self._fit, self._rows = outcomes, right, fit, rows
         self._asked = TableAsked(outcomes)
-        self._known: dict[tuple[int, ...], list[Signal]] = {}
-        self.kinds: list[Callable[[tuple[int, ...]], Signal]] = [self._own, self._line]
-        if outcomes.knows_answers:
-            self.kinds.append(self._by_label)
+        # By what of the asked versions a kind depends on.
+        self._known: dict[tuple[Any, ...], Signal] = {}
 
-    def after(self, asked: tuple[int, ...]) -> list[Signal]:
-        """One signal of each kind after these versions were asked in turn."""
-        if asked not in self._known:
-            self._known[asked] = [kind(asked) for kind in self.kinds]
-        return self._known[asked]
+    def after(self, asked: tuple[int, ...], kinds: int) -> list[Signal]:
+        """One signal of each of the first ``kinds`` kinds after these versions were asked in turn."""
+        made: list[tuple[Callable[..., Signal], Any]] = [(self._own, asked[-1]), (self._line, asked)]
+        if self._outcomes.knows_answers:
+            made.append((self._by_label, asked[-1]))
+        return [self._once(make, of) for make, of in made[:kinds]]
 
-    def _own(self, asked: tuple[int, ...]) -> Signal:
-        version = self._outcomes.versions[asked[-1]]
+    def _once(self, make: Callable[..., Signal], of: Any) -> Signal:
+        if (make.__name__, of) not in self._known:
+            self._known[make.__name__, of] = make(of)
+        return self._known[make.__name__, of]
+
+    def _own(self, at: int) -> Signal:
+        version = self._outcomes.versions[at]
         return Signal(self._asked.confidence(version)[self._rows], partial(Sure, version))
 
-    def _by_label(self, asked: tuple[int, ...]) -> Signal:
-        at, version = asked[-1], self._outcomes.versions[asked[-1]]
+    def _by_label(self, at: int) -> Signal:
+        version = self._outcomes.versions[at]
         sure, labels = self._asked.confidence(version), self._asked.label(version)
         everyone = calibrated(sure[self._fit], self._right[self._fit, at])
         names, counts = np.unique(labels[self._fit].astype(str), return_counts=True)
@@ -93,13 +98,18 @@ class Signals:
         right = self._right[self._fit, asked[-1]]
         usable = np.isfinite(columns[self._fit]).all(axis=1)
         sample, target = columns[self._fit][usable], right[usable] > 0.5
-        if len(terms) == 1 or not 0 < target.sum() < len(target):
-            return self._own(asked)
-        scale = np.maximum(sample.std(axis=0), 1e-9)
+        spread = sample.std(axis=0) if len(sample) else np.zeros(len(terms))
+        varied = spread > 1e-12 * np.abs(sample).max(axis=0, initial=0.0)  # a constant has no weight
+        if len(terms) == 1 or not varied.any() or not 0 < target.sum() < len(target):
+            return self._own(asked[-1])
+        scale, weights = spread[varied], np.zeros(len(terms))
         # An error between 0 and 1 tells less the nearer it is to neither.
-        model = LogisticRegression().fit(sample / scale, target, sample_weight=np.abs(2 * right[usable] - 1) + 1e-6)
-        weights = [float(f"{weight:.6g}") for weight in model.coef_[0] / scale]
-        own = tuple(Term(t.of, t.name, weight, t.other) for t, weight in zip(terms, weights, strict=True))
+        sure = np.abs(2 * right[usable] - 1) + 1e-6
+        model = LogisticRegression(solver="newton-cholesky")
+        weights[varied] = model.fit(sample[:, varied] / scale, target, sample_weight=sure).coef_[0] / scale
+        own = tuple(
+            Term(t.of, t.name, float(f"{weight:.6g}"), t.other) for t, weight in zip(terms, weights, strict=True)
+        )
         return Signal(Score(own, 0.0).score(self._asked)[self._rows], partial(Score, own))
 
 

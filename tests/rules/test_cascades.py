@@ -189,16 +189,20 @@ def test_the_search_says_what_a_replay_says() -> None:
     worth = [calibrated(sure[:, v], 1 - error[:, v]) for v in range(3)]
     labels = np.unique(outcomes.labels, return_inverse=True)[1].reshape(80, 3)
     valued = np.stack([worth[v].of(sure[:, v]) for v in range(3)], axis=1)
-    examples = Examples(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2)
+    group = np.arange(80) % 4 == 0
+    shares = np.stack([group * 4.0, ~group * 4 / 3], axis=1)
+    examples = Examples(error, outcomes.matrix("latency_s"), outcomes.matrix("cost"), valued, labels, 2, shares)
     every = np.arange(80)
     signals = Signals(outcomes, 1 - error, every, every)
-    found = list(paths(examples, signals.after, ("last", "surer", "majority", "weighted"), 4))
+    listed = paths(examples, signals.after, ("last", "surer", "majority", "weighted"), 4)
+    found = [path for alike in listed for path in alike]
     assert len(found) == 3 + 4 * 3 * (6 + 6)
     for path in found:
         for at in (0, len(path.means) // 2, len(path.means) - 1):
             own = path.cascade(at, outcomes.versions, worth).replay(outcomes)
-            difference = ((own.error - error[:, 2]) ** 2).mean()
-            expected = [own.error.mean(), difference, own.response_time_s.mean(), own.cost.mean()]
+            difference = (own.error - error[:, 2]) ** 2
+            expected = [own.error.mean(), difference.mean(), own.response_time_s.mean(), own.cost.mean()]
+            expected += [values[rows].mean() for rows in (group, ~group) for values in (own.error, difference)]
             np.testing.assert_allclose(path.means[at], expected, atol=1e-12)
 
 

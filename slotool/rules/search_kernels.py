@@ -1,0 +1,193 @@
+"""The compiled loops of the search over cascades. Import it inside functions: numba takes a moment that serving must
+not pay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slotool.compilation import njit
+
+# Of ``cascades.ANSWERS`` the codes that are looked at.
+LAST, MAJORITY = 0, 2
+
+
+@njit(cache=True, nogil=True)
+def _picked(
+    votes: np.ndarray, kind: int, answer: int, answered: np.ndarray, at: int, order: np.ndarray, version: int, row: int,
+    worth: np.ndarray, labels: np.ndarray, keep: bool,
+) -> int:  # fmt: skip
+    """Which version's answer goes out when ``version`` is asked at step ``at``, after those of ``order``, as of
+    ``cascades.chosen``. ``votes``: float64 [kinds, steps], of the answers before, changed with ``keep``."""
+    if answer == LAST and answered[at]:
+        if keep:
+            votes[kind, at] = at
+        return version
+    sure, picked, most, own = worth[row, version], -1, -np.inf, 0.0
+    voting = answer >= MAJORITY and answered[at]
+    one = 1.0 if answer == MAJORITY else sure
+    for other in range(at):
+        if not answered[other]:
+            continue
+        its = votes[kind, other]
+        if voting:
+            # Choices without branches: which way they go cannot be predicted.
+            same = 1.0 if labels[row, order[other]] == labels[row, version] else 0.0
+            its += one * same
+            own += same if answer == MAJORITY else same * worth[row, order[other]]
+        better = its >= most
+        picked = other if better else picked
+        most = its if better else most
+        if keep:
+            votes[kind, other] = its
+    own = own + one if voting else at if answer == LAST else sure
+    if keep:
+        votes[kind, at] = own
+    return version if (answered[at] and own >= most) or picked < 0 else order[picked]
+
+
+@njit(cache=True, nogil=True)
+def _sums(
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, labels: np.ndarray, best: int,
+    shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
+    sizes: np.ndarray, begins: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """What each step adds, summed over the examples that come to it with the same ranks among the thresholds before:
+    float64 [cells of all steps, 2 + answers × (2 + 2 × groups)]; those of a step, and of each last version, begin at
+    ``begins``.
+
+    No slices of rows: in a loop of
+    this size each costs as much as what is done with it.
+    """
+    steps, kinds, groups = len(order), len(answers), shares.shape[1]
+    sums = np.zeros((begins[-1], 2 + kinds * (2 + 2 * groups)))
+    answered, votes = np.zeros(steps + 1, dtype=np.bool_), np.zeros((kinds, steps + 1))
+    errors, squares = np.zeros(kinds), np.zeros(kinds)  # of what would go out now
+    for row in range(len(error)):
+        cell, best_error = 0, error[row, best]
+        errors[:], squares[:] = 0.0, 0.0
+        for at in range(steps + 1):
+            if at:
+                rank = reached[at - 1, row]
+                if rank == sizes[at - 1]:
+                    break  # no threshold of this step sends it on
+                cell = cell * (sizes[at - 1] + 1) + rank
+            for which in range(len(lasts) if at == steps else 1):
+                version = lasts[which] if at == steps else order[at]
+                here, column = begins[at + which] + cell, 2
+                answered[at] = not np.isnan(worth[row, version])
+                sums[here, 0] += latency_s[row, version]
+                sums[here, 1] += cost[row, version]
+                for kind in range(kinds):
+                    picked = _picked(
+                        votes, kind, answers[kind], answered, at, order, version, row, worth, labels, at < steps
+                    )
+                    its_error = error[row, picked]
+                    square = (its_error - best_error) ** 2
+                    more, more_square = its_error - errors[kind], square - squares[kind]
+                    if at < steps:
+                        errors[kind], squares[kind] = its_error, square
+                    sums[here, column] += more
+                    sums[here, column + 1] += more_square
+                    column += 2
+                    for group in range(groups):
+                        sums[here, column] += more * shares[row, group]
+                        sums[here, column + 1] += more_square * shares[row, group]
+                        column += 2
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _accumulate(sums: np.ndarray, sizes: np.ndarray) -> None:
+    """Sums along every axis of a grid with one cell more than ``sizes`` along each, in place."""
+    stride = 1
+    for axis in range(len(sizes) - 1, -1, -1):
+        for cell in range(stride, len(sums)):
+            if (cell // stride) % (sizes[axis] + 1):
+                for column in range(sums.shape[1]):
+                    sums[cell, column] += sums[cell - stride, column]
+        stride *= sizes[axis] + 1
+
+
+@njit(cache=True, nogil=True)
+def cascade_means(
+    error: np.ndarray, latency_s: np.ndarray, cost: np.ndarray, worth: np.ndarray, labels: np.ndarray, best: int,
+    shares: np.ndarray, order: np.ndarray, lasts: np.ndarray, answers: np.ndarray, reached: np.ndarray,
+    sizes: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """``Path.means`` of every answer of ``answers`` (codes): float64 [last versions, answers, combinations, columns].
+
+    The first seven as of ``Examples``; ``order``: int64 [steps], versions asked first, ``lasts``: those of which one is
+    asked last. ``reached``: int64 [steps, examples], how many of a step's thresholds each example reaches; ``sizes``:
+    int64 [steps], how many there are.
+    """
+    steps, own_columns = len(order), 2 + 2 * shares.shape[1]
+    begins = np.zeros(steps + len(lasts) + 1, dtype=np.int64)
+    for at in range(steps + len(lasts)):
+        begins[at + 1] = begins[at] + np.prod(sizes[: min(at, steps)] + 1)
+    sums = _sums(error, latency_s, cost, worth, labels, best, shares, order, lasts, answers, reached, sizes, begins)
+    # At threshold t an example goes on when it reaches at most t thresholds.
+    for at in range(1, steps + len(lasts)):
+        _accumulate(sums[begins[at] : begins[at + 1]], sizes[: min(at, steps)])
+    combinations, width = np.prod(sizes), sums.shape[1]
+    means, total = np.empty((len(lasts), len(answers), combinations, 2 + own_columns)), np.empty(width)
+    for combination in range(combinations):
+        total[:] = 0.0
+        left, cell, span = combination, 0, combinations
+        for depth in range(steps):
+            for column in range(width):
+                total[column] += sums[begins[depth] + cell, column]
+            span //= sizes[depth]
+            cell = cell * (sizes[depth] + 1) + left // span
+            left %= span
+        for which in range(len(lasts)):
+            here = begins[steps + which] + cell
+            for kind in range(len(answers)):
+                for column in range(own_columns + 2):
+                    # A path's columns: error, squared difference, time, cost, then those of groups.
+                    source = column - 2 if 2 <= column < 4 else 2 + kind * own_columns + column - 2 * (column >= 4)
+                    means[which, kind, combination, column] = (total[source] + sums[here, source]) / len(error)
+    return means
+
+
+@njit(cache=True, nogil=True)
+def beyond_fronts(
+    means: np.ndarray, parts: np.ndarray, tolerances: np.ndarray, saves: np.ndarray, bases: np.ndarray,
+    fronts: np.ndarray, begins: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Which policies no front of a goal has one for that is as sure and as cheap, and their margins: bool and float64
+    [goals, policies]; margins of others are not set.
+
+    ``means``: as ``Path.means``. ``parts``: float64 [parts, 5]: column of its error, examples learnt from, examples to
+    test on, the best version's error, what a tolerance is multiplied by. ``tolerances``, ``saves`` (columns), ``bases``
+    (prices to be below): by goal. ``fronts``: float64 [entries, 2], margin and price, both descending within a goal,
+    whose entries begin at ``begins`` (int64 [goals + 1]).
+    """
+    goals, policies = len(tolerances), len(means)
+    found, margins = np.zeros((goals, policies), dtype=np.bool_), np.empty((goals, policies))
+    better, unit = np.empty(len(parts)), np.empty(len(parts))  # in standard errors
+    for policy in range(policies):
+        own = means[policy]
+        for part in range(len(parts)):
+            column, learnt, tested = int(parts[part, 0]), parts[part, 1], parts[part, 2]
+            # As if one more example differed: few examples flatter a policy that differs on none of them.
+            doubt = np.sqrt((own[column + 1] * learnt + 1.0) / (learnt + 1.0) / max(1.0, tested))
+            better[part], unit[part] = (parts[part, 3] - own[column]) / doubt, parts[part, 4] / doubt
+        for goal in range(goals):
+            price = own[saves[goal]]
+            if not price < bases[goal]:
+                continue
+            margin = np.inf
+            for part in range(len(parts)):
+                margin = min(margin, better[part] + tolerances[goal] * unit[part])
+            if not margin > 0:
+                continue
+            low, high = begins[goal], begins[goal + 1]
+            while low < high:
+                middle = (low + high) // 2
+                if fronts[middle, 0] >= margin:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == begins[goal] or fronts[low - 1, 1] > price:
+                found[goal, policy], margins[goal, policy] = True, margin
+    return found, margins
