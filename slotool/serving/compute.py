@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from slotool.data.columns import Columns, Inputs
 from slotool.serving import bounds, rejections, request_options
+from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import FrontEnd, client_disconnected, explanation
 from slotool.serving.interface import LABEL
 from slotool.serving.model_queue import InferenceResult
@@ -62,6 +63,8 @@ class Compute:
         answer = await self._front.infer(served, x, options, arrival_us, is_disconnected)
         latency_us = round(answer.queue_us + answer.compute_us, 1)
         document = {**_answer(answer), "model": served.name, "latency_us": latency_us}
+        if answer.version != VERSION:
+            document["version"] = answer.version
         return Reply.of_json({**document, **explanation(answer)})._replace(answer=answer)
 
     def model(self, name: str | None) -> ServedModel:

@@ -73,6 +73,10 @@ class Feedback:
             _, forgotten = self._waiting.popitem(last=False)
             self._bytes -= forgotten.x.nbytes
 
+    def remembers(self, request: str) -> bool:
+        """Whether its labels may still come."""
+        return request in self._waiting
+
     def rejected(self) -> None:
         """A request ended without an answer."""
         self._rejected += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from slotool.models.signature import FREE
 from slotool.serving import bounds, rejections
 from slotool.serving.access_log import AccessLog
 from slotool.serving.admission import REJECTION, Admission, IdleTrackingSelector
+from slotool.serving.candidates import CANARY, SHADOW, VERSION, candidate_name, public
 from slotool.serving.clients import Clients, read_clients
 from slotool.serving.feedback import Feedback
 from slotool.serving.intake import Intake
@@ -32,9 +34,9 @@ from slotool.serving.reply import Reply
 from slotool.serving.request_options import RequestOptions
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
+from slotool.serving.shadow import Shadows
 from slotool.serving.statistics import Statistics
 
-VERSION = "1"
 _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 
 
@@ -69,23 +71,33 @@ class FrontEnd:
         self.default_tolerance: float | None = None
         self.access_log: AccessLog | None = None
         self.interfaces: dict[str, Interface] = {}
-        self._read_interfaces()
-        router.models_listener = self._read_interfaces
-        self.statistics = {name: Statistics() for name in self.models}
-        self.feedback = {name: Feedback() for name in self.models}
+        # These are kept by name in the router, so that candidates have their own.
+        self.statistics: dict[str, Statistics] = {}
+        self.feedback: dict[str, Feedback] = {}
         self.live = Live(self.router.waiting)
         # Of each of several models; the figures of one are those of all.
-        self.live_of = {name: Live(partial(self.router.waiting, name)) for name in self.models if len(self.models) > 1}
+        self.live_of: dict[str, Live] = {}
+        self.shadows = Shadows(router)
+        self._random = random.Random()
+        self._read_models()
+        router.models_listener = self._read_models
         self.admission = Admission()
         self._selector: IdleTrackingSelector | None = None
         self.intake = Intake(self.limits.unfinished_bytes, self.limits.body_s)
         self.router.events.listen(lambda kind, sentence, fields: self.live.event(sentence))
-        for name, feedback in self.feedback.items():
-            self.router.metrics.watch_feedback(name, feedback)
 
-    def _read_interfaces(self) -> None:
+    def _read_models(self) -> None:
+        """They may be others than before."""
+        answering = [name for name, served in self.router.models.items() if served.version != SHADOW]
         for name, served in self.models.items():
             self.interfaces[name] = Interface.of(served.model, self.limits.batch)
+        for name in answering:
+            if name not in self.statistics:
+                self.statistics[name], self.feedback[name] = Statistics(), Feedback()
+                self.router.metrics.watch_feedback(name, self.feedback[name])
+            if len(answering) > 1 and name not in self.live_of:
+                self.live_of[name] = Live(partial(self.router.waiting, name))
+        self.live_of = {name: live for name, live in self.live_of.items() if name in answering}
 
     def watch_loop(self, selector: IdleTrackingSelector) -> None:
         """Measure the load of the event loop that ``selector`` serves, from now on."""
@@ -100,17 +112,43 @@ class FrontEnd:
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """The served models by name, as they are now."""
-        return self.router.models
+        """The served models by name, as they are now, without candidates."""
+        models = self.router.models
+        return {name: models[name] for name in public(models)}
+
+    def versions(self, model: str) -> list[ServedModel]:
+        """What answers requests for a model: itself, and its canary if it has one."""
+        found = (self.router.model(name) for name in (model, candidate_name(model, CANARY)))
+        return [served for served in found if served is not None]
 
     def model(self, name: str, version: str | None = None) -> ServedModel:
         """Raises ``Rejection`` (404) for a model or version that is not served."""
         served = self.router.model(name)
-        if served is None:
+        if served is None or served.name != served.public_name:
             raise rejections.not_found(f"no model is called {name[:80]!r}; there are {', '.join(self.models)}")
-        if version not in (None, VERSION):
-            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {VERSION}")
-        return served
+        if version in (None, VERSION):
+            return served
+        versions = {each.version: each for each in self.versions(name)}
+        if version not in versions:
+            there = ", ".join(versions)
+            raise rejections.not_found(f"model {name} has no version {str(version)[:80]!r}; there is {there}")
+        return versions[str(version)]
+
+    def _drawn(self, served: ServedModel, options: RequestOptions) -> ServedModel:
+        """The model or, for its share of requests, its canary; not where that lacks the tiers that are asked for."""
+        canary = self.router.model(candidate_name(served.name, CANARY))
+        if canary is None or self._random.random() >= canary.share:
+            return served
+        return served if options.tolerance is not None and canary.rules is None else canary
+
+    def statistics_of(self, versions: Sequence[ServedModel]) -> list[dict[str, Any]]:
+        """Triton's ``ModelStatistics`` object of each."""
+        return [self.statistics[each.name].document(each.public_name, each.version) for each in versions]
+
+    def index(self) -> list[dict[str, str]]:
+        """Every version of every model, as Triton's repository index has it."""
+        versions = [each for name in self.models for each in self.versions(name)]
+        return [{"name": each.public_name, "version": each.version, **self.state()} for each in versions]
 
     def state(self) -> dict[str, str]:
         """Of every model, in the words of Triton's repository index."""
@@ -129,8 +167,13 @@ class FrontEnd:
         options: RequestOptions,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
+        version: str | None = None,
     ) -> InferenceResult:
-        """Have the router answer, and count it. Raises ``Rejection``."""
+        """Have the router answer, and count it. ``version``: that the client names; without one a canary may answer.
+
+        Raises ``Rejection``."""
+        if version is None:
+            served = self._drawn(served, options)
         if options.tolerance is not None and served.rules is None:
             raise rejections.bad_request(f"model {served.name} is served without rules: it has no tolerance tiers")
         if served.model.checks_inputs:
@@ -147,10 +190,10 @@ class FrontEnd:
             alone = self._arrives_alone()
             answer = await self.router.answer(served.name, x, options, arrival_us, is_disconnected, alone=alone)
             answered = True
-        except Rejection:
+        except Rejection as rejection:
             self.statistics[served.name].rejected(self.router.now_us() - arrival_us)
             self.feedback[served.name].rejected()
-            raise
+            raise rejection if served.version == VERSION else rejection.of(served.name) from None
         finally:
             self.admission.end(options.timeout_us, answered=answered)
         # After the response is on its way: the client does not wait for the counters.
@@ -170,17 +213,18 @@ class FrontEnd:
         self.live.answered(answer, named, accuracy)
         if served.name in self.live_of:
             self.live_of[served.name].answered(answer, point, accuracy)
+        self.shadows.answered(served, x, options, answer, overloaded=self.admission.rejection() is not None)
 
     def dropped(self, model: str, cause: str, count: int = 1) -> None:
         """Count requests that end without an answer, whatever model they name."""
-        self.router.metrics.dropped(model if model in self.models else "", cause, count)
+        self.router.metrics.dropped(model if model in self.statistics else "", cause, count)
         self.live.dropped(cause, count)
         if model in self.live_of:
             self.live_of[model].dropped(cause, count)
 
     def rejected(self, rejection: Rejection, model: str | None) -> Reply:
         """Count a rejection and return its reply. ``model``: named by the request; None means the only one."""
-        self.dropped(self.named(model) or "", rejection.cause)
+        self.dropped(rejection.model or self.named(model) or "", rejection.cause)
         return Reply.rejecting(rejection)
 
     def named(self, model: str | None) -> str | None:
@@ -228,11 +272,11 @@ class FrontEnd:
 
     def tensor_bytes(self, served: ServedModel) -> int:
         """The longest body of an inference request that this model can need."""
-        return bounds.tensor_body_bytes(self.interfaces[served.name], self.limits.body_bytes)
+        return bounds.tensor_body_bytes(self.interfaces[served.public_name], self.limits.body_bytes)
 
     def example_bytes(self, served: ServedModel) -> int:
         """The longest body that holds one example of this model, in any of the forms that are read."""
-        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.name].inputs):
+        if any(FREE in tensor.shape[1:] for tensor in self.interfaces[served.public_name].inputs):
             return self.limits.body_bytes
         return bounds.example_body_bytes(served.model.input_shape, self.limits.body_bytes)
 

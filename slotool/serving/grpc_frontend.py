@@ -18,7 +18,8 @@ from tritonclient.grpc import service_pb2 as v2
 
 from slotool import __version__
 from slotool.serving import bounds, grpc_messages, rejections, request_options, trace_context
-from slotool.serving.frontend import VERSION, FrontEnd, explanation
+from slotool.serving.candidates import VERSION
+from slotool.serving.frontend import FrontEnd, explanation
 from slotool.serving.oip import MODELS_ARE_FIXED
 from slotool.serving.rejections import Rejection
 from slotool.serving.served import ServedModel
@@ -153,7 +154,7 @@ class GrpcFrontEnd:
                 raise
             finally:
                 self._open_calls -= 1
-            self._front.dropped(model, rejection.cause)
+            self._front.dropped(rejection.model or model, rejection.cause)
             traced = self._finish(context, kind, model, began_us, message, b"", status=rejection.status)
             trailers = [("cause", rejection.cause), *traced]
             if rejection.retry_after_s is not None:
@@ -242,19 +243,24 @@ class GrpcFrontEnd:
 
     async def _model_metadata(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        return grpc_messages.metadata_message(self._front.interfaces[served.name].metadata(served.name, VERSION))
+        name, versions = served.public_name, [each.version for each in self._front.versions(served.public_name)]
+        return grpc_messages.metadata_message(self._front.interfaces[name].metadata(name, versions))
 
     async def _model_config(self, request: Any, context: Any) -> Any:
         served = self._named(request)
-        return grpc_messages.config_message(self._front.interfaces[served.name].config(served.name))
+        return grpc_messages.config_message(self._front.interfaces[served.public_name].config(served.public_name))
 
     async def _model_statistics(self, request: Any, context: Any) -> Any:
         """Of one model, or of all when none is named."""
-        names = [self._named(request).name] if request.name else list(self._front.models)
-        return grpc_messages.statistics_message(self._front.statistics[n].document(n, VERSION) for n in names)
+        front = self._front
+        names = [self._named(request).public_name] if request.name else list(front.models)
+        versions = [each for name in names for each in front.versions(name)]
+        if request.version:
+            versions = [self._named(request)]
+        return grpc_messages.statistics_message(front.statistics_of(versions))
 
     async def _repository_index(self, request: Any, context: Any) -> Any:
-        models = [{"name": name, "version": VERSION, **self._front.state()} for name in self._front.models]
+        models = self._front.index()
         return v2.RepositoryIndexResponse(models=[v2.RepositoryIndexResponse.ModelIndex(**model) for model in models])
 
     async def _fixed(self, request: Any, context: Any) -> Any:
@@ -264,12 +270,14 @@ class GrpcFrontEnd:
         front = self._front
         arrival_us = front.router.now_us()
         served = self._named(request)
-        interface = front.interfaces[served.name]
+        interface = front.interfaces[served.public_name]
         asked = grpc_messages.parse_infer(request, interface)
         options = _nearer(request_options.from_parameters(asked.parameters), context.time_remaining())
-        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled)
+        version = request.model_version or None
+        answer = await front.infer(served, asked.x, options, arrival_us, context.cancelled, version)
         outputs = {name: answer.output(name) for name in asked.outputs}
-        return grpc_messages.format_infer(served.name, VERSION, interface, asked, outputs, explanation(answer))
+        named, explained = (served.public_name, answer.version), explanation(answer)
+        return grpc_messages.format_infer(*named, interface, asked, outputs, explained)
 
 
 def _peer(context: Any) -> str:

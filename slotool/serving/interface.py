@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
@@ -116,10 +116,10 @@ class Interface:
             raise bad_request(f"input {INPUT}: it holds NaN or infinity")
         return x
 
-    def metadata(self, name: str, version: str) -> dict[str, Any]:
+    def metadata(self, name: str, versions: Sequence[str]) -> dict[str, Any]:
         """The V2 model metadata document; −1 stands for a free size, the first being the batch."""
         tensors = Signature(self.inputs, self.outputs).document()
-        return {"name": name, "versions": [version], "platform": "slotool", **tensors}
+        return {"name": name, "versions": list(versions), "platform": "slotool", **tensors}
 
     def config(self, name: str) -> dict[str, Any]:
         """Triton's model configuration document; its shapes leave the batch out.

@@ -30,7 +30,6 @@ class FeedbackEndpoint:
 
     async def feedback(self, request: Request) -> Response:
         served = self._front.model(request.path_params["model"])
-        known = self._front.feedback[served.name]
         if request.method == "POST":
             # Requests are numbered: a page of another site could guess them, and spoil figures and certificates.
             # Programs may call the server by any name.
@@ -39,9 +38,14 @@ class FeedbackEndpoint:
             batch, names = self._front.limits.batch, self._names_of(served)
             body = await self._front.body(request, bounds.OVERHEAD_BYTES + names.bytes_per_label * batch)
             bounds.require_countable(body, batch)
-            known.label(served, *_asked(body, names))
-            await known.look(served)
-        return json_response(known.summary())
+            asked = _asked(body, names)
+            # Requests are numbered for all: one of them answered this.
+            versions = {each.name: each for each in self._front.versions(served.name)}
+            named = next((n for n in versions if self._front.feedback[n].remembers(asked[0])), served.name)
+            self._front.feedback[named].label(versions[named], *asked)
+            await self._front.feedback[named].look(versions[named])
+            return json_response(self._front.feedback[named].summary())
+        return json_response(self._front.feedback[served.name].summary())
 
     def _names_of(self, served: ServedModel) -> _Names:
         """Those of the model that is served now: it may be exchanged."""

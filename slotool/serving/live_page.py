@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from importlib import resources
@@ -64,6 +65,7 @@ class LivePage:
             await asyncio.sleep(TICK_S)
             for live in (self._front.live, *self._front.live_of.values()):
                 live.tick()
+            self._front.shadows.report(time.monotonic())
 
     async def page(self, request: Request) -> Response:
         if not wants_page(request.headers.get("accept", "")):
@@ -79,7 +81,7 @@ class LivePage:
         with suppress(ValueError):
             number = int(text) if len(text) < 20 else -1
         model = request.query_params.get("model")
-        if model is not None:
+        if model is not None and model not in self._front.live_of:
             model = self._front.model(model).name
         return json_response(self._document(number, model))
 
@@ -127,7 +129,8 @@ class LivePage:
         return {
             "version": __version__,
             "up_s": round(front.live.up_s(), 3),
-            "models": list(front.models),
+            "models": list(front.live_of or front.models),
+            "shadows": front.shadows.documents(),
             "workers": front.router.alive(),
             "all_workers": front.router.workers(),
             "busy": front.router.busy(),

@@ -102,6 +102,31 @@ class Metrics:
         self._replans = Counter(
             "slotool_replans", "Plans made again because latencies had changed", ["model"], registry=self.registry
         )
+        self._shadow_requests = Counter(
+            "slotool_shadow_requests",
+            "Copies of answered requests for the shadow of a model: compared, rejected, failed, or skipped under load",
+            ["model", "outcome"],
+            registry=self.registry,
+        )
+        self._shadow_examples = Counter(
+            "slotool_shadow_examples",
+            "Examples that shadow and serving model both answered, by whether the answers agree",
+            ["model", "agree"],
+            registry=self.registry,
+        )
+        self._shadow_difference = Counter(
+            "slotool_shadow_difference",
+            "Sum of the errors of a shadow's answers, were the serving model's right",
+            ["model"],
+            registry=self.registry,
+        )
+        self._shadow_latency_s = Histogram(
+            "slotool_shadow_compute_seconds",
+            "Seconds from dispatch to answer of the same requests, of the serving model and of its shadow",
+            ["model", "version"],
+            buckets=BUCKETS_S,
+            registry=self.registry,
+        )
         self._batch = Histogram(
             "slotool_batch_examples", "Examples in a call", ["model"], buckets=BATCHES, registry=self.registry
         )
@@ -148,6 +173,20 @@ class Metrics:
         self._replans.labels(model).inc()
         for point, factor in factors.items():
             self._corrections.labels(model, point).set(factor)
+
+    def shadowed(self, model: str, outcome: str) -> None:
+        """A copy of a request ended so."""
+        self._shadow_requests.labels(model, outcome).inc()
+
+    def compared(self, model: str, agreeing: int, examples: int, difference: float) -> None:
+        """So many of the examples of a request have the same answer of the shadow."""
+        self._shadow_examples.labels(model, "yes").inc(agreeing)
+        self._shadow_examples.labels(model, "no").inc(examples - agreeing)
+        self._shadow_difference.labels(model).inc(difference)
+
+    def shadow_took(self, model: str, version: str, compute_us: float) -> None:
+        """One of the two versions computed a request that both answered in so long."""
+        self._shadow_latency_s.labels(model, version).observe(compute_us * 1e-6)
 
     def computed(self, model: str, examples: int) -> None:
         """A call of so many examples was made."""

@@ -16,6 +16,7 @@ from slotool.models import Classification
 from slotool.scheduling import Decision, Dispatcher, Drop, Query, RequestOutcome, Workers
 from slotool.scheduling.accuracy_constrained import ACCURACY_UNKNOWN
 from slotool.serving import rejections
+from slotool.serving.candidates import VERSION
 from slotool.serving.fault import FaultCheck
 from slotool.serving.interface import CONFIDENCE, LABEL, LOGITS
 from slotool.serving.outputs import Computed, Scores
@@ -28,7 +29,8 @@ class InferenceResult(NamedTuple):
     """The result of a request and its timing: ``queue_us`` from arrival to dispatch, ``compute_us`` from there to the
     answer, ``slack_us`` left to the deadline by then (negative: too late; ``inf``: no deadline), ``batch``: examples
     in the call that answered it, those of other requests included, ``request``: the number feedback names it by,
-    ``fallback``: which version did not answer and which did in its place; empty where all answered."""
+    ``fallback``: which version did not answer and which did in its place; empty where all answered, ``version``: of the
+    model, another than 1 where a candidate answered."""
 
     scored: Computed
     decision: Decision
@@ -38,6 +40,7 @@ class InferenceResult(NamedTuple):
     batch: int
     request: str
     fallback: str = ""
+    version: str = VERSION
 
     @property
     def labels(self) -> np.ndarray:
@@ -103,6 +106,8 @@ class ModelQueue:
         self.dispatcher = Dispatcher(served.policy, workers)
         self.pending: dict[str, PendingRequest] = {}
         self.fault_check = FaultCheck(now_us)
+        # Takes over what waits here once this model is served no more.
+        self.heir: ModelQueue | None = None
         # Calls that began before this were computed by another model than ``served``.
         self.changed_us = -math.inf
 
@@ -112,6 +117,15 @@ class ModelQueue:
             self.changed_us = self._now_us()
             self.fault_check = FaultCheck(self._now_us)
         self.served, self.dispatcher.policy = served, served.policy
+
+    def hand_over(self, heir: ModelQueue) -> list[Query]:
+        """Have ``heir`` answer what waits; the queries are returned."""
+        queries = list(self.dispatcher.queue)
+        for query in queries:
+            self.dispatcher.queue.remove(query)
+            heir.pending[query.id] = self.pending.pop(query.id)
+            heir.dispatcher.arrive(query, returning=True)
+        return queries
 
     def switches_to(self, point: OperatingPoint) -> OperatingPoint | None:
         """The point before ``point``, where that is another one; None otherwise."""

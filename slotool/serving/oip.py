@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from slotool import __version__
 from slotool.serving import bounds, request_options, tensors
+from slotool.serving.candidates import VERSION
 from slotool.serving.frontend import (
-    VERSION,
     FrontEnd,
     client_disconnected,
     explanation,
@@ -70,36 +70,45 @@ class OpenInference:
 
     async def model_metadata(self, request: Request) -> Response:
         served = self._front.model(**_addressed(request))
-        return json_response(self._front.interfaces[served.name].metadata(served.name, VERSION))
+        name, versions = served.public_name, [each.version for each in self._front.versions(served.public_name)]
+        return json_response(self._front.interfaces[name].metadata(name, versions))
 
     async def model_config(self, request: Request) -> Response:
         """Triton's model configuration extension."""
         served = self._front.model(**_addressed(request))
-        return json_response(self._front.interfaces[served.name].config(served.name))
+        return json_response(self._front.interfaces[served.public_name].config(served.public_name))
 
     async def model_statistics(self, request: Request) -> Response:
         """Triton's statistics extension, of one model."""
-        return self._statistics([self._front.model(**_addressed(request)).name])
+        path = request.path_params
+        if "version" in path:
+            return self._statistics([self._front.model(**_addressed(request))])
+        return self._statistics(self._front.versions(self._front.model(path["model"]).name))
 
     async def all_statistics(self, request: Request) -> Response:
-        return self._statistics(list(self._front.models))
+        return self._statistics([each for name in self._front.models for each in self._front.versions(name)])
 
-    def _statistics(self, names: list[str]) -> Response:
-        return json_response({"model_stats": [self._front.statistics[n].document(n, VERSION) for n in names]})
+    def _statistics(self, versions: list[ServedModel]) -> Response:
+        return json_response({"model_stats": self._front.statistics_of(versions)})
 
     async def repository_index(self, request: Request) -> Response:
         """Triton's model repository extension, as far as it lists. What the body asks for makes no difference."""
         await self._front.body(request, bounds.OVERHEAD_BYTES)
-        return json_response([{"name": name, "version": VERSION, **self._front.state()} for name in self._front.models])
+        return json_response(self._front.index())
 
     async def infer(self, request: Request) -> Response:
         front = self._front
         arrival_us = front.router.now_us()
         served = front.model(**_addressed(request))
-        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.name])
+        anyway_bytes = bounds.inflated_anyway_bytes(front.interfaces[served.public_name])
         body = await front.example_body(request, front.tensor_bytes(served), anyway_bytes)
         reply = await self.answer(
-            served, request.headers, body, arrival_us, partial(client_disconnected, request.receive)
+            served,
+            request.headers,
+            body,
+            arrival_us,
+            partial(client_disconnected, request.receive),
+            request.path_params.get("version"),
         )
         request.state.answer = reply.answer
         return reply.response()
@@ -111,17 +120,25 @@ class OpenInference:
         body: bytes,
         arrival_us: float,
         is_disconnected: Callable[[], bool],
+        version: str | None = None,
     ) -> Reply:
-        """What an inference request is answered with. ``headers``: names in lower case. Raises ``Rejection``."""
+        """What an inference request is answered with. ``headers``: names in lower case; ``version``: that is asked for.
+
+        Raises ``Rejection``."""
         front = self._front
         if len(body) > (most := front.tensor_bytes(served)):
             raise bounds.too_large(most)
-        asked = self._readers[served.name].parse(body, headers.get(tensors.HEADER_LENGTH))
+        asked = self._readers[served.public_name].parse(body, headers.get(tensors.HEADER_LENGTH))
         options = request_options.from_parameters(asked.parameters)
-        answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected)
+        answer = await front.infer(served, asked.x, options, arrival_us, is_disconnected, version)
         outputs = {name: answer.output(name) for name in asked.outputs}
         content, json_length = tensors.format_response(
-            served.name, VERSION, front.interfaces[served.name], asked, outputs, explanation(answer)
+            served.public_name,
+            answer.version,
+            front.interfaces[served.public_name],
+            asked,
+            outputs,
+            explanation(answer),
         )
         if json_length is None:
             return Reply(content, answer=answer)

@@ -8,7 +8,8 @@ from typing import Any
 from slotool import __version__
 from slotool.models.signature import DTYPES
 from slotool.rules.ruleset import OBJECTIVES
-from slotool.serving.frontend import VERSION, Limits
+from slotool.serving.candidates import CANARY, VERSION
+from slotool.serving.frontend import Limits
 from slotool.serving.interface import Interface
 from slotool.serving.request_options import MAX_PRIORITY, MAX_TIMEOUT_US
 from slotool.serving.served import ServedModel
@@ -89,7 +90,7 @@ def _server() -> Document:
 def _models(names: list[str], limits: Limits) -> Document:
     """The Open Inference Protocol of a model, and labels for its answers."""
     model = _parameter("path", "model", {"type": "string", "enum": names})
-    version = _parameter("path", "version", {"type": "string", "enum": [VERSION]})
+    version = _parameter("path", "version", {"type": "string", "enum": [VERSION, CANARY]})
     path = "/v2/models/{model}"
     paths: Document = {
         f"{path}/feedback": {
@@ -161,7 +162,7 @@ def _messages(names: list[str], interfaces: Sequence[Interface]) -> Document:
         binary_data_output={"type": "boolean"},
     )
     wanted = _list(_object(["name"], name={"enum": _unique(t.name for t in outputs)}, parameters=_OBJECT))
-    version, why = {"const": VERSION}, _ref("Explanation")
+    version, why = {"enum": [VERSION, CANARY]}, _ref("Explanation")
     computed: Document = {"label": {"type": "integer"}, "answer": {}, "model": name, "latency_us": _NUMBER}
     needed = ["operating_point", "reason", "request", "queue_us", "compute_us"]
     explained: Document = dict.fromkeys(("operating_point", "reason", "rule", "request"), _TEXT)

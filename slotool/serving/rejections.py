@@ -15,13 +15,20 @@ _SHORT.maxlevel = 2
 
 class Rejection(SlotoolError):
     """A request ends without an answer. ``cause``: the label of the drop counter; ``str(rejection)``: the sentence;
-    ``retry_after_s``: when to retry, where known."""
+    ``retry_after_s``: when to retry, where known; ``model``: that it counts for, where that is not the one asked."""
 
     def __init__(self, status: int, cause: str, sentence: str, retry_after_s: int | None = None):
         super().__init__(sentence)
         self.status = status
         self.cause = cause
         self.retry_after_s = retry_after_s
+        self.model = ""
+
+    def of(self, model: str) -> Rejection:
+        """The same, counted for another model."""
+        rejection = Rejection(self.status, self.cause, str(self), self.retry_after_s)
+        rejection.model = model
+        return rejection
 
 
 def bad_request(sentence: str) -> Rejection:

@@ -18,6 +18,7 @@ from slotool.elastic import ElasticModel
 from slotool.errors import InputError
 from slotool.scheduling import Batch, Query, Workers
 from slotool.serving import rejections
+from slotool.serving.candidates import parted
 from slotool.serving.engines import InferenceEngine, InlineInferenceEngine, WorkerLost
 from slotool.serving.ensemble import EnsemblePlan, ensemble_plan
 from slotool.serving.ensemble_call import CallOutcome, EnsembleCall, OutcomeCallback
@@ -172,17 +173,32 @@ class Router:
         self._queues[served.name].replace(served)
 
     async def exchange(self, models: Mapping[str, ServedModel]) -> None:
-        """From the next dispatch on, serve these models in place of those of the same names; waiting requests stay in
-        the queue, and calls in progress are answered by the models they began on.
+        """From the next dispatch on, serve these models in place of all others; waiting requests stay in the queue, and
+        calls in progress are answered by the models they began on. Of those served before, only candidates may be
+        missing, whose requests the model they were candidates for then answers.
 
         Raises ``InputError`` or ``RunError`` when the engine cannot make them ready; then nothing has changed.
         """
         change_over = await self.engine.stage(models)
         change_over()
         for name, served in models.items():
-            self._queues[name].replace(served)
+            if name in self._queues:
+                self._queues[name].replace(served)
+            else:
+                self._queues[name] = ModelQueue(served, self._workers, self._no_worker, self.now_us)
+        for name in self._queues.keys() - models.keys():
+            retired = self._queues.pop(name)
+            retired.heir = self._queues[parted(name)[0]]
+            self._hand_over(retired)
         if self.models_listener is not None:
             self.models_listener()
+
+    def _hand_over(self, retired: ModelQueue) -> None:
+        if retired.heir is None:
+            return
+        for query in retired.hand_over(retired.heir):
+            self._default_deadline.begin(retired.heir, query)
+        self._wake_if_needed()
 
     async def answer(
         self,
@@ -427,6 +443,7 @@ class Router:
         if isinstance(outcome, WorkerLost):
             model_queue.dispatcher.returned(batch)
             self._retry_or_fail(model_queue, batch, outcome, done_us)
+            self._hand_over(model_queue)
             return
         model_queue.dispatcher.answered(batch, done_us)
         if isinstance(outcome, Rejection):
@@ -434,6 +451,7 @@ class Router:
                 model_queue.pending.pop(query.id).reject(outcome)
         elif isinstance(outcome, Exception):
             self._retry_separately(model_queue, batch, outcome)
+            self._hand_over(model_queue)
         else:
             self._finish(model_queue, batch, wanted, outcome, done_us, fallback)
 
@@ -467,7 +485,10 @@ class Router:
             elif not request.future.done():
                 request.overrun_us = took_us - planned_us if planned_us else 0.0
                 timing = batch.begun_us - query.arrival_us, took_us, query.slack_us(done_us) + request.headroom_us
-                request.future.set_result(InferenceResult(part, batch.decision, *timing, examples, query.id, fallback))
+                version = model_queue.served.version
+                request.future.set_result(
+                    InferenceResult(part, batch.decision, *timing, examples, query.id, fallback, version)
+                )
 
     def _retry_or_fail(self, model_queue: ModelQueue, batch: Batch, error: WorkerLost, now_us: float) -> None:
         """The batch of a lost worker waits again, except requests that were in too many such calls."""
@@ -489,7 +510,7 @@ class Router:
             request = model_queue.pending[query.id]
             if request.future.done():
                 del model_queue.pending[query.id]
-            elif query.alone and batch.begun_us >= model_queue.changed_us:
+            elif query.alone and batch.begun_us >= model_queue.changed_us and model_queue.heir is None:
                 self._start_task(self._blame(model_queue, batch, request, error))
             else:
                 request.query = replace(query, alone=True)

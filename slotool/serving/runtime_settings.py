@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slotool.errors import InputError, RunError, SlotoolError
-from slotool.serving.interface import Interface
+from slotool.serving.candidates import public
 from slotool.serving.router import Router
 from slotool.serving.served import ServedModel
-from slotool.serving.sources import CombinedSources, Sources
+from slotool.serving.sources import CombinedSources, Sources, require_same_interface
 from slotool.tables import OperatingPoint
 
 
@@ -66,7 +66,8 @@ class ReloadableSettings:
                 raise
             except Exception as error:  # of the libraries that read models
                 raise RunError(f"a model cannot be read ({type(error).__name__}: {error})") from error
-            changed = [name for name, served in models.items() if served.model is not before[name].model]
+            changed = [name for name in models if name not in before or models[name].model is not before[name].model]
+            changed += before.keys() - models.keys()
             if changed:
                 await self._router.exchange(models)
             else:
@@ -100,9 +101,8 @@ class ReloadableSettings:
         if self._chosen_policy is not None:
             sources = sources.with_policy(self._chosen_policy)
         models = sources.reload(before, self._warn, artifacts=True)
-        for name, served in models.items():
-            if served.model is not before[name].model:
-                _require_same_interface(before[name], served)
+        for name in public(models):
+            require_same_interface(before[name], models[name])
         return sources, models
 
     def _replace(self, models: Iterable[ServedModel]) -> None:
@@ -114,10 +114,3 @@ class ReloadableSettings:
             for served in before:
                 self._router.replace(served)
             raise
-
-
-def _require_same_interface(before: ServedModel, after: ServedModel) -> None:
-    """Raises ``InputError`` where requests for the one are none for the other."""
-    said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
-    if said:
-        raise InputError(f"{after.path}: {said}; serve it under a name of its own, from a new start")

@@ -11,6 +11,7 @@ from slotool.elastic import ElasticModel
 from slotool.rules.points import in_turn
 from slotool.rules.ruleset import RuleSet
 from slotool.scheduling import ControlSpace, Policy
+from slotool.serving.candidates import VERSION, parted
 from slotool.tables import OperatingPoint
 
 
@@ -21,7 +22,7 @@ class ServedModel:
     ``rules``: the tolerance tiers the policy follows, if any. ``path``: the artifact it came from, for engines that
     load it in worker processes. ``accuracy``: mean accuracy by point, as far as it is known.
     ``space``: points with the latencies of the table, before any correction. ``manifest``: the artifact's when it was
-    read, by which another one at the same path is noticed.
+    read, by which another one at the same path is noticed. ``share``: of a candidate, the requests that it gets.
     """
 
     name: str
@@ -32,6 +33,17 @@ class ServedModel:
     accuracy: Mapping[OperatingPoint, float] = field(default_factory=dict)
     space: ControlSpace | None = None
     manifest: bytes = b""
+    share: float = 1.0
+
+    @cached_property
+    def public_name(self) -> str:
+        """What clients call the model by, also where this is a candidate for its place."""
+        return parted(self.name)[0]
+
+    @cached_property
+    def version(self) -> str:
+        """What clients call it among the versions of its model."""
+        return parted(self.name)[1] or VERSION
 
     @cached_property
     def expected_accuracy(self) -> Mapping[OperatingPoint, float]:

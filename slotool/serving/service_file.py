@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from slotool.errors import InputError
+from slotool.serving.candidates import CANARY, SHADOW, candidate_name
 from slotool.serving.sources import BY_DEMAND, CombinedSources, Sources
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -39,6 +40,24 @@ class ModelEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_
 
     artifact: Text
     name: Text | None = None
+    rules: Text | None = None
+    latency: Text | None = None
+    outcomes: Text | None = None
+    plan: Text | None = None
+    policy: Text | None = None
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    canary: CandidateEntry | None = None
+    shadow: CandidateEntry | None = None
+
+
+class CandidateEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """One ``[models.canary]`` or ``[models.shadow]`` table. What it leaves out is as in the model's.
+
+    ``share``: of the model's requests that it gets, from 0 to 1.
+    """
+
+    artifact: Text
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)]
     rules: Text | None = None
     latency: Text | None = None
     outcomes: Text | None = None
@@ -87,33 +106,41 @@ def read_models(
         where = f"{file}: models[{number}]"
         model = _entry(entry, where)
         settings = {**stated, **_given(model), **overriding}
-        artifact = file.parent / model.artifact
-        if not artifact.is_dir():
-            raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
-        name = model.name or artifact.resolve().name
+        name = model.name or (file.parent / model.artifact).resolve().name
         if "/" in name or not name.isprintable():
             raise InputError(f"{where}.name: {name!r} cannot name a model; printable text without / is expected")
         if any(name in part.names for part in parts):
             raise InputError(f"{where}.name: {name!r} is the name of another model; give each one of its own")
-        paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
-        deadline_ms = settings.get("deadline-ms")
-        parts.append(
-            Sources(
-                (artifact,),
-                (name,),
-                paths.get("rules"),
-                paths.get("latency"),
-                (paths["outcomes"],) if "outcomes" in paths else (),
-                common.threads,
-                settings.get("policy") or common.policy,
-                math.inf if deadline_ms is None else deadline_ms * 1e3,
-                paths.get("plan"),
-                common.replicas,
-                common.mapped,
-                where,
-            )
-        )
+        parts.append(_sources(name, settings, file, where, common))
+        for role, candidate in ((CANARY, model.canary), (SHADOW, model.shadow)):
+            if candidate is not None:
+                own = {**stated, **_given(model), **_given(candidate), **overriding}
+                named = candidate_name(name, role)
+                part = _sources(named, own, file, f"{where}.{role}", common)
+                parts.append(replace(part, role=role, share=candidate.share))
     return CombinedSources(tuple(parts))
+
+
+def _sources(name: str, settings: Mapping[str, Any], file: Path, where: str, common: Sources) -> Sources:
+    artifact = file.parent / settings["artifact"]
+    if not artifact.is_dir():
+        raise InputError(f"{where}.artifact: there is no folder {artifact}; an artifact is expected")
+    paths = {key: _file(key, settings[key], where, file.parent) for key in _FILES if settings.get(key)}
+    deadline_ms = settings.get("deadline-ms")
+    return Sources(
+        (artifact,),
+        (name,),
+        paths.get("rules"),
+        paths.get("latency"),
+        (paths["outcomes"],) if "outcomes" in paths else (),
+        common.threads,
+        settings.get("policy") or common.policy,
+        math.inf if deadline_ms is None else deadline_ms * 1e3,
+        paths.get("plan"),
+        common.replicas,
+        common.mapped,
+        where,
+    )
 
 
 def _entry(entry: Any, where: str) -> ModelEntry:
@@ -127,22 +154,24 @@ def _sentence(said: str, where: str) -> str:
     """What msgspec says of a table, for people."""
     at = _AT.search(said)
     where = f"{where}.{at[1]}" if at and at[1] else where
-    keys = ", ".join(field.encode_name for field in msgspec.structs.fields(ModelEntry))
+    kind = CandidateEntry if where.endswith((f".{CANARY}", f".{SHADOW}")) else ModelEntry
+    keys = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
     if unknown := re.search(r"unknown field `(.*?)`", said):
         return f"{where}: there is no key {unknown[1][:80]!r}; there are {keys}"
     if missing := re.search(r"required field `(.*?)`", said):
         return f"{where}: the key {missing[1]!r} is missing"
     if expected := _EXPECTED.search(said):
-        kind = _KINDS.get(expected[1].removesuffix(" | null"), expected[1])
+        type_name = _KINDS.get(expected[1].removesuffix(" | null"), expected[1])
         bound = f" {expected[2]} {float(expected[3]):g}" if expected[2] else ""
         found = f", this is {_KINDS.get(expected[4], expected[4])}" if expected[4] else ""
-        return f"{where}: {kind}{bound} is expected{found}"
+        return f"{where}: {type_name}{bound} is expected{found}"
     return f"{where}: {said}"
 
 
-def _given(model: ModelEntry) -> dict[str, Any]:
+def _given(model: ModelEntry | CandidateEntry) -> dict[str, Any]:
     """What the table states, by key."""
-    return {key: value for key, value in msgspec.to_builtins(model).items() if value is not None}
+    given: dict[str, Any] = msgspec.to_builtins(model)
+    return {key: value for key, value in given.items() if value is not None and key not in (CANARY, SHADOW)}
 
 
 def _file(key: str, given: str | Path, where: str, folder: Path) -> Path:

@@ -34,6 +34,8 @@ from slotool.scheduling.batching import (
     make_policy,
     require_policy,
 )
+from slotool.serving.candidates import parted, public
+from slotool.serving.interface import Interface
 from slotool.serving.served import ServedModel
 from slotool.tables import LatencyTable, OperatingPoint, OutcomeTable
 from slotool.tables.latency import copies_in
@@ -59,7 +61,8 @@ class Sources:
     ``plan``: the switching plan that ``switching`` follows, made for these ``threads`` and ``replicas``. ``mapped``:
     workers elsewhere answer, so that the weights here are only looked into when labels come. ``where``: the table of a
     service file that states them, for sentences. ``corrections``: by model and point, how many times as long calls take
-    as the table says.
+    as the table says. ``role``: of a candidate, whose name is ``candidate_name``'s, and ``share`` of the requests that
+    it gets.
     """
 
     artifacts: tuple[Path, ...]
@@ -75,6 +78,8 @@ class Sources:
     mapped: bool = False
     where: str = ""
     corrections: Mapping[str, Mapping[OperatingPoint, float]] = field(default_factory=dict)
+    role: str = ""
+    share: float = 1.0
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -102,7 +107,8 @@ class Sources:
             raise InputError(f"{len(self.names)} names for {len(models)} artifacts: give --name once for each")
         named: dict[str, _Read] = {}
         for name, read in zip(self.names or [read.model.name for read in models], models, strict=True):
-            if not name or "/" in name or not name.isprintable():
+            called = parted(name)[0] if self.role else name
+            if not called or "/" in called or not called.isprintable():
                 raise InputError(f"{name!r} cannot name a model: printable text without / is expected by --name")
             if name in named:
                 raise InputError(f"{name!r} cannot name another model; choose names with --name")
@@ -149,7 +155,7 @@ class Sources:
             corrected = space.corrected(factors) if factors else space
             policy = self._policy(model, corrected, mine, latency, conditions, factors)
             accuracy = {point: known for point in model.points if (known := space.accuracy(point)) is not None}
-            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest)
+            served[name] = ServedModel(name, model, policy, mine, path, accuracy, space, manifest, self.share)
         self._nothing_unused(served, rules, tables)
         return served
 
@@ -227,6 +233,7 @@ class CombinedSources:
         for part in self.parts:
             with _naming(part):
                 served |= part.load(warn)
+        self._require_alike(served)
         return served
 
     def reload(
@@ -235,15 +242,34 @@ class CombinedSources:
         """As ``Sources.reload``."""
         reloaded: dict[str, ServedModel] = {}
         names = [name for part in self.parts for name in part.names]
-        if set(names) != set(served):
+        listed, before = public(names), public(served)
+        if set(listed) != set(before):
             raise InputError(
-                f"models are added, removed and named at the start only: {', '.join(names)} are listed, and "
-                f"{', '.join(served)} are served"
+                f"models are added, removed and named at the start only: {', '.join(listed)} are listed, and "
+                f"{', '.join(before)} are served"
             )
         for part in self.parts:
+            mine = {name: served[name] for name in part.names if name in served}
             with _naming(part):
-                reloaded |= part.reload({name: served[name] for name in part.names}, warn, artifacts=artifacts)
+                reloaded |= part.reload(mine, warn, artifacts=artifacts) if mine else part.load(warn)
+        self._require_alike(reloaded)
         return reloaded
+
+    def _require_alike(self, served: Mapping[str, ServedModel]) -> None:
+        """Raises ``InputError`` for a candidate that does not take the requests of the model in use."""
+        for part in self.parts:
+            for name in part.names:
+                with _naming(part):
+                    require_same_interface(served[parted(name)[0]], served[name])
+
+
+def require_same_interface(before: ServedModel, after: ServedModel) -> None:
+    """Raises ``InputError`` where requests for the one are none for the other."""
+    if before.model is after.model:
+        return
+    said = Interface.of(before.model, 1).difference(Interface.of(after.model, 1))
+    if said:
+        raise InputError(f"{after.path}: {said}; serve it under a name of its own, from a new start")
 
 
 @contextmanager

@@ -106,7 +106,8 @@ class FastPath:
             if not head.model:
                 return await self._compute.answer(head.headers, body, head.arrival_us, is_disconnected)
             served = self._model(head)
-            return await self._inference.answer(served, head.headers, body, head.arrival_us, is_disconnected)
+            sent = head.headers, body, head.arrival_us, is_disconnected
+            return await self._inference.answer(served, *sent, head.version)
         except Rejection as rejection:
             return self.rejected(head, rejection)
 
