@@ -389,10 +389,11 @@ def rule_splits(figures: Figures) -> list[Table]:
     splits = figures["splits"]
     rows = [
         [name, f"{found['learnt']:,} of {found['examples']:,}", f"{found['any_exceeded']} of {splits:,}",
-         percent(found["any_exceeded"] / splits, 1), str(found["clear"])]
+         percent(found["any_exceeded"] / splits, 1), str(found["clear"]), str(found.get("saved_less", "–"))]
         for name, found in figures["sets"].items()
     ]  # fmt: skip
-    return [Table("", ["set", "examples learnt from", "any tier exceeded", "share", "by two standard errors"], rows)]
+    columns = ["set", "examples learnt from", "any tier exceeded", "share", "by two standard errors", "saved less"]
+    return [Table("", columns, rows)]
 
 
 TABLES: dict[str, Callable[[Figures], list[Table]]] = {
