@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from slotool.cli.output import Output
+    from slotool.scheduling.autoscaler import Autoscaler
     from slotool.serving import Router, ServedModel
     from slotool.serving.access_log import AccessLog
     from slotool.serving.engines import InferenceEngine, LocalInferenceEngine
@@ -98,6 +99,8 @@ def serve(
     log: Annotated[Path | None, _limits("--log", help="Append events to this file, one JSON object a line.")] = None,
     access_log: Annotated[str | None, typer.Option("--access-log", hidden=True)] = None,
     reprofile: Annotated[bool, typer.Option("--reprofile", hidden=True)] = False,
+    max_replicas: Annotated[int | None, typer.Option("--max-replicas", min=1, hidden=True)] = None,
+    requests_per_worker: Annotated[float | None, typer.Option("--requests-per-worker", hidden=True)] = None,
     models: Annotated[list[Any] | None, typer.Option("--models", hidden=True, parser=lambda entry: entry)] = None,
     json: Json = False,
 ) -> None:
@@ -115,6 +118,7 @@ def serve(
     from slotool.cli.output import Output
     from slotool.process import limit_threads
     from slotool.serving import Limits, Router, create_app
+    from slotool.serving.autoscaling import Autoscaling
     from slotool.serving.clients import read_clients
     from slotool.serving.guard import others_can_read
     from slotool.serving.runtime_settings import ReloadableSettings
@@ -124,10 +128,7 @@ def serve(
     hang_s, drain_s = (parse_duration(text, option) for text, option in ((hang, "--hang"), (drain, "--drain")))
     assert hang_s is not None
     assert drain_s is not None
-    if engine == "inline":
-        refuse_without_effect(("address", "allow_faults", "hang", "replicas"), "with --engine inline")
-    elif engine == "local":
-        refuse_without_effect(("address",), "with --engine local")
+    _refuse_options_without_effect(engine, max_replicas)
     limit_threads(cores_given(threads))
     output = Output(as_json=json)
     deadline_us = math.inf if deadline_ms is None else deadline_ms * 1e3
@@ -150,9 +151,11 @@ def serve(
         _log(log) as events,
         _access_log(access_log) as accesses,
     ):
+        served = sources.load(output.warn)
+        autoscaler = None if max_replicas is None else _autoscaler(served, replicas, max_replicas, requests_per_worker)
         router = Router(
-            sources.load(output.warn),
-            _engine(engine, replicas, threads, max_batch, hang_s, address),
+            served,
+            _engine(engine, replicas, threads, max_batch, hang_s, address, max_replicas),
             max_queue=max_queue,
             default_deadline_us=1e3 * default_deadline_ms or math.inf,
             events=events,
@@ -165,6 +168,7 @@ def serve(
             runtime_settings=runtime_settings,
             access_log=accesses,
             reprofiling=_reprofiling(router, runtime_settings) if reprofile else None,
+            autoscaling=None if autoscaler is None else Autoscaling(router, autoscaler),
             faults=_with_faults(router.engine, listener) if allow_faults else None,
         )
         if not is_loopback(listener) and tls_clients is None and (clients is None or certificate is None):
@@ -188,6 +192,17 @@ def serve(
         )
     if ended_by == signal.SIGINT:
         raise KeyboardInterrupt
+
+
+def _refuse_options_without_effect(engine: str, max_replicas: int | None) -> None:
+    if engine == "inline":
+        refuse_without_effect(("address", "allow_faults", "hang", "max_replicas", "replicas"), "with --engine inline")
+    elif engine == "local":
+        refuse_without_effect(("address",), "with --engine local")
+    else:
+        refuse_without_effect(("max_replicas",), f"with --engine {engine}")
+    if max_replicas is None:
+        refuse_without_effect(("requests_per_worker",), "without --max-replicas")
 
 
 def _require_models(artifacts: list[Path] | None, models: list[Any] | None) -> None:
@@ -280,7 +295,13 @@ def _log(path: Path | None) -> Iterator[Events]:
 
 
 def _engine(
-    name: str, replicas: int, threads: int, max_examples: int, hang_s: float, address: str | None
+    name: str,
+    replicas: int,
+    threads: int,
+    max_examples: int,
+    hang_s: float,
+    address: str | None,
+    max_replicas: int | None = None,
 ) -> InferenceEngine:
     from slotool.serving.engines import InlineInferenceEngine, LocalInferenceEngine, registry
 
@@ -289,7 +310,9 @@ def _engine(
 
         return RayInferenceEngine(replicas, threads, address=address or "auto", hang_s=hang_s)
     if name == LocalInferenceEngine.name:
-        return LocalInferenceEngine(replicas, threads, max_examples=max_examples, hang_s=hang_s)
+        return LocalInferenceEngine(
+            replicas, threads, max_examples=max_examples, hang_s=hang_s, max_replicas=max_replicas
+        )
     if name == InlineInferenceEngine.name:
         return InlineInferenceEngine()
     if name not in registry.plugins:
@@ -321,6 +344,21 @@ def _reprofiling(router: Router, settings: ReloadableSettings) -> Reprofiling:
     if not any(space.batch_sizes(point) for space in spaces for point in space.points):
         raise typer.BadParameter("there are no latencies to correct: give --latency too", param_hint="--reprofile")
     return Reprofiling(router, settings)
+
+
+def _autoscaler(models: Mapping[str, ServedModel], least: int, most: int, per_worker_per_s: float | None) -> Autoscaler:
+    from slotool.scheduling.autoscaler import Autoscaler
+    from slotool.serving.autoscaling import good_for_per_s
+
+    if per_worker_per_s is None:
+        rates = [good_for_per_s(served) for served in models.values()]
+        if len(rates) != 1 or rates[0] is None:
+            why = "there are several models" if len(rates) > 1 else "there is no latency table"
+            raise typer.BadParameter(
+                f"say for how many requests per second a worker is good: {why}", param_hint="--requests-per-worker"
+            )
+        per_worker_per_s = rates[0]
+    return Autoscaler(least, most, per_worker_per_s)
 
 
 def _certificate(file: Path | None = None, key: Path | None = None, clients: Path | None = None) -> Certificate | None:

@@ -95,6 +95,9 @@ class Workers:
 
     def adds(self, now_us: float, worker: int | None = None) -> int:
         """A worker has come, idle. Its number: the one given, or that of a dead one where there is one."""
+        if worker is not None and worker >= len(self.free_us):
+            # Those before it are still to come.
+            self.free_us = np.append(self.free_us, np.full(worker + 1 - len(self.free_us), math.inf))
         dead = [at for at in np.flatnonzero(np.isinf(self.free_us)) if at not in self.running]
         if worker is None and not dead:
             self.free_us = np.append(self.free_us, now_us)

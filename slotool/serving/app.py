@@ -17,6 +17,7 @@ from slotool import __version__
 from slotool.serving import openapi
 from slotool.serving.access_log import AccessLog
 from slotool.serving.access_middleware import AccessMiddleware
+from slotool.serving.autoscaling import Autoscaling
 from slotool.serving.clients import Clients
 from slotool.serving.compute import Compute
 from slotool.serving.engines import LocalInferenceEngine
@@ -43,6 +44,7 @@ def create_app(
     access_log: AccessLog | None = None,
     faults: LocalInferenceEngine | None = None,
     reprofiling: Reprofiling | None = None,
+    autoscaling: Autoscaling | None = None,
 ) -> Starlette:
     """The ASGI application in front of ``router``, whose models are warm by the time it exists.
 
@@ -50,7 +52,8 @@ def create_app(
     requests that need none of this application's routes. ``clients``: who is let in, None for all; health probes always
     are. ``runtime_settings``: lets the live page change the policy. ``access_log``: gets a line for
     every answered request. ``faults``: the engine whose workers clients may kill, stop and slow.
-    ``reprofiling``: corrects latencies by those seen. The router is closed when the application's lifespan ends.
+    ``reprofiling``: corrects latencies by those seen. ``autoscaling``: adds and removes workers. The router is
+    closed when the application's lifespan ends.
     """
     front = FrontEnd(router, limits or Limits(), clients)
     front.access_log = access_log
@@ -61,8 +64,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         router.listen()
         tasks = [asyncio.create_task(live.run())]
-        if reprofiling is not None:
-            tasks.append(asyncio.create_task(reprofiling.run()))
+        tasks += [asyncio.create_task(each.run()) for each in (reprofiling, autoscaling) if each is not None]
         yield
         for task in tasks:
             task.cancel()

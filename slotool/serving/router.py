@@ -100,7 +100,10 @@ class Router:
         self._default_deadline = DefaultDeadline(default_deadline_us)
         self._ended: Rejection | None = None
         self._is_draining = False
+        # Requests that have come, whatever became of them.
+        self.arrived = 0
         self._numbered = 0
+        self._lost: set[int] = set()
         self._scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
         self._remote = RemoteEndpoints(self.metrics, self.events)
@@ -133,7 +136,7 @@ class Router:
 
     def workers(self) -> int:
         """Number of workers, those included that are dead or not warm yet."""
-        return len(self._workers.free_us)
+        return self.engine.workers
 
     def busy(self) -> int:
         """Number of workers with a call in progress."""
@@ -216,6 +219,7 @@ class Router:
         request arrived in this iteration of the event loop, so it is dispatched at once. Raises ``Rejection``.
         """
         model_queue = self._queues[name]
+        self.arrived += 1
         if self._ended is not None:
             raise self._ended
         if not self._workers.running and self._workers.idle() is None:
@@ -416,6 +420,7 @@ class Router:
             now_us = self.now_us()
             if isinstance(outcome, WorkerLost):
                 model_queue.dispatcher.lost(worker)
+                self._lost.add(worker)
                 self.events.emit("worker-lost", str(outcome), worker=worker)
             else:
                 model_queue.dispatcher.ended(worker, now_us)
@@ -529,14 +534,23 @@ class Router:
             request.reject(rejections.failed(error))
 
     def _worker_changed(self, worker: int, alive: bool) -> None:
-        """A worker without a call was lost, or one was replaced."""
+        """A worker without a call was lost or is not needed any more, or one was replaced or has come."""
         if alive:
             self._workers.adds(self.now_us(), worker)
-            self.metrics.worker_restarted()
             self._wake()
-            self.events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
+            if worker in self._lost:
+                self._lost.remove(worker)
+                self.metrics.worker_restarted()
+                self.events.emit("worker-replaced", f"worker {worker} is replaced", worker=worker)
+            else:
+                self.events.emit("worker-added", f"worker {worker} is ready", worker=worker)
+        elif worker >= self.engine.workers:
+            self._workers.remove(worker)
+            self._lost.discard(worker)
+            self.events.emit("worker-removed", f"worker {worker} is not needed any more", worker=worker)
         else:
             self._workers.remove(worker)
+            self._lost.add(worker)
             self.events.emit("worker-lost", f"worker {worker} ended while it was idle", worker=worker)
 
     def _set_alarm(self) -> None:

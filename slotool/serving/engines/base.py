@@ -12,7 +12,7 @@ from slotool.serving.served import ServedModel
 from slotool.tables import OperatingPoint
 
 Done = Callable[[Computed | Exception], None]
-# Called when a worker is lost (False) and when it is replaced (True).
+# Called when a worker is lost or not needed any more (False), and when it has come or is replaced (True).
 WorkerChange = Callable[[int, bool], None]
 
 
@@ -64,6 +64,14 @@ class InferenceEngine(ABC):
     def ready_in_s(self) -> float:
         """Seconds until one of the workers that were lost is expected to be ready again: an estimate, for clients."""
         return 1.0
+
+    def scale_to(self, workers: int) -> bool:
+        """Have so many workers from now on: new ones are reported when they are warm, and those that are too many end
+        when they are idle, the last first. Whether it can be done now.
+
+        By default an engine has as many workers as it began with, and this raises ``InputError``.
+        """
+        raise InputError(f"engine {self.name} cannot add and remove workers while it serves")
 
     def cancel(self, worker: int) -> None:
         """Cancel the call of ``worker``; its ``done`` is called when it ends, with any outcome. By default the call

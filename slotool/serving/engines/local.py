@@ -31,15 +31,24 @@ class LocalInferenceEngine(InferenceEngine):
     """``replicas`` processes of ``threads`` threads, each with every model warm (model-switching's ⟨R, T⟩).
 
     Each process runs on as many cores as it has threads, where there are enough for all. A worker that dies, or takes
-    longer than ``hang_s`` over a call, is replaced. ``max_examples``: in one call. A cancelled call ends before its
+    longer than ``hang_s`` over a call, is replaced. ``max_replicas``: how many there may be at a time (``scale_to``).
+    ``max_examples``: in one call. A cancelled call ends before its
     next operator, where the model can (``ElasticModel.set_cancellation_check``). Models must come from artifacts
     (``ServedModel.path``).
     """
 
     name = "local"
 
-    def __init__(self, replicas: int = 1, threads: int = 1, *, max_examples: int = 1_024, hang_s: float = 10.0):
-        self.workers = replicas
+    def __init__(
+        self,
+        replicas: int = 1,
+        threads: int = 1,
+        *,
+        max_examples: int = 1_024,
+        hang_s: float = 10.0,
+        max_replicas: int | None = None,
+    ):
+        self.workers, self._max_replicas = replicas, max(replicas, max_replicas or 0)
         self._threads, self._most_examples, self._hang_s = threads, max_examples, hang_s
         self._models: dict[str, ServedModel] = {}
         self._processes: list[WorkerProcess] = []
@@ -51,6 +60,8 @@ class LocalInferenceEngine(InferenceEngine):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._start_took_s = 0.0
+        # Numbers whose processes have ended because they were not needed any more.
+        self._removed: set[int] = set()
 
     def open(self, models: Mapping[str, ServedModel], on_change: WorkerChange) -> None:
         _require_loadable(models)
@@ -102,7 +113,8 @@ class LocalInferenceEngine(InferenceEngine):
     def ready_in_s(self) -> float:
         """A replacement is expected to take as long to start as the last worker that did."""
         now_s = time.monotonic()
-        return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in self._processes))
+        expected = self._processes[: self.workers]
+        return max(0.0, min(process.starts_at_s + self._start_took_s - now_s for process in expected))
 
     def begin(self, worker: int, model: str, point: OperatingPoint, x: Inputs, done: Done) -> None:
         self.listen()
@@ -114,6 +126,42 @@ class LocalInferenceEngine(InferenceEngine):
 
     def cancel(self, worker: int) -> None:
         self._processes[worker].cancel()
+
+    def scale_to(self, workers: int) -> bool:
+        """Not while other models are on their way. A worker that was to end and is still busy stays."""
+        self.listen()
+        assert self._loop is not None
+        if self._staged:
+            return False
+        self.workers = workers
+        for worker in range(workers):
+            if worker < len(self._processes) and worker not in self._removed:
+                continue
+            try:
+                process = self._started(worker, self._models, low_priority=True)
+            except OSError:  # no memory, no process or no descriptor left just now
+                self.workers = worker
+                return False
+            self._processes[worker:] = [process, *self._processes[worker + 1 :]]
+            self._removed.discard(worker)
+            self._loop.add_reader(process.socket, self._hear, worker)
+        for worker in range(workers, len(self._processes)):
+            self._remove_if_idle(worker)
+        return True
+
+    def _remove_if_idle(self, worker: int) -> None:
+        process = self._processes[worker]
+        if process.call is not None or worker in self._removed:
+            return
+        assert self._loop is not None
+        self._removed.add(worker)
+        if worker in self._successors:
+            self._successors.pop(worker).end()
+        if process.is_open:
+            self._loop.remove_reader(process.socket)
+            process.end()
+            if process.was_warm:
+                self._on_change(worker, False)
 
     def close(self) -> None:
         self._closed = True
@@ -183,7 +231,7 @@ class LocalInferenceEngine(InferenceEngine):
     def _started(self, worker: int, models: Mapping[str, ServedModel], *, low_priority: bool = False) -> WorkerProcess:
         cores = cores_by_preference()
         first = worker * self._threads
-        own = cores[first : first + self._threads] if self.workers * self._threads <= len(cores) else cores
+        own = cores[first : first + self._threads] if self._max_replicas * self._threads <= len(cores) else cores
         return WorkerProcess(models, own, self._threads, self._most_examples, low_priority)
 
     def _listen_in(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -207,6 +255,8 @@ class LocalInferenceEngine(InferenceEngine):
             if worker in self._successors:
                 self._succeed(worker, self._successors.pop(worker))
             report()
+            if worker >= self.workers:
+                self._remove_if_idle(worker)
         elif REPLY.unpack(message)[0] == READY:
             process.was_warm = True
             self._note_start(process)
@@ -225,7 +275,9 @@ class LocalInferenceEngine(InferenceEngine):
         if call is None:
             self._on_change(worker, False)
         process.starts_at_s = time.monotonic()
-        if worker in self._successors:
+        if worker >= self.workers:
+            self._remove_if_idle(worker)
+        elif worker in self._successors:
             self._succeed(worker, self._successors.pop(worker))
             loop.call_soon(self._on_change, worker, True)  # once the router knows of the loss
         elif process.stays_dead_s:
@@ -247,6 +299,9 @@ class LocalInferenceEngine(InferenceEngine):
     def _replace(self, worker: int, pauses: int) -> None:
         if self._closed or self._loop is None or self._processes[worker].is_open:  # one of other models has come
             return
+        if worker >= self.workers:  # not needed any more
+            self._removed.add(worker)
+            return
         try:
             process = self._processes[worker] = self._started(worker, self._models, low_priority=True)
         except OSError:  # no memory, no process or no descriptor left just now
@@ -257,7 +312,9 @@ class LocalInferenceEngine(InferenceEngine):
 
     def _look_for_hung(self) -> None:
         now_s = time.monotonic()
-        for process in self._processes:
+        for worker, process in enumerate(self._processes):
+            if worker in self._removed:
+                continue
             if process.hangs(now_s, self._hang_s, max(START_FACTOR * self._start_took_s, MIN_START_LIMIT_S)):
                 process.popen.kill()  # its socket closes, which is noticed
             elif not process.was_warm and now_s - process.started_s > LOW_PRIORITY_S:
