@@ -94,6 +94,20 @@ class Networks:
         """What each was called by whoever asked; of an object its type, of a graph its name."""
         return list(self.called) or [_called(part) for part in self.parts]
 
+    def versions(self, argument: str) -> list[str]:
+        """Names of the networks as versions of a family: those given, or the last part of what each was called, such as
+        ``small`` of ``nets/small.onnx`` and ``nets:small``.
+
+        Raises ``ArgumentError`` naming ``argument`` for graph files, whose networks were not named one by one, and for
+        two of one name.
+        """
+        if any(isinstance(part, Path) for part in self.parts):
+            raise ArgumentError(argument, "versions are named one by one: give models, not files of graphs")
+        names = list(self.called) or [Path(name.rpartition(":")[2]).stem for name in self.names]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ArgumentError(argument, f"two networks are named {twice}; versions have names of their own")
+        return names
+
     def provenance(self) -> dict[str, Any]:
         """For the header of a graph file: names by framework, and the shapes that torch modules were given."""
         key = self.framework or "graphs"

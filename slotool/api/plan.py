@@ -275,6 +275,8 @@ def _worker_types(
             price = prices.get(name, float(threads))
             if not price > 0:
                 raise ArgumentError("prices", f"the price of {name} is {price:g}; one above 0 is expected")
+            if known.where(threads=threads).rows["predicted"].any():
+                reporter.warn(f"latencies of {name} are predicted: compare a measurement, or what --verify serves")
             made.append(WorkerType(name, profile, int(threads), price, source))
             for remark in profile.grid.remarks:
                 reporter.warn(remark)

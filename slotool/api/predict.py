@@ -12,6 +12,7 @@ from slotool.api.outputs import writes
 from slotool.api.prediction import Prediction
 from slotool.api.sweep_axis import SweepAxis
 from slotool.api.swept_prediction import SweptPrediction
+from slotool.api.versions import Versions
 from slotool.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def predict(
     sweep: str | Mapping[str, Sequence[int]] | None = None,
     plot: str | Path | None = None,
     out: str | Path | None = None,
+    family: str | None = None,
     force: bool = False,
     timeout_s: float = 600.0,
 ) -> Prediction:
@@ -68,6 +70,8 @@ def predict(
             counted for threads, else doubled. Only on a CPU, batch sizes that no label had are scaled by a roofline.
         plot: With ``explain`` or ``sweep``, file for a plot (PNG) of it.
         out: Also write a latency table here, its rows marked as predicted.
+        family: Write that table as one of the family of this name, whose versions are the networks, called as in the
+            mapping or as their files and factories: for ``plan``, ``simulate`` and ``serve``.
         force: Replace ``out`` if it exists.
         timeout_s: Seconds after which the capture of one model has hung.
 
@@ -96,6 +100,9 @@ def predict(
         raise ArgumentError("sweep", "it goes with neither --explain nor --co-runners")
     if plot is not None and not (explain or axis):
         raise ArgumentError("plot", "it draws what --explain or --sweep finds")
+    if family is not None and (out is None or co_runners):
+        raise ArgumentError("family", "it names the family of the latency table of --out, without --co-runners")
+    versions = None if family is None else Versions(family, asked.versions("family"))
     for path in (out, plot):
         if path is not None:
             refuse_existing(Path(path), force)
@@ -109,7 +116,7 @@ def predict(
     limits, written = Limits(timeout_s), None if out is None else Path(out)
     if axis is not None:
         drawn = None if plot is None else Path(plot)
-        return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written)
+        return SweptPrediction.over(axis, predictor, asked, facts, limits, slo_s).written(drawn, written, versions)
     chosen = chosen_predictor(predictor, asked, colocated=bool(co_runners), **facts)
     # Before a model is opened, which takes seconds.
     trained: TrainedPredictor[Any] = chosen.opened.require_colocated() if co_runners else chosen.opened.require_solo()
@@ -125,7 +132,8 @@ def predict(
     if (device, precision) == (None, None):
         found = found.on_this_machine()
     if written is not None:
-        trained.latency_table(found.items, found.predictions).save(written)
+        predicted = trained.latency_table(found.items, found.predictions)
+        (predicted if versions is None else versions.table(predicted)).save(written)
     return found
 
 

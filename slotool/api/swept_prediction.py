@@ -15,6 +15,7 @@ from slotool.api.networks import Networks
 from slotool.api.predict_sweep import Answer, SweepPoint, answers_of
 from slotool.api.prediction import NOT_HERE, Prediction
 from slotool.api.sweep_axis import BATCH, SweepAxis
+from slotool.api.versions import Versions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,8 +74,9 @@ class SweptPrediction(Prediction):
             answers=answers,
         )
 
-    def written(self, plot: Path | None, out: Path | None) -> SweptPrediction:
-        """Drawn into ``plot``, and as a latency table into ``out``, where these are given."""
+    def written(self, plot: Path | None, out: Path | None, versions: Versions | None = None) -> SweptPrediction:
+        """Drawn into ``plot``, and as a latency table into ``out``, where these are given; of ``versions`` of one
+        family, or of networks."""
         if plot is not None:
             from slotool.reports.sweep import save_sweep
 
@@ -88,7 +90,10 @@ class SweptPrediction(Prediction):
                     trained = answer.chosen.opened.require_solo()
                     there = replace(trained, setting=replace(trained.setting, batch_size=answer.batch_size))
                     graphs = [graph for graph in answer.graphs if graph is not None]
-                    rows += there.latency_table(graphs, answer.predictions).rows.to_dict("records")
+                    predicted = there.latency_table(graphs, answer.predictions)
+                    if versions is not None:
+                        predicted = versions.table(predicted, [graph is not None for graph in answer.graphs])
+                    rows += predicted.rows.to_dict("records")
             LatencyTable.of(rows).save(out)
         return replace(self, plot=plot, out=out)
 

@@ -73,6 +73,9 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write a latency table, rows marked as predicted.")
     ] = None,
+    family: Annotated[
+        str | None, typer.Option("--family", help="Write it as that of a family of this name, for plan and serve.")
+    ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -83,8 +86,6 @@ def predict(
     all of them run, and by how much that is longer.
 
     Example: slotool predict --keras ResNet50 --co-runners VGG16 --slo 100ms
-
-    Example: slotool predict predictor --graph new.jsonl
 
     Example: slotool predict predictor --torch nets:tiny --torch nets:wide --input-shape 3,32,32 --slo 2ms
     """
@@ -104,6 +105,7 @@ def predict(
         sweep=sweep,
         plot=plot,
         out=out,
+        family=family,
         force=force,
         timeout_s=timeout,
     )
