@@ -685,11 +685,14 @@ requests        integer         labelled requests
 confidence      number          probability of no alarm while all guarantees hold
 evidence_wanted number          evidence that raises an alarm
 alarms          integer         ensembles whose guarantee is violated
+confirmed       integer         guarantees that the labels alone show to hold
 ensembles[].point text          ensemble
 ensembles[].tolerance number    its tightest tolerance
 ensembles[].mean_excess number  mean error beyond what is tolerated
 ensembles[].evidence number     greatest evidence against the guarantee
 ensembles[].alarm_at integer?   labelled requests until the alarm
+ensembles[].confirmed_at integer? labelled requests until the labels alone showed it to hold
+ensembles[].group text?         group whose requests are counted; null for all
 """,
     "simulate": """
 subject         text            name of the model

@@ -21,20 +21,23 @@ if TYPE_CHECKING:
 def evaluate_drift(
     rules: FilePath | RuleSet, feedback: FilePath | OutcomeTable, *, confidence: float = 0.99
 ) -> DriftVerdict:
-    """Watch every tier by a sequential test of labelled feedback.
+    """Watch every tier by a sequential test of labelled feedback, whenever you look.
+
+    Rules made per group are watched for each group. A guarantee is confirmed when the feedback alone shows it to hold.
 
     Args:
         rules: Rules, or their file.
         feedback: Outcome table of labelled requests, or its file, in the order of arrival.
-        confidence: Probability of no alarm while all guarantees hold.
+        confidence: Probability of no alarm while all guarantees hold; and that none is confirmed that does not.
 
     Returns:
-        ``alarms``, how many guarantees no longer hold; ``frame()`` has a row per watched ensemble.
+        ``alarms``, how many guarantees no longer hold, and ``confirmed``; ``frame()`` has a row per watched ensemble
+        and group.
 
     Raises:
         ArgumentError: ``confidence`` does not lie between 0 and 1.
         InputError: The feedback lacks a version that the rules consult.
-        TableError: The outcome table cannot be used.
+        TableError: The outcome table cannot be used, or lacks the column of the rules' groups.
     """
     from slotool.rules import RuleSet
     from slotool.rules.drift import watch
@@ -48,7 +51,8 @@ def evaluate_drift(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class DriftVerdict(Result):
-    """``watched``: every ensemble that gives a guarantee, at its tightest tolerance; ``requests``: labelled ones."""
+    """``watched``: every ensemble that gives a guarantee, at its tightest tolerance, for all requests and for each
+    group of the rules; ``requests``: labelled ones."""
 
     watched: list[Watched]
     requests: int
@@ -63,6 +67,11 @@ class DriftVerdict(Result):
         return sum(w.alarm_at is not None for w in self.watched)
 
     @property
+    def confirmed(self) -> int:
+        """How many guarantees the feedback alone shows to hold."""
+        return sum(w.confirmed_at is not None for w in self.watched)
+
+    @property
     def evidence_wanted(self) -> float:
         """From this evidence on a guarantee counts as violated."""
         return len(self.watched) / (1.0 - self.confidence)
@@ -73,6 +82,7 @@ class DriftVerdict(Result):
             "confidence": self.confidence,
             "evidence_wanted": self.evidence_wanted,
             "alarms": self.alarms,
+            "confirmed": self.confirmed,
             "ensembles": [
                 {
                     "point": w.point.label,
@@ -80,6 +90,8 @@ class DriftVerdict(Result):
                     "mean_excess": w.mean_excess,
                     "evidence": w.evidence,
                     "alarm_at": w.alarm_at,
+                    "confirmed_at": w.confirmed_at,
+                    "group": w.group or None,
                 }
                 for w in self.watched
             ],
@@ -88,25 +100,29 @@ class DriftVerdict(Result):
     def shown(self) -> list[Part]:
         if not self.watched:
             return ["the best version serves every tier: nothing to watch"]
+        count = len(self.watched)
         if self.alarms:
-            said = f"{self.alarms} of {len(self.watched)} guarantees are violated: make new rules from fresh outcomes"
+            said = f"{self.alarms} of {count} guarantees are violated: make new rules from fresh outcomes"
         else:
             said = "no guarantee is violated"
-        return [self._table(), said]
+        return [self._table(), f"{said}; these requests alone confirm {self.confirmed} of {count}"]
 
     def _table(self) -> Part:
         from slotool.rules import from_point
 
+        grouped = any(w.group for w in self.watched)
         cells = [
             [
                 f"{w.tolerance * 100:g}",
                 from_point(w.point).words,
+                *([w.group or "all"] if grouped else []),
                 f"{w.mean_excess * 100:+.3g}",
                 f"{w.evidence:.3g}",
-                "–" if w.alarm_at is None else f"{w.alarm_at:,}",
+                *("–" if at is None else f"{at:,}" for at in (w.alarm_at, w.confirmed_at)),
             ]
             for w in self.watched
         ]
-        title = f"{self.requests:,} labelled requests; an alarm needs evidence of {self.evidence_wanted:.4g}"
-        columns = ["tolerance, %", "ensemble", "mean excess, points", "evidence", "alarm at request"]
+        title = f"{self.requests:,} labelled requests; an alarm, and to be confirmed, needs evidence of {self.evidence_wanted:.4g}"
+        group = ["requests of"] if grouped else []
+        columns = ["tolerance, %", "ensemble", *group, "mean excess, points", "evidence", "alarm at", "confirmed at"]
         return table(title, columns, cells)

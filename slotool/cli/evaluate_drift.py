@@ -26,7 +26,8 @@ def evaluate_drift(
 ) -> None:
     """Watch every tier by a sequential test of labelled feedback.
 
-    Exit 1 when the guarantee of one no longer holds.
+    Exit 1 when the guarantee of one no longer holds. "Confirmed": these requests alone show that it holds. You may look
+    after every request.
 
     Example: slotool evaluate-drift rules.json feedback.parquet
     """

@@ -6,6 +6,11 @@ stakes a share λ of the wealth on each labelled request, ∏(1 + λ sᵢ). Whil
 non-negative supermartingale: it ever exceeds 1/α with probability at most α, at any stopping time (Ville). The test
 averages several such wealths, which is valid again: one for each of several stakes; and one that starts at every
 request t with wealth 1/(t (t + 1)), in total 1, which has lost nothing before the drift began.
+
+The same bet from the other side, ∏(1 − λ sᵢ) without restarts, says when the labels alone *confirm* a guarantee: while
+it does not hold, this wealth too ever exceeds 1/α with probability at most α. So a certificate is renewed by what was
+labelled in production, whenever one looks, as long as labelled requests are a random sample of one distribution. Where
+tolerances are to hold for each group, each group has bets of its own.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.rules.betting import Evidence, excess_of
+from slotool.rules.groups import Groups
 from slotool.rules.points import from_point
 from slotool.rules.policies import OSFA
 from slotool.rules.ruleset import RuleSet
@@ -27,6 +33,8 @@ class Watched:
     """One ensemble at its tightest tolerance: mean observed excess (points), greatest evidence, and the alarm.
 
     ``alarm_at``: number of labelled requests after which the guarantee was found violated, None when it never was.
+    ``confirmed_at``: the number after which these labels alone showed it to hold. ``group``: whose requests are
+    counted; empty: all.
     """
 
     point: OperatingPoint
@@ -34,49 +42,69 @@ class Watched:
     mean_excess: float
     evidence: float
     alarm_at: int | None
+    confirmed_at: int | None = None
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """An ensemble at a tolerance, and the group whose requests count. ``largest``: by how much an answer can be better
+    than tolerated."""
+
+    point: OperatingPoint
+    tolerance: float
+    group: str
+    largest: float
 
 
 class _Standing:
     """What is known of one ensemble after the labels so far: sums and the wealth of the bets, of constant size."""
 
-    def __init__(self, point: OperatingPoint, tolerance: float, largest: float):
-        self.point, self.tolerance = point, tolerance
-        self._evidence = Evidence(largest)
+    def __init__(self, watch: _Watch):
+        self._watch = watch
+        self._against, self._for = Evidence(watch.largest), Evidence(1.0, restarts=False)
         self._excess_sum, self._greatest = 0.0, 0.0
-        self.alarm_at: int | None = None
+        self._alarm_at: int | None = None
+        self._confirmed_at: int | None = None
 
     def see(self, excess: np.ndarray, wanted: float) -> None:
-        before, wealth = self._evidence.seen, self._evidence.after(excess)
-        beyond = np.flatnonzero(wealth >= wanted)
-        if self.alarm_at is None and len(beyond):
-            self.alarm_at = before + int(beyond[0]) + 1
-        self._greatest = max(self._greatest, float(wealth.max(initial=0.0)))
+        before = self._against.seen
+        against, held = self._against.after(excess), self._for.after(-excess)
+        self._alarm_at = _first(self._alarm_at, before, against >= wanted)
+        self._confirmed_at = _first(self._confirmed_at, before, held >= wanted)
+        self._greatest = max(self._greatest, float(against.max(initial=0.0)))
         self._excess_sum += float(excess.sum())
 
     def watched(self) -> Watched:
-        mean = self._excess_sum / max(1, self._evidence.seen)
-        return Watched(self.point, self.tolerance, mean, self._greatest, self.alarm_at)
+        own, mean = self._watch, self._excess_sum / max(1, self._against.seen)
+        found = (self._alarm_at, self._confirmed_at, own.group)
+        return Watched(own.point, own.tolerance, mean, self._greatest, *found)
+
+
+def _first(known: int | None, before: int, reached: np.ndarray) -> int | None:
+    """The number of the first request that something was reached at; ``before``: requests before these."""
+    return before + int(reached.argmax()) + 1 if known is None and reached.any() else known
 
 
 class Watcher:
     """Watches every ensemble of ``rules``, label after label; it keeps no label.
 
-    With probability ≥ ``confidence`` none of them raises an alarm while all guarantees hold.
+    With probability ≥ ``confidence`` none of them raises an alarm while all guarantees hold; and with as much none that
+    does not hold is confirmed.
     """
 
     def __init__(self, rules: RuleSet, confidence: float):
         self.rules = rules
         self._confidence = confidence
-        self._standings: dict[OperatingPoint, _Standing] = {}
+        self._standings: dict[_Watch, _Standing] = {}
 
     def see(self, feedback: OutcomeTable) -> None:
         """Take in labelled requests in the order of arrival, after all earlier ones. Raises ``InputError`` when they
-        lack a version that the rules consult."""
+        lack a version that the rules consult. Groups are watched where the feedback has their column."""
         found = list(_excesses(self.rules, feedback))
         wanted = len(found) / (1.0 - self._confidence)
-        for point, tolerance, excess, largest in found:
-            standing = self._standings.setdefault(point, _Standing(point, tolerance, largest))
-            standing.see(excess, wanted)
+        for own, excess in found:
+            self._standings.setdefault(own, _Standing(own)).see(excess, wanted)
 
     def watched(self) -> list[Watched]:
         """The state of each ensemble after the labels so far."""
@@ -84,15 +112,18 @@ class Watcher:
 
 
 def watch(rules: RuleSet, feedback: OutcomeTable, confidence: float) -> list[Watched]:
-    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``."""
+    """Every ensemble of ``rules`` watched over ``feedback``; see ``Watcher``. Raises ``TableError`` when the feedback
+    lacks the column of the rules' groups."""
+    if "group" in rules.config:
+        feedback.text(rules.config["group"])
     watcher = Watcher(rules, confidence)
     watcher.see(feedback)
     return watcher.watched()
 
 
-def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[OperatingPoint, float, np.ndarray, float]]:
-    """Per ensemble the tightest tolerance it serves, how much worse than that each answer was, and by how
-    much one could be better.
+def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[_Watch, np.ndarray]]:
+    """Per ensemble the tightest tolerance it serves, and how much worse than that each answer was: to all requests, and
+    to those of each group.
 
     Excesses are float64 [examples], in the table's order, of errors scaled to [0, 1]; the best version is left out.
     """
@@ -103,8 +134,14 @@ def _excesses(rules: RuleSet, feedback: OutcomeTable) -> Iterator[tuple[Operatin
         if rule.point != best.point:
             strictest[rule.point] = min(rule.tolerance, strictest.get(rule.point, np.inf))
     best_error = best.replay(feedback).error / max_error
+    every = np.arange(len(best_error))
+    parts = [("", every)]
+    if rules.config.get("group") in feedback.rows:
+        groups = Groups.named(feedback, rules.config["group"], list(rules.config["groups"]))
+        parts += list(zip(groups.names, groups.rows(every), strict=True))
     for point, tolerance in strictest.items():
         error = from_point(point).replay(feedback).error / max_error
         scaled = tolerance / max_error if rules.tolerance_kind == "absolute" else tolerance
         excess = excess_of(error, best_error, scaled, rules.tolerance_kind)  # type: ignore[arg-type]  # checked
-        yield point, tolerance, excess, 1.0 + scaled
+        for name, rows in parts:
+            yield _Watch(point, tolerance, name, 1.0 + scaled), excess[rows]

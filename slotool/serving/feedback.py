@@ -63,6 +63,7 @@ class Feedback:
         self._answered = self._rejected = self._labelled = 0
         self._watcher: Watcher | None = None
         self.alarms: list[Watched] = []
+        self.confirmed: list[Watched] = []
 
     def answered(self, x: Inputs, answer: InferenceResult) -> None:
         """Remember the answer to ``x`` until its label comes."""
@@ -111,7 +112,7 @@ class Feedback:
 
     def summary(self) -> dict[str, Any]:
         """``labelled`` examples, ``accuracy`` of the last of them and ``effective_accuracy`` (None before any), and
-        the ``alarms``: tiers whose guarantee the labels violate."""
+        the ``alarms``: tiers whose guarantee the labels violate; and those whose guarantee they alone confirm."""
         right = np.array(self._right, dtype=bool).reshape(-1, 2)
         asked = self._answered + self._rejected
         share = self._answered / asked if asked else 1.0
@@ -120,6 +121,9 @@ class Feedback:
             "accuracy": self.accuracy if len(right) else None,
             "effective_accuracy": float(right.all(axis=1).mean()) * share if len(right) else None,
             "alarms": [{"point": w.point.label, "tolerance": w.tolerance, "evidence": w.evidence} for w in self.alarms],
+            "confirmed": [
+                {"point": w.point.label, "tolerance": w.tolerance, "labelled": w.confirmed_at} for w in self.confirmed
+            ],
         }
 
     async def look(self, served: ServedModel) -> None:
@@ -133,7 +137,7 @@ class Feedback:
             return
         taken, self._unseen = self._unseen, []
         if self._watcher is None or self._watcher.rules is not rules:
-            self._watcher, self.alarms = Watcher(rules, ALARM_CONFIDENCE), []
+            self._watcher, self.alarms, self.confirmed = Watcher(rules, ALARM_CONFIDENCE), [], []
         watcher = self._watcher
         try:
             watched = await asyncio.to_thread(_look, served.model, watcher, taken)
@@ -141,6 +145,7 @@ class Feedback:
             return
         if watcher is self._watcher:
             self.alarms = [w for w in watched if w.alarm_at is not None]
+            self.confirmed = [w for w in watched if w.confirmed_at is not None]
 
 
 def _classifies(model: ElasticModel) -> bool:

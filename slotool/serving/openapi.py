@@ -210,7 +210,8 @@ def _others(models: Mapping[str, ServedModel]) -> Document:
     classes = max(1, *(served.model.classes for served in models.values()))
     numbers, names = _list(_up_to(classes - 1, "integer")), _list(_TEXT)
     labels = {"anyOf": [numbers | {"minItems": 1}, names | {"minItems": 1}]}
-    counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share, "alarms": some}
+    counts: Document = {"labelled": {"type": "integer"}, "accuracy": share, "effective_accuracy": share}
+    counts |= {"alarms": some, "confirmed": some}
     return {
         "Error": _object(["error"], error=_TEXT),
         "Server": _object(["name", "version"], name=_TEXT, version=_TEXT, extensions=some),

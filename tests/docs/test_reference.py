@@ -65,6 +65,7 @@ def test_a_document_that_is_not_as_described_is_noticed(change: dict[str, object
         "confidence": 0.9,
         "evidence_wanted": 10,
         "alarms": 0,
+        "confirmed": 0,
     }
     document |= {"ensembles": []}
     assert not json_documents.differences(document)

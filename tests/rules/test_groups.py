@@ -9,6 +9,7 @@ import pytest
 import slotool
 from slotool.errors import InputError, TableError
 from slotool.rules import OSFA, RuleSet, from_point, generate_rules
+from slotool.rules.drift import Watcher, watch
 from slotool.rules.groups import Groups
 from slotool.rules.verdict import cross_validate, verdicts
 from slotool.tables import OutcomeTable
@@ -105,3 +106,21 @@ def test_a_tier_that_fails_one_group_is_violated() -> None:
     assert verdicts(together, fresh)[0].p_value > 0.05
     assert verdicts(grouped, fresh)[0].p_value < 0.01
     assert verdicts(grouped, fresh)[0].above_tolerance
+
+
+def test_drift_is_watched_for_each_group() -> None:
+    """German requests lose 15 points by the cheap version, all together 3: only their own watch can find it."""
+    together = _rules(_languages(4000, 0), None)
+    config = {**together.config, "group": "language", "groups": {"de": 1, "en": 1}}
+    grouped = RuleSet(**{**vars(together), "config": config})
+    fresh = _languages(6000, 1)
+    found = {w.group: (w.alarm_at is not None, w.confirmed_at is not None) for w in watch(grouped, fresh, 0.99)}
+    assert found == {"": (False, True), "de": (True, False), "en": (False, True)}
+    shown = slotool.evaluate_drift(grouped, fresh)
+    assert (shown.alarms, shown.confirmed) == (1, 2)
+    assert "1 of 3 guarantees are violated" in str(shown)
+    with pytest.raises(TableError, match="no column 'language'"):
+        slotool.evaluate_drift(grouped, OutcomeTable(fresh.rows.drop(columns="language")))
+    watcher = Watcher(grouped, 0.99)  # a server's, whose feedback has no such column
+    watcher.see(OutcomeTable(fresh.rows.drop(columns="language")))
+    assert [w.group for w in watcher.watched()] == [""]

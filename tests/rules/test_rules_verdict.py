@@ -132,6 +132,21 @@ def test_false_alarms_are_no_more_frequent_than_promised() -> None:
     assert alarms / 300 <= 0.1 + 3 * (0.1 * 0.9 / 300) ** 0.5
 
 
+def test_labels_confirm_a_guarantee_that_holds_and_no_other_more_often_than_promised() -> None:
+    rules = _rules(0.3)
+    (held,) = watch(rules, family_outcomes(3000), 0.99)
+    assert held.confirmed_at is not None
+    assert held.confirmed_at == watch(rules, family_outcomes(3000), 0.99)[0].confirmed_at
+    draw, wrong = np.random.default_rng(6), 0
+    for _ in range(300):
+        u = draw.random(400)
+        excess = (u < 0.1).astype(float) - (u > 0.9)  # exactly at the tolerance: nothing to confirm
+        wrong += evidence_against(-excess, 1.0, restarts=False).max() >= 10
+    assert wrong / 300 <= 0.1 + 3 * (0.1 * 0.9 / 300) ** 0.5
+    (drifted,) = watch(rules, _shifted(50, 2000), 0.99)
+    assert drifted.confirmed_at is None
+
+
 def test_a_certificate_that_stops_holding_is_found_after_it_did() -> None:
     rules = _rules(0.08)
     assert [w.alarm_at for w in watch(rules, family_outcomes(1500), 0.99)] == [None]
@@ -161,7 +176,7 @@ def test_the_commands_say_so_by_their_exit_code(slotool, tmp_path) -> None:
 def test_drift_is_found_from_python_too() -> None:
     steady = slotool.evaluate_drift(_rules(0.3), family_outcomes(300))
     assert (steady.alarms, steady.frame()["alarm_at"].tolist()) == (0, [None])
-    assert repr(steady).endswith("no guarantee is violated")
+    assert "no guarantee is violated; these requests alone confirm" in repr(steady)
     drifted = slotool.evaluate_drift(_rules(0.3), _shifted(50, 250), confidence=0.9)
     assert drifted.alarms == 1
     assert 50 < drifted.document["ensembles"][0]["alarm_at"] < 300

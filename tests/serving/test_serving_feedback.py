@@ -36,7 +36,7 @@ def test_accuracy_is_of_what_was_labelled_and_effective_accuracy_of_all(live: Li
     answers = [compute(live, row) for row in range(8)]
     for number, answer in enumerate(answers[:4]):
         told = label(live, answer["request"], (answer["label"] + (number == 0)) % CLASSES).json()
-    assert told == {"labelled": 4, "accuracy": 0.75, "effective_accuracy": 0.75, "alarms": []}
+    assert told == {"labelled": 4, "accuracy": 0.75, "effective_accuracy": 0.75, "alarms": [], "confirmed": []}
     assert live.count("slotool_labelled_accuracy", model="three") == 0.75
     for _ in range(2):  # nothing reached the router but a request that asks for what cannot be
         HTTP.post(f"{live.url}/compute", content=X[0].tobytes(), headers={"Min-Accuracy": "1"})
@@ -56,6 +56,7 @@ def test_a_guarantee_is_violated_when_the_tier_errs_more_than_it_may(live: LiveS
     # Small alone serves the widest tier: where the large one is always right it errs far more than 30 % more.
     assert {alarm["tolerance"] for alarm in told["alarms"]} >= {0.3} if changed else told["alarms"] == []
     assert (live.count("slotool_violated_guarantees", model="three") > 0) == changed
+    assert (0.3 in {own["tolerance"] for own in told["confirmed"]}) != changed
 
 
 # A page whose own name was made to point at this server.
