@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotool.api.display import Part, table
-from slotool.api.inputs import FilePath, as_list, loaded, name_of
+from slotool.api.inputs import FilePath, loaded, name_of
 from slotool.api.outputs import writes
 from slotool.api.progress import Reporter, Reporting, reporter_of
 from slotool.api.result import Result
@@ -98,6 +98,7 @@ def simulate(
         MissingPackageError: ``plots`` is given and matplotlib is not installed.
     """
     from slotool.scheduling.batching import make_policy, read_profile
+    from slotool.scheduling.batching.registry import policies_named
     from slotool.simulation import Scenario, ServiceTimes
     from slotool.simulation import simulate as run
     from slotool.simulation.dynamics import dynamics
@@ -119,7 +120,8 @@ def simulate(
     known.grid.require_deadline(deadline_ms * 1e3)
     sampled = ServiceTimes.sampled(known.grid, known.samples_us, seed)
     times = sampled if noise else ServiceTimes.planned(known.grid)
-    chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in as_list(policies)}
+    named = policies_named(policies) if isinstance(policies, str) else policies
+    chosen = {name: make_policy(name, known.grid, deadline_ms * 1e3) for name in named}
     if optimum == "auto":
         optimum = "dp" if not noise and workers == 1 and not deaths_s else "bound"
     best, method = _best(known.grid, scenario, times, optimum, reporter)

@@ -58,6 +58,14 @@ def test_the_search_for_the_optimum_says_how_far_it_is(tmp_path: Path) -> None:
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
+def test_a_point_of_several_settings_is_one_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, arrivals = files(tmp_path)
+    profile.write_text(profile.read_text().replace("depth=1", '"depth=1,width=0.5"'))
+    simulate.simulate(profile, arrivals, 20.0, policies="slackfit, fixed@depth=1,width=0.5,maxacc", json=True)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["policy"] for row in document["policies"]] == ["slackfit", "fixed@depth=1,width=0.5", "maxacc"]
+
+
 def test_the_integer_program_is_asked_for_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile, arrivals = tmp_path / "profile.csv", tmp_path / "arrivals.parquet"
     profile.write_text(HEAD + ROWS)

@@ -32,6 +32,16 @@ def compile_policies() -> None:
         make_policy(name, grid, 1_000.0)
 
 
+def policies_named(text: str) -> list[str]:
+    """Names of policies in a text with commas, of which ``fixed@depth=1,width=0.5`` is one name: a point's key has
+    commas too."""
+    names: list[str] = []
+    for part in map(str.strip, text.split(",")):
+        continues = names and names[-1].startswith(f"{FixedBatching.name}@") and "=" in part and "@" not in part
+        names[-1:] = [f"{names[-1]},{part}"] if continues else [*names[-1:], part]
+    return names
+
+
 def require_policy(name: str) -> None:
     """Raises ``InputError`` unless ``name`` is one of ``POLICIES``, ``fixed@POINT`` or a plugin's."""
     base, _, point = name.partition("@")
