@@ -1,5 +1,5 @@
-"""Packages: all of slotool; models/ as slotool.shipped, and of datasets/ what the demo trains on, so that they come
-with it."""
+"""Packages: all of slotool; models/ as slotool.shipped, and of datasets/ what the demo trains on and
+figures are reproduced from, so that they come with it."""
 
 from setuptools import find_packages, setup
 
@@ -9,7 +9,7 @@ setup(
     package_data={
         "slotool": ["py.typed"],
         "slotool.shipped": ["**/*"],
-        "slotool.shipped_datasets": ["tate-16k/*"],
+        "slotool.shipped_datasets": ["tate-16k/*", "fashion-mnist-supernet-*.parquet"],
         "slotool.serving": ["*.html"],
     },
 )

@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from slotool.machine import read_system_file
 
@@ -116,3 +116,17 @@ def collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def cpu_seconds_of_others() -> float:
+    """CPU seconds that this machine has spent on others than this process, its children and theirs."""
+    import psutil
+
+    machine, own_s = psutil.cpu_times(), 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            times = process.cpu_times()
+            own_s += times.user + times.system + times.children_user + times.children_system
+    busy_s = machine.user + machine.system + machine.nice + machine.irq + machine.softirq + machine.steal
+    return float(busy_s - own_s)

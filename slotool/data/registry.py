@@ -196,11 +196,20 @@ def shipped_dataset(name: str) -> Path:
 
     Raises ``DataError`` when this installation came without it.
     """
+    return _shipped(name, "data set")
+
+
+def shipped_table(name: str) -> Path:
+    """Where the table of this file name lies that slotool ships, as ``shipped_dataset``."""
+    return _shipped(name, "table")
+
+
+def _shipped(name: str, what: str) -> Path:
     package = Path(slotool.__file__).parent
     for folder in (package / "shipped_datasets", package.parent / "datasets"):
-        if (folder / name).is_dir():
+        if (folder / name).exists():
             return folder / name
-    raise DataError(f"this installation of slotool came without the data set {name}")
+    raise DataError(f"this installation of slotool came without the {what} {name}")
 
 
 def data_folder() -> Path | None:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
 from slotool.elastic.supernets.layers import LAYERS
 from slotool.elastic.supernets.networks import patch_transformer, resnet
@@ -26,8 +23,9 @@ from slotool.elastic.supernets.supernet import Supernet, measure
 from slotool.elastic.supernets.wrapping import wrap
 from slotool.graphs import OperatorGraph
 from slotool.graphs.torch_module import GraphModule
+from slotool.reproduction import actuation
 
-REPEATS = 200
+REPEATS = actuation.REPEATS
 # Alike in FLOPs, and those nearer in accuracy to what a trained one's subnets reach.
 FOURS = ((18, 34, 50, 101), (34, 50, 101, 152))
 # Of calls of a tenth of a second, of which the caches are no noticeable part.
@@ -105,9 +103,9 @@ def _speed(
         alone, told = model.extract(subnet), []
         for batch in batches:
             some = x[:batch]
-            ours, theirs = _interleaved(
+            ours, theirs = actuation.interleaved_s(
                 lambda p=point, s=some: model.forward(s, p),
-                lambda a=alone, s=some: _forward(a, s),
+                lambda a=alone, s=some: actuation.run_once(a, s),
                 repeats=repeats,
             )
             ratios[batch].append(ours / theirs)
@@ -127,14 +125,14 @@ def _actuation(name: str, model: Supernet, one: np.ndarray, repeats: int) -> dic
     """
     first, last = model.points[0], model.points[-1]
     small, large = (model.extract(model.subnets[point]) for point in (first, last))
-    found = {"look-up": _median(lambda: model._plans[last])}
+    found = {"look-up": actuation.median_s(lambda: model._plans[last])}
     if repeats > FEW:
         found |= {
-            "switching beyond forward": _switching(
+            "switching beyond forward": actuation.switching_s(
                 lambda: model.forward(one, first), lambda: model.forward(one, last), repeats
             ),
-            "switching of two extracted": _switching(
-                lambda: _forward(small, one), lambda: _forward(large, one), repeats
+            "switching of two extracted": actuation.switching_s(
+                lambda: actuation.run_once(small, one), lambda: actuation.run_once(large, one), repeats
             ),
         }
     found |= _extract_and_load(model, model.subnets[last], min(repeats, 10))
@@ -142,56 +140,10 @@ def _actuation(name: str, model: Supernet, one: np.ndarray, repeats: int) -> dic
     return found
 
 
-def _switching(first: Callable[[], object], second: Callable[[], object], repeats: int) -> float:
-    """Median of what a round of both in turns costs more than a round of each twice, per call."""
-    extra = np.empty(repeats)
-    for i in range(repeats):
-        seconds = {}
-        for before, now in ((first, first), (second, first), (second, second), (first, second)):
-            before()
-            started = time.thread_time()
-            now()
-            seconds[before, now] = time.thread_time() - started
-        turns, stays = seconds[second, first] + seconds[first, second], seconds[first, first] + seconds[second, second]
-        extra[i] = (turns - stays) / 2
-    return float(np.median(extra))
-
-
 def _extract_and_load(model: Supernet, subnet: Subnet, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        file = str(Path(folder) / "subnet.safetensors")
-        alone = model.extract(subnet)
-        save_file(alone.state_dict(), file)
-
-        def load() -> None:
-            fresh = GraphModule(alone.graph, device="meta", layers=LAYERS)
-            fresh.load_state_dict(load_file(file), assign=True)
-
-        return {"extracting": _median(lambda: model.extract(subnet), repeats), "loading": _median(load, repeats)}
-
-
-def _forward(module: GraphModule, x: np.ndarray) -> np.ndarray:
-    with torch.inference_mode():
-        return module(torch.from_numpy(x)).numpy()
-
-
-def _interleaved(*calls: Callable[[], object], repeats: int = REPEATS) -> list[float]:
-    """Median seconds of each; they take turns, so that drift hits all alike; the second run of a turn counts.
-
-    Seconds are those of this thread, in which other programs' turns on the core do not count.
-    """
-    seconds = np.empty((len(calls), repeats))
-    for i in range(repeats):
-        for c, call in enumerate(calls):
-            call()
-            started = time.thread_time()
-            call()
-            seconds[c, i] = time.thread_time() - started
-    return [float(value) for value in np.median(seconds, axis=1)]
-
-
-def _median(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    return _interleaved(call, repeats=repeats)[0]
+        loading_s = actuation.loading_s(model.extract(subnet), Path(folder) / "subnet.safetensors", repeats)
+        return {"extracting": actuation.median_s(lambda: model.extract(subnet), repeats), "loading": loading_s}
 
 
 def _ofa_space() -> Space:

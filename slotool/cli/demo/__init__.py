@@ -47,6 +47,7 @@ def demo(
     from slotool.cli.output import Output, duration, table
     from slotool.data.registry import shipped_dataset
     from slotool.extras import require
+    from slotool.process import cpu_seconds_of_others
 
     require("onnx", "onnxruntime", "matplotlib", "plotly", needed_by="the demo")
     output = Output(as_json=json)
@@ -59,10 +60,10 @@ def demo(
     with output.progress("walkthrough", total=len(steps)) as progress:
         for number, step in enumerate(steps, 1):
             progress.say(f"{number}/{len(steps)} {step.title}")
-            began, busy_s = time.perf_counter(), _seconds_of_others()
+            began, busy_s = time.perf_counter(), cpu_seconds_of_others()
             document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
             taken_s[step.title] = time.perf_counter() - began
-            others[step.title] = max(0.0, _seconds_of_others() - busy_s) / taken_s[step.title]
+            others[step.title] = max(0.0, cpu_seconds_of_others() - busy_s) / taken_s[step.title]
             found, disturbed = step.figures(document, folder), _disturbed(others[step.title])
             rows += [[step.title, name, value, disturbed] for name, value in found.items()]
             progress.advance()
@@ -94,26 +95,11 @@ def _each_step_once(rows: list[list[str]]) -> list[list[str]]:
     return [row if row[0] != last else ["", *row[1:3], ""] for row, last in zip(rows, before, strict=False)]
 
 
-def _seconds_of_others() -> float:
-    """CPU seconds that this machine has spent on others than this process, its children and theirs."""
-    from contextlib import suppress
-
-    import psutil
-
-    machine, own_s = psutil.cpu_times(), 0.0
-    this = psutil.Process()
-    for process in (this, *this.children(recursive=True)):
-        with suppress(psutil.Error):  # it has ended meanwhile
-            times = process.cpu_times()
-            own_s += times.user + times.system + times.children_user + times.children_system
-    busy_s = machine.user + machine.system + machine.nice + machine.irq + machine.softirq + machine.steal
-    return float(busy_s - own_s)
-
-
 def _fresh_folder(out: Path, force: bool) -> Path:
     """An empty run folder with the user's own networks in it. Only a folder that a demo made is ever replaced."""
     import shutil
 
+    from slotool import reproduction
     from slotool.errors import AlreadyExistsError
 
     marker = out / OWN_NETWORKS
@@ -121,12 +107,14 @@ def _fresh_folder(out: Path, force: bool) -> Path:
         raise AlreadyExistsError(f"{out} exists already" if marker.is_file() else f"{out} is not a demo's folder")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    shutil.copyfile(Path(__file__).with_name(OWN_NETWORKS), marker)
+    shutil.copyfile(Path(reproduction.__file__).with_name(OWN_NETWORKS), marker)
     return out
 
 
 def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
     """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
+    from slotool.reproduction.commands import run_command
+
     output.note(title)
     step.prepare(folder)
     with ExitStack() as serving:
@@ -136,37 +124,7 @@ def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
         if step.served:
             command = command.replace("URL", serving.enter_context(_server(step, folder, output)))
         output.note(f"      $ {command}")
-        return _run(folder, command)
-
-
-def _run(folder: Path, command: str) -> Document:
-    import json as json_module
-    import shlex
-    import subprocess
-    import sys
-
-    from slotool.errors import RunError
-
-    program, *arguments = (word for words in shlex.split(command) for word in _expanded(words))
-    ours = program == "slotool"
-    line = [sys.executable, "-m", "slotool", *arguments, "--json"] if ours else [sys.executable, *arguments]
-    finished = subprocess.run(line, cwd=folder, capture_output=True, text=True)
-    # Exit code 1 is a verdict, given with its document: a missing package that doctor reports does not end the demo.
-    if finished.returncode not in ((0, 1) if ours else (0,)) or (ours and not finished.stdout):
-        words = (finished.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RunError(f"the step '{command}' ended with exit code {finished.returncode}: {words}")
-    return json_module.loads(finished.stdout) if ours else {}
-
-
-def _expanded(word: str) -> list[str]:
-    """``net{0..2}`` as ``net0``, ``net1``, ``net2``, as a shell reads it."""
-    import re
-
-    found = re.fullmatch(r"(.*)\{(\d+)\.\.(\d+)\}(.*)", word)
-    if found is None:
-        return [word]
-    before, first, last, after = found.groups()
-    return [f"{before}{number}{after}" for number in range(int(first), int(last) + 1)]
+        return run_command(command, folder)
 
 
 @contextmanager

@@ -1,0 +1,80 @@
+"""The page of a paper: its findings and ours side by side, with the commands that made ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Other processes on the machine from which on a figure is said to be disturbed, in cores.
+BUSY_CORES = 0.1
+_AGREES = {True: "yes", False: "**no**", None: "–"}
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Markdown of the document that ``slotool reproduce`` writes for one paper."""
+    figures = [figure for figure in document["figures"] if not figure["not_here"]]
+    elsewhere = [(figure["number"], figure["not_here"]) for figure in document["figures"] if figure["not_here"]]
+    elsewhere += [(number, "not asked for yet") for number in document["not_made"]]
+    elsewhere += [(row["number"], row["why"]) for row in document["missing"]]
+    parts = [_head(document), _summary(figures), *map(_section, figures)]
+    if elsewhere:
+        parts += ["## Not reproduced\n", _table(("figure", "why"), elsewhere)]
+    return "\n".join(parts)
+
+
+def name_of(number: str) -> str:
+    """``Figure 8``, ``Table 1``."""
+    return f"Table {number.removeprefix('table')}" if number.startswith("table") else f"Figure {number}"
+
+
+def _head(document: Mapping[str, Any]) -> str:
+    machine, setting = document["machine"], document["setting"]
+    cores = machine.get("cores_given")
+    return (
+        f"# {document['title']}\n\n{document['cited']}\n\n"
+        f"- **The paper measured on** {document['paper_setting']}.\n"
+        f"- **Here**: {machine.get('cpu')}, {cores} cores, scale `{setting['scale']}`, seed {setting['seed']}, slotool "
+        f"{document['slotool']}, {document['date']}.\n"
+        f"- **Command**: `slotool reproduce {document['paper']} --scale {setting['scale']}"
+        f"{' --data $DATA' if setting['data'] else ''}`\n"
+    )
+
+
+def _summary(figures: Sequence[Mapping[str, Any]]) -> str:
+    rows = [(f"[{name_of(f['number'])}](#{_anchor(f)})", f["claim"], f["says"], _AGREES[f["agrees"]]) for f in figures]
+    return "## Summary\n\n" + _table(("figure", "the paper", "here", "agrees"), rows)
+
+
+def _section(figure: Mapping[str, Any]) -> str:
+    parts = [f"## {_heading(figure)}\n", f"**The paper**: {figure['claim']}\n", f"**Here**: {figure['says']}\n"]
+    if figure["agrees"] is not None:
+        parts.append(f"Agrees: {_AGREES[figure['agrees']]} (criterion: {figure['agrees_if']}).\n")
+    if figure["plot"]:
+        parts.append(f"![{figure['title']}]({figure['plot']})\n")
+    parts += [_table(figure["columns"], figure["rows"]), f"Measured on {figure['data']}.\n"]
+    parts.append(f"**Why the numbers differ**: {figure['differs']}\n")
+    parts.append(_commands(figure["commands"]))
+    return "\n".join(parts)
+
+
+def _commands(commands: Sequence[Mapping[str, Any]]) -> str:
+    seconds = sum(command["seconds"] for command in commands)
+    busy = sum(command["seconds"] * command["busy_cores"] for command in commands) / max(seconds, 1e-9)
+    shared = f" Other processes kept {busy:.1f} cores busy meanwhile." if busy >= BUSY_CORES else ""
+    lines = "\n".join(f"$ {command['command']}" for command in commands)
+    return f"Commands ({seconds:.0f} s in all).{shared}\n\n```console\n{lines}\n```\n"
+
+
+def _heading(figure: Mapping[str, Any]) -> str:
+    return f"{name_of(figure['number'])}: {figure['title']}"
+
+
+def _anchor(figure: Mapping[str, Any]) -> str:
+    """As Markdown's table of contents makes it of the heading."""
+    kept = "".join(c for c in _heading(figure).lower() if c.isalnum() or c in " -_")
+    return "-".join(kept.split())
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

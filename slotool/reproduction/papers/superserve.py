@@ -1,0 +1,505 @@
+"""Khare and others: *SuperServe* (NSDI 2025)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.reports.text import duration, percent
+from slotool.reproduction.actuation import measured_actuation
+from slotool.reproduction.commands import Document
+from slotool.reproduction.paper import Figure, Found, Paper
+from slotool.reproduction.plots import curves
+from slotool.reproduction.workspace import Workspace
+from slotool.tables import LatencyTable, OutcomeTable
+
+# Of the paper's: their deadline is 1.2 × the largest subnet's latency at the largest batch.
+DEADLINE_BY_LARGEST = 1.2
+# Mean load by what the largest subnet can serve; and squared variations of the gaps.
+LOADS, CV2 = (0.7, 1.2, 2.0), (2, 4, 8)
+# Fixed points, as many as the paper's Clipper+.
+CLIPPERS = 6
+HELD = 0.999
+_SIMULATED = "simulated on a virtual clock with measured latencies, not served by eight GPUs"
+_SMALLER = "a supernet of 2 ms at most on a CPU, not OFA-ResNet on an RTX 2080 Ti"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A supernet as tables. ``points``: from the least to the most accurate; ``capacity``: queries per second of
+    ``workers`` at one, at the largest batch."""
+
+    tables: str
+    data: str
+    points: list[str]
+    accuracy: list[float]
+    latency_s: np.ndarray
+    batches: list[int]
+    deadline_ms: float
+    workers: int
+
+    def capacity(self, point: int, workers: int | None = None) -> float:
+        return float((workers or self.workers) * self.batches[-1] / self.latency_s[point, -1])
+
+
+def _service(workspace: Workspace) -> Service:
+    """The shipped supernet's tables; at the paper's scale one that is trained, measured and evaluated now."""
+    if workspace.scale == "paper":
+        data = workspace.data_set(["fashion-mnist"], otherwise="digits")
+        workspace.slotool(f"train supernet -o supernet --data {data} --seed {workspace.seed}")
+        workspace.slotool(
+            "profile points supernet -o latency.parquet --co-runners 0 --batch-size 1,2,4,8,16 --threads 1"
+        )
+        workspace.slotool(f"evaluate supernet -o outcomes.parquet --data {data}")
+        files = [str(workspace.path(name)) for name in ("latency.parquet", "outcomes.parquet")]
+        what = f"a supernet trained on {'Fashion-MNIST' if 'fashion' in data else data}, measured on this machine"
+    else:
+        files = [workspace.shipped_table(f"fashion-mnist-supernet-{kind}.parquet") for kind in ("latency", "outcomes")]
+        what = "the shipped tables of a Fashion-MNIST supernet of ten subnets, measured on another machine"
+    latencies, outcomes = LatencyTable.load(files[0]), OutcomeTable.load(files[1])
+    accuracy = dict(zip(outcomes.versions, 1 - outcomes.matrix("error").mean(axis=0), strict=True))
+    known = latencies.where(status="ok", co_runners="").statistics()
+    grid = known.pivot_table(index="point", columns="batch_size", values="median_s").dropna()
+    points = sorted((point for point in grid.index if point in accuracy), key=lambda point: accuracy[point])
+    latency_s = grid.loc[points].to_numpy()
+    deadline_ms = round(1e3 * DEADLINE_BY_LARGEST * float(latency_s[-1, -1]), 3)
+    return Service(
+        f"{files[0]} --outcomes {files[1]}", what, points, [float(accuracy[p]) for p in points], latency_s,
+        [int(size) for size in grid.columns], deadline_ms, workspace.pick(2, 8),
+    )  # fmt: skip
+
+
+def _simulated(
+    workspace: Workspace,
+    service: Service,
+    arrivals: str,
+    policies: Sequence[str],
+    more: str = "",
+    workers: int | None = None,
+) -> dict[str, Document]:
+    """Rows of ``simulate`` by policy, for the arrivals that ``generate arrivals`` draws by these options."""
+    words = arrivals.replace(str(workspace.data), "").replace("--", "")
+    name = f"arrivals-{'-'.join(re.findall('[a-z0-9.]+', words))}.parquet"
+    workspace.slotool(f"generate arrivals -o {name} {arrivals} --seed {workspace.seed}")
+    document = workspace.slotool(
+        f"simulate {service.tables} --arrivals {name} --deadline-ms {service.deadline_ms:g} --workers "
+        f"{workers or service.workers} "
+        f"--policies {','.join(policies)} --optimum bound --seed {workspace.seed}{more}"
+    )
+    return {row["policy"]: row for row in document["policies"]}
+
+
+def _seconds(workspace: Workspace, rate_per_s: float) -> str:
+    """How long arrivals of this rate last, for as many queries as the scale takes."""
+    return f"{workspace.pick(10_000, 300_000) / rate_per_s:.3g}s"
+
+
+def _clippers(service: Service) -> list[str]:
+    """Fixed points evenly over the range of accuracy."""
+    at = np.unique(np.linspace(0, len(service.points) - 1, CLIPPERS).round().astype(int))
+    return [f"fixed@{service.points[i]}" for i in at]
+
+
+def _against(rows: dict[str, Document]) -> tuple[float, float]:
+    """What SlackFit has beside the fixed points: accuracy above the best that attains as much, in points; and times
+    the attainment of the best that is as accurate."""
+    ours = rows["slackfit"]
+    fixed = [row for name, row in rows.items() if name.startswith("fixed@") or name == "mincost"]
+    as_good = [row["accuracy"] for row in fixed if row["attainment"] >= ours["attainment"] - 1e-3 and row["accuracy"]]
+    as_accurate = [row["attainment"] for row in fixed if (row["accuracy"] or 0.0) >= ours["accuracy"] - 1e-3]
+    return (
+        100 * (ours["accuracy"] - max(as_good)) if as_good else float("nan"),
+        ours["attainment"] / max(as_accurate) if as_accurate else float("nan"),
+    )
+
+
+def _grid(workspace: Workspace, loads: dict[str, str], title: str) -> Found:
+    """SlackFit, the value-iteration policy, INFaaS's least cost and the fixed points, by named arrivals."""
+    service = _service(workspace)
+    policies = ["slackfit", "value-iteration", "mincost", *_clippers(service)]
+    found = {name: _simulated(workspace, service, arrivals, policies) for name, arrivals in loads.items()}
+    against = {name: _against(rows) for name, rows in found.items()}
+    gains = [gain for gain, _ in against.values()]
+    times = [ratio for _, ratio in against.values()]
+    attained = min(rows["slackfit"]["attainment"] for rows in found.values())
+    columns = [p.replace("fixed@", "") for p in policies]
+    return Found(
+        says=f"SlackFit attains {percent(attained, 2)} or more in all {len(found)} loads; beside the best fixed point "
+        f"or least cost it is {np.nanmin(gains):.2f} to {np.nanmax(gains):.2f} points more accurate at the same "
+        f"attainment, or attains {np.nanmin(times):.2f} to {np.nanmax(times):.2f} × as much at the same accuracy",
+        agrees=bool(np.nanmin(gains) >= -0.1 and np.nanmin(times) >= 0.999 and np.nanmax(times) > 1.1),
+        columns=("load", *columns),
+        rows=[
+            (name, *(f"{percent(rows[p]['attainment'], 2)} at {percent(rows[p]['accuracy'])}" for p in policies))
+            for name, rows in found.items()
+        ],
+        data=f"{service.data}; {service.workers} simulated workers, deadline {service.deadline_ms:g} ms; attainment "
+        f"at accuracy "
+        "of those in time",
+        plot=curves(
+            title,
+            "One point a load: the best corner is top right.",
+            ("SLO attainment", "share"),
+            ("accuracy of those in time", "share"),
+            {
+                name.replace("fixed@", ""): _line(found, name)
+                for name in ("slackfit", "value-iteration", "mincost", policies[3], policies[-1])
+            },
+            style="dots",
+        ),
+    )
+
+
+def _line(found: dict[str, dict[str, Document]], policy: str) -> tuple[list[float], list[float]]:
+    rows = [rows[policy] for rows in found.values() if rows[policy]["accuracy"] is not None]
+    return [row["attainment"] for row in rows], [row["accuracy"] for row in rows]
+
+
+def _bursty(workspace: Workspace) -> Found:
+    service = _service(workspace)
+    most = service.capacity(len(service.points) - 1)
+    return _grid(
+        workspace,
+        {
+            f"{load:g} × the largest's capacity, CV² {cv2}":
+                f"--kind bursty --rate {load * most:.0f} --cv2 {cv2} --duration {_seconds(workspace, load * most)}"
+            for load in LOADS for cv2 in CV2
+        },
+        "Bursty loads",
+    )  # fmt: skip
+
+
+def _ramps(workspace: Workspace) -> Found:
+    """From half the largest's capacity to twice, in as many seconds as the acceleration takes."""
+    service = _service(workspace)
+    most = service.capacity(len(service.points) - 1)
+    low, high = 0.5 * most, 2.0 * most
+    seconds = workspace.pick(10_000, 300_000) / high
+    return _grid(
+        workspace,
+        {
+            f"ramp of {share:g} of the load's length, CV² {cv2}":
+                f"--kind time-varying --from-rate {low:.0f} --rate {high:.0f} --cv2 {cv2} --acceleration "
+                f"{(high - low) / (share * seconds):.0f} --duration {seconds:g}s"
+            for share in (0.5, 0.2, 0.05) for cv2 in (2, 8)
+        },
+        "Loads that rise",
+    )  # fmt: skip
+
+
+def _recorded(workspace: Workspace) -> Found:
+    trace = workspace.data_set(["azure_functions_2019_1000.csv"])
+    service = _service(workspace)
+    most = service.capacity(len(service.points) - 1)
+    return _grid(
+        workspace,
+        {
+            f"mean of {load:g} × the largest's capacity":
+                f"--trace {trace} --rate {load * most:.0f} --duration {_seconds(workspace, load * most)}"
+            for load in LOADS
+        },
+        "Microsoft Azure Functions, 2019",
+    )  # fmt: skip
+
+
+def _policies(workspace: Workspace) -> Found:
+    service = _service(workspace)
+    most = service.capacity(len(service.points) - 1)
+    names = ["slackfit", "maxacc", "maxbatch", "value-iteration"]
+    seconds = _seconds(workspace, 1.5 * most)
+    found = {
+        cv2: _simulated(
+            workspace, service, f"--kind bursty --rate {1.5 * most:.0f} --cv2 {cv2} --duration {seconds}", names
+        )
+        for cv2 in CV2
+    }
+    worst = {name: min(rows[name]["attainment"] for rows in found.values()) for name in names}
+    effective = {name: min(rows[name]["effective_accuracy"] for rows in found.values()) for name in names}
+    return Found(
+        says=f"SlackFit attains {percent(worst['slackfit'], 2)} or more, MaxAcc {percent(worst['maxacc'], 2)}, "
+        f"MaxBatch "
+        f"{percent(worst['maxbatch'], 2)}; correct and in time at least {percent(effective['slackfit'])}, "
+        f"{percent(effective['maxacc'])} and {percent(effective['maxbatch'])} (value iteration "
+        f"{percent(effective['value-iteration'])})",
+        agrees=worst["slackfit"] >= max(worst["maxacc"], worst["maxbatch"]) - 1e-3,
+        columns=("CV²", *names),
+        rows=[
+            (str(cv2), *(f"{percent(rows[n]['attainment'], 2)} at {percent(rows[n]['accuracy'])}" for n in names))
+            for cv2, rows in found.items()
+        ],
+        data=f"{service.data}; {service.workers} simulated workers at 1.5 × the largest's capacity",
+    )
+
+
+def _deaths(workspace: Workspace) -> Found:
+    """Half the workers die, one after the other, under a load that all serve at the most accurate point."""
+    service = _service(workspace)
+    most = service.capacity(len(service.points) - 1)
+    seconds = float(_seconds(workspace, 0.8 * most).removesuffix("s"))
+    deaths = [seconds * (i + 1) / (service.workers / 2 + 1) for i in range(service.workers // 2)]
+    names = ["slackfit", "value-iteration", f"fixed@{service.points[-1]}"]
+    rows = _simulated(
+        workspace, service, f"--kind bursty --rate {0.8 * most:.0f} --cv2 2 --duration {seconds:g}s", names,
+        f" --deaths {','.join(f'{at:g}' for at in deaths)}",
+    )  # fmt: skip
+    ours, fixed = rows["slackfit"], rows[names[-1]]
+    return Found(
+        says=f"with half the workers dead at the end SlackFit attains {percent(ours['attainment'], 2)} at accuracy "
+        f"{percent(ours['accuracy'])}, the most accurate subnet alone {percent(fixed['attainment'], 2)}",
+        agrees=ours["attainment"] >= HELD,
+        columns=("policy", "attainment", "accuracy of those in time"),
+        rows=[(n.replace("fixed@", ""), percent(r["attainment"], 3), percent(r["accuracy"])) for n, r in rows.items()],
+        data=f"{service.data}; a worker of {service.workers} dies every {deaths[0]:g} s",
+    )
+
+
+def _scaling(workspace: Workspace) -> Found:
+    """The greatest rate, in steps of 5 % of the capacity, at which the deadline is attained by 0.999."""
+    service = _service(workspace)
+    counts = workspace.pick((1, 4, 16, 32), (1, 2, 4, 8, 16, 32, 64))
+    point = f"fixed@{service.points[0]}"
+    held = {count: _greatest(workspace, service, point, count) for count in counts}
+    rates = np.array([held[count] for count in counts])
+    linear = rates / (rates[0] * np.array(counts))
+    return Found(
+        says=f"{counts[-1]} workers sustain {rates[-1]:,.0f} queries/s, {linear[-1]:.2f} of {counts[-1]} × one "
+        f"worker's "
+        f"{rates[0]:,.0f}",
+        agrees=bool(linear[-1] >= 0.9),
+        columns=("workers", "sustained, queries/s", "of linear"),
+        rows=[(str(c), f"{r:,.0f}", f"{share:.2f}") for c, r, share in zip(counts, rates, linear, strict=True)],
+        data=f"{service.data}; the smallest subnet, Poisson arrivals, attainment {HELD}",
+        plot=curves(
+            "Sustained load by workers",
+            f"Greatest Poisson rate at which {HELD} of the queries meet the deadline.",
+            ("workers", "linear"),
+            ("queries per second", "linear"),
+            {"sustained": (counts, rates)},
+            dashed={"linear": (counts, rates[0] * np.array(counts))},
+        ),
+    )
+
+
+def _greatest(workspace: Workspace, service: Service, point: str, workers: int) -> float:
+    """The greatest of some shares of its capacity that the point sustains."""
+    capacity = service.capacity(service.points.index(point.removeprefix("fixed@")), workers)
+    greatest = 0.0
+    for share in workspace.pick((0.6, 0.75, 0.9), (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)):
+        rate = share * capacity
+        arrivals = f"--rate {rate:.0f} --duration {_seconds(workspace, rate)}"
+        if _simulated(workspace, service, arrivals, [point], workers=workers)[point]["attainment"] < HELD:
+            break
+        greatest = rate
+    return greatest
+
+
+def _throughput(workspace: Workspace) -> Found:
+    service = _service(workspace)
+    picked = (0, len(service.points) // 2, len(service.points) - 1)
+    rates = [_greatest(workspace, service, f"fixed@{service.points[i]}", service.workers) for i in picked]
+    span = 100 * (service.accuracy[-1] - service.accuracy[0])
+    return Found(
+        says=f"{rates[-1]:,.0f} to {rates[0]:,.0f} queries/s ({rates[0] / max(rates[-1], 1e-9):.1f} ×) within "
+        f"{span:.1f} "
+        "points of accuracy",
+        agrees=rates[0] > 2 * rates[-1] > 0,
+        columns=("subnet", "accuracy", "sustained, queries/s"),
+        rows=[
+            (service.points[i], percent(service.accuracy[i]), f"{rate:,.0f}")
+            for i, rate in zip(picked, rates, strict=True)
+        ],
+        data=f"{service.data}; {service.workers} simulated workers, Poisson arrivals, attainment {HELD}",
+    )
+
+
+def _profile(workspace: Workspace) -> Found:
+    service = _service(workspace)
+    grid = service.latency_s
+    by_batch = float((np.diff(grid, axis=1) > 0).mean())
+    by_accuracy = float((np.diff(grid, axis=0) > 0).mean())
+    return Found(
+        says=f"latency grows from one batch size to the next in {by_batch:.0%} of the cases and from one subnet to the "
+        f"next more accurate one in {by_accuracy:.0%}",
+        agrees=by_batch >= 0.9 and by_accuracy >= 0.9,
+        columns=("subnet", "accuracy", *(f"batch {size}" for size in service.batches)),
+        rows=[
+            (point, percent(accuracy), *map(duration, row))
+            for point, accuracy, row in zip(service.points, service.accuracy, grid, strict=True)
+        ],
+        data=f"{service.data}; medians",
+        plot=curves(
+            "Latency by batch size",
+            "One curve a subnet.",
+            ("batch size", "log"),
+            ("latency, ms", "log"),
+            {point: (service.batches, 1e3 * row) for point, row in zip(service.points, grid, strict=True)},
+        ),
+    )
+
+
+def _memory(workspace: Workspace) -> Found:
+    """Weights of the supernet with the statistics of its points, beside as many networks of their own."""
+    document = _trained(workspace)
+    subnets = sorted(4 * point["parameters"] for point in document["points"])
+    held = document["weight_bytes"] + document["statistics_bytes"]
+    return Found(
+        says=f"the supernet holds its {len(subnets)} points in {held / 1e3:,.0f} kB, {sum(subnets) / held:.1f} × less "
+        f"than one network each ({sum(subnets) / 1e3:,.0f} kB)",
+        agrees=sum(subnets) > held,
+        columns=("what", "bytes"),
+        rows=[
+            ("shared weights", f"{document['weight_bytes']:,}"),
+            ("statistics of all points", f"{document['statistics_bytes']:,}"),
+            (f"{len(subnets)} extracted subnets", f"{sum(subnets):,}"),
+            ("the largest subnet alone", f"{subnets[-1]:,}"),
+        ],
+        data=f"a supernet trained on {document['data']}",
+    )
+
+
+def _accuracy(workspace: Workspace) -> Found:
+    document = _trained(workspace)
+    data = workspace.data_set(["fashion-mnist"], otherwise="digits")
+    family = workspace.slotool(f"train family -o hand-sized --data {data} --threads 1 --seed {workspace.seed}")
+    subnets = [(p["flops"], p["test_accuracy"]) for p in sorted(document["points"], key=lambda p: p["flops"])]
+    networks = [(v["flops"], v["test_accuracy"]) for v in sorted(family["versions"], key=lambda v: v["flops"])]
+    better = [
+        max((accuracy for flops, accuracy in subnets if flops <= own_flops), default=0.0) - own
+        for own_flops, own in networks
+    ]
+    return Found(
+        says=f"the supernet's most accurate subnet has {percent(subnets[-1][1])}, the most accurate of three networks "
+        f"trained alone {percent(max(own for _, own in networks))}; within their FLOPs subnets are "
+        f"{', '.join(f'{100 * gain:+.1f}' for gain in better)} points off",
+        agrees=all(gain >= 0 for gain in better),
+        columns=("network", "FLOPs", "test accuracy"),
+        rows=[
+            *((f"subnet {i + 1}", f"{flops:,}", percent(own)) for i, (flops, own) in enumerate(subnets)),
+            *((f"trained alone {i + 1}", f"{flops:,}", percent(own)) for i, (flops, own) in enumerate(networks)),
+        ],
+        data=f"{document['data']}, test split",
+        plot=curves(
+            "Accuracy by FLOPs",
+            "Subnets of one supernet beside networks that were sized by hand and trained alone.",
+            ("FLOPs", "log"),
+            ("test accuracy", "share"),
+            {
+                "subnets": ([f for f, _ in subnets], [a for _, a in subnets]),
+                "trained alone": ([f for f, _ in networks], [a for _, a in networks]),
+            },
+        ),
+    )
+
+
+def _trained(workspace: Workspace) -> Document:
+    data = workspace.data_set(["fashion-mnist"], otherwise="digits")
+    epochs = workspace.pick(" --epochs 12" if data == "digits" else " --epochs 2", "")
+    return workspace.slotool(f"train supernet -o trained --data {data} --threads 1 --seed {workspace.seed}{epochs}")
+
+
+def _loading(workspace: Workspace) -> Found:
+    """In this process: a call of a subnet is shorter than any command that would print it."""
+    from slotool.elastic.supernets.supernet import Supernet
+
+    model = Supernet.load(shipped_artifact("supernet"))
+    shape = model.space.graph.input_shape
+    one = np.random.default_rng(workspace.seed).random((1, *shape), dtype=np.float32)
+    found = measured_actuation(model, one, workspace.folder, workspace.pick(50, 500))
+    return Found(
+        says=f"loading a subnet of {found.weight_bytes / 1e3:,.0f} kB from a file takes {duration(found.load_s)}, "
+        f"{found.load_s / found.forward_s:.1f} × its inference; actuating it in place "
+        f"{duration(max(found.switch_s, 0.0))}, {found.load_s / max(found.switch_s, 1e-7):,.0f} × less",
+        agrees=found.load_s > 10 * found.switch_s,
+        columns=("what", "median"),
+        rows=[
+            ("inference at the largest point, one example", duration(found.forward_s)),
+            ("actuation: a call after one of the other end", duration(found.switch_s)),
+            ("the same of two extracted subnets in memory", duration(found.extracted_switch_s)),
+            ("loading the extracted subnet", duration(found.load_s)),
+        ],
+        data="the shipped supernet of digits, CPU time of one thread",
+    )
+
+
+PAPER = Paper(
+    name="superserve",
+    title="SuperServe",
+    cited="A. Khare, D. Garg, S. Kalra, S. Grandhi, I. Stoica, A. Tumanov: *SuperServe: Fine-Grained Inference Serving "
+    "for Unpredictable Workloads*, NSDI 2025.",
+    setting="OFA-ResNet and DynaBERT supernets on eight RTX 2080 Ti, a deadline of 36 ms",
+    figures=(
+        Figure(
+            "1", "Loading a model against inference (1a, 4b)",
+            "loading from host to GPU memory takes many times the inference; actuation is orders of magnitude faster",
+            "loading takes more than ten times the actuation",
+            "weights go from a file in the page cache to CPU memory, not over PCIe", _loading,
+        ),
+        Figure(
+            "2", "Accuracy of subnets by FLOPs",
+            "subnets are more accurate than hand-tuned ResNets of the same FLOPs",
+            "within the FLOPs of each network trained alone some subnet is as accurate",
+            "small networks on small images, trained for seconds; the networks trained alone are dense ones, which "
+            "suit "
+            "digits better than convolutions do", _accuracy,
+        ),
+        Figure(
+            "4a", "Memory", "up to 2.6 × less than separate networks of the same range",
+            "less than the sum of the extracted subnets", "a small supernet of fewer points", _memory,
+        ),
+        Figure(
+            "4c", "Range of throughput", "a wide range, 2,000 to 8,000 queries/s, within 6 points of accuracy",
+            "the smallest subnet sustains more than twice what the largest does", f"{_SMALLER}; "
+            f"{_SIMULATED}", _throughput,
+        ),
+        Figure(
+            "8", "Bursty loads: rate × CV²",
+            "4.33 % more accurate at the same attainment, 2.06 × the attainment at the same accuracy",
+            "in no load worse than the best fixed point or least cost, by 0.1 points and 0.1 %, and somewhere 1.1 × "
+            "its "
+            "attainment",
+            f"{_SMALLER}; {_SIMULATED}", _bursty,
+        ),
+        Figure(
+            "9", "Loads that rise: acceleration × CV²",
+            "the best attainment and accuracy at every acceleration; fixed models diverge as it grows",
+            "as of Figure 8", f"{_SMALLER}; {_SIMULATED}", _ramps,
+        ),
+        Figure(
+            "10", "A recorded day: Microsoft Azure Functions",
+            "five nines; 4.67 % more accurate at the same attainment, 2.85 × the attainment at the same accuracy",
+            "as of Figure 8", f"1,000 functions of the trace, compressed; {_SMALLER}; {_SIMULATED}", _recorded,
+        ),
+        Figure(
+            "11a", "Workers die", "attainment stays .999 with half the workers dead, by less accurate subnets",
+            f"attainment of at least {HELD}", f"{_SMALLER}; {_SIMULATED}. A served run: `slotool serve --allow-faults` "
+            "with `slotool loadtest --faults`", _deaths,
+        ),
+        Figure(
+            "11b", "More workers", "33,000 queries/s by 32 workers at attainment .999, nearly linear",
+            "the most workers sustain at least 0.9 of linear", f"{_SIMULATED}; without the cost of a network", _scaling,
+        ),
+        Figure(
+            "11c", "Policies", "SlackFit has the highest attainment at every CV²; MaxBatch loses 5 % at CV² 8",
+            "SlackFit's least attainment is the highest, within 0.1 points", f"{_SMALLER}; {_SIMULATED}", _policies,
+        ),
+        Figure(
+            "12", "Latency by subnet and batch size (12a)", "latency rises with the batch size and with accuracy",
+            "it rises in 90 % of neighbouring cases or more", f"{_SMALLER}; small batches on a CPU cost little more "
+            f"than "
+            "one example, and the medians are noisy", _profile,
+        ),
+    ),
+    missing=(
+        ("3, 5, 6, 7", "drawings, no measurements"),
+        ("13 (appendix)", "time courses of Figures 8 and 9: `slotool simulate --plots` draws them of the commands "
+        "above"),
+        ("all on GPUs", "needs eight RTX 2080 Ti; `slotool profile points --device cuda:0` measures a supernet on "
+        "yours"),
+        ("2 and 4 on OFA-ResNet, DynaBERT", "their weights are not shipped; `slotool train supernet --from` takes "
+        "own ones"),
+    ),
+)  # fmt: skip

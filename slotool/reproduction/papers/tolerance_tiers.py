@@ -1,0 +1,260 @@
+"""Halpern and others: *One Size Does Not Fit All* (ISPASS 2019)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slotool.reports.text import duration, percent
+from slotool.reproduction.commands import Document
+from slotool.reproduction.paper import Figure, Found, Paper
+from slotool.reproduction.plots import curves
+from slotool.reproduction.workspace import Workspace
+from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
+from slotool.tables import OutcomeTable
+
+OUTCOMES = "outcomes.parquet"
+# Tables of a user's own services, in the format of import-outcomes.
+OWN = ("asr-outcomes.parquet", "asr-outcomes.csv", "ic-outcomes.parquet", "ic-outcomes.csv")
+TOLERANCES = (0.01, 0.05, 0.1)
+# Those of the paper, 0 to 10 %, and wider ones: of a service of a third of its error they are as many points.
+OFFERED = "0,0.01,0.02,0.03,0.05,0.1,0.15,0.2,0.25,0.3"
+PAPERS_POLICIES = "osfa,seq,conc"
+_SERVICES = "another service: operating points of one image classifier, on a CPU, without a network in between"
+
+
+def _outcomes(workspace: Workspace) -> tuple[str, OutcomeTable, str]:
+    """The outcome table that the figures are of: its path for a command, the table, and what it is."""
+    if (own := next((found for found in map(workspace.find, OWN) if found is not None), None)) is not None:
+        return str(own), OutcomeTable.load(own), f"{own.name}, a table of the user's own services"
+    images = workspace.find("fashion-mnist")
+    if images is None:
+        path = workspace.shipped_table("fashion-mnist-supernet-outcomes.parquet")
+        return path, OutcomeTable.load(path), "the shipped outcomes of ten subnets of a supernet, 10,000 test images " \
+            "of Fashion-MNIST"  # fmt: skip
+    epochs = workspace.pick(" --epochs 3", "")
+    workspace.slotool(f"train family -o family --data {images} --threads 1 --seed {workspace.seed}{epochs}")
+    workspace.slotool(f"evaluate family -o {OUTCOMES} --data {images}")
+    table = OutcomeTable.load(workspace.path(OUTCOMES))
+    return OUTCOMES, table, "three versions trained on Fashion-MNIST, its 10,000 test images"
+
+
+def _by_fold(workspace: Workspace, method: str = "certified", policies: str = PAPERS_POLICIES) -> tuple[Document, str]:
+    """Ten folds: rules from nine, degradation and savings on the tenth; and what the table is."""
+    path, _, data = _outcomes(workspace)
+    rules = f"rules-{method}-{policies.replace(',', '-')}.json"
+    guarantee = "" if method == "naive" else f" --policies {policies} --confidence 0.999 --seed {workspace.seed}"
+    workspace.slotool(f"gen-rules {path} -o {rules} --method {method} --tolerances {OFFERED}{guarantee}")
+    return workspace.slotool(f"evaluate-rules {rules} {path} --folds 10"), data
+
+
+def _tiers(document: Document, objective: str) -> list[Document]:
+    return sorted((t for t in document["tiers"] if t["objective"] == objective), key=lambda tier: tier["tolerance"])
+
+
+def _versions(workspace: Workspace) -> Found:
+    _, table, data = _outcomes(workspace)
+    facts = version_facts(table)
+    fast, accurate = facts[0], min(facts, key=lambda fact: fact.error)
+    slower, better = accurate.response_time_s / fast.response_time_s, 1 - accurate.error / fast.error
+    return Found(
+        says=f"the most accurate of {len(facts)} versions takes {slower:.1f} × the fastest one's time and has "
+        f"{better:.0%} less error ({percent(fast.error)} to {percent(accurate.error)})",
+        agrees=accurate.response_time_s > fast.response_time_s and accurate.error < fast.error,
+        columns=("version", "error", "response time", "Pareto"),
+        rows=[(f.version, percent(f.error), duration(f.response_time_s), "yes" if f.pareto else "no") for f in facts],
+        data=data,
+        plot=curves(
+            "Error by response time",
+            "One point a version.",
+            ("response time, ms", "log"),
+            ("error", "share"),
+            {"versions": ([1e3 * f.response_time_s for f in facts], [f.error for f in facts])},
+        ),
+    )
+
+
+def _categories(workspace: Workspace) -> Found:
+    _, table, data = _outcomes(workspace)
+    shares = category_shares(table)
+    return Found(
+        says=f"{percent(shares['unchanged'])} of the requests do not depend on the version, "
+        f"{percent(shares['improves'])} "
+        "improve with a slower one",
+        agrees=shares["unchanged"] > 0.5 and shares["improves"] >= shares["degrades"],
+        columns=("category", "share of requests"),
+        rows=[(name, percent(share)) for name, share in shares.items()],
+        data=data,
+    )
+
+
+def _category_errors(workspace: Workspace) -> Found:
+    _, table, data = _outcomes(workspace)
+    order = np.argsort(table.matrix("latency_s").mean(axis=0), kind="stable")
+    found = {name: errors[order] for name, errors in category_errors(table).items() if name != "unchanged"}
+    first, last = found["all"][0], found["all"][-1]
+    return Found(
+        says=f"over all requests the error falls from {percent(first)} to {percent(last)} from the fastest version to "
+        "the slowest",
+        agrees=bool(last < first),
+        columns=("category", *(table.versions[at] for at in order)),
+        rows=[(name, *map(percent, errors)) for name, errors in found.items()],
+        data=data,
+        plot=curves(
+            "Error by version and category",
+            "Versions from the fastest to the slowest; requests that no version changes are left out.",
+            ("version, by speed", "linear"),
+            ("error", "share"),
+            {name: (np.arange(1, len(order) + 1), errors) for name, errors in found.items()},
+        ),
+    )
+
+
+def _confidences(workspace: Workspace) -> Found:
+    _, table, data = _outcomes(workspace)
+    fastest = int(np.argmin(table.matrix("latency_s").mean(axis=0)))
+    found = category_confidences(table, fastest)
+    means = {name: float(values.mean()) for name, values in found.items()}
+    others = np.concatenate([values for name, values in found.items() if name != "unchanged"])
+    quantiles = (0.1, 0.25, 0.5, 0.75, 0.9)
+    return Found(
+        says=f"the fastest version's mean confidence is {means['unchanged']:.3f} on unchanged requests and "
+        f"{others.mean():.3f} on the others",
+        agrees=bool(means["unchanged"] > others.mean()),
+        columns=("category", "requests", "mean", *(f"p{100 * q:g}" for q in quantiles)),
+        rows=[
+            (name, f"{len(v):,}", f"{v.mean():.3f}", *(f"{x:.3f}" for x in np.quantile(v, quantiles)))
+            for name, v in found.items()
+        ],
+        data=f"{data}; version {table.versions[fastest]}",
+    )
+
+
+def _guarantees(workspace: Workspace) -> Found:
+    document, data = _by_fold(workspace)
+    naive, _ = _by_fold(workspace, "naive", "osfa")
+    tiers, single = _tiers(document, "response-time"), _tiers(naive, "response-time")
+    above = sum(tier["above_tolerance"] for tier in tiers)
+    loose = sum(tier["above_tolerance"] for tier in single)
+    return Found(
+        says=f"{above} of {10 * len(tiers)} tiers × folds exceed their tolerance, {document['violations']} of them "
+        f"significantly; the best single version chosen without a guarantee: {loose} of {10 * len(single)}",
+        agrees=document["violations"] == 0,
+        columns=("tolerance", "worst fold", "mean of ten folds", "naive: worst fold"),
+        rows=[
+            (percent(t["tolerance"], 0), percent(t["worst_degradation"], 2), percent(t["degradation"], 2),
+             percent(s["worst_degradation"], 2))
+            for t, s in zip(tiers, single, strict=True)
+        ],
+        data=f"{data}; ten folds, confidence 0.999",
+        plot=curves(
+            "Observed against tolerated degradation",
+            "Relative rise of the error; worst of ten folds. Above the dashed line a tolerance is exceeded.",
+            ("tolerance", "share"),
+            ("observed degradation", "linear"),
+            {
+                name: ([t["tolerance"] for t in rows], [t["worst_degradation"] or 0.0 for t in rows])
+                for name, rows in (("certified tiers", tiers), ("naive single version", single))
+            },
+            dashed={"tolerance": ([t["tolerance"] for t in tiers], [t["tolerance"] for t in tiers])},
+        ),
+    )  # fmt: skip
+
+
+def _saved(workspace: Workspace, objective: str, key: str, papers: str) -> Found:
+    """Savings at 1, 5 and 10 %: the paper's policies, one version alone, and all policies of slotool."""
+    document, data = _by_fold(workspace)
+    single, _ = _by_fold(workspace, policies="osfa")
+    every, _ = _by_fold(workspace, policies="osfa,cascade") if workspace.scale == "paper" else (None, "")
+    tiers, alone = _tiers(document, objective), _tiers(single, objective)
+    richer = _tiers(every, objective) if every else None
+    at = {round(t["tolerance"], 4): i for i, t in enumerate(tiers)}
+    saved = [tiers[at[tolerance]][key] for tolerance in TOLERANCES]
+    best = max(saved)
+    shown = {"tiers": tiers, "one version (TT-OSFA)": alone, **({"with cascades": richer} if richer else {})}
+    return Found(
+        says=f"at 1, 5 and 10 % tolerance {', '.join(percent(value, 0) for value in saved)} is saved, at "
+        f"{percent(tiers[-1]['tolerance'], 0)} {percent(tiers[-1][key], 0)}",
+        agrees=best > 0 and all(t[key] >= a[key] - 1e-9 for t, a in zip(tiers, alone, strict=True)),
+        columns=("tolerance", *shown),
+        rows=[
+            (percent(tiers[i]["tolerance"], 0), *(percent(rows[i][key]) for rows in shown.values()))
+            for i in range(len(tiers))
+        ],
+        data=f"{data}; mean of ten folds, confidence 0.999. The paper: {papers}",
+        plot=curves(
+            "Saved by tolerance",
+            "Share of the most accurate version's; mean of ten folds.",
+            ("tolerance", "share"),
+            ("saved", "share"),
+            {name: ([t["tolerance"] for t in rows], [t[key] for t in rows]) for name, rows in shown.items()},
+        ),
+    )
+
+
+PAPER = Paper(
+    name="tolerance-tiers",
+    title="Tolerance Tiers",
+    cited="M. Halpern, B. Boroujerdian, T. Mummert, E. Duesterwald, V. J. Reddi: *One Size Does Not Fit All: "
+    "Quantifying "
+    "and Exposing the Accuracy-Latency Trade-off in Machine Learning Cloud Service APIs via Tolerance Tiers*, "
+    "ISPASS 2019.",
+    setting="a speech recogniser of seven beam widths (VoxForge, 36,000 to 40,000 utterances) on four Xeon cores a "
+    "node, "
+    "and six ImageNet networks (45,000 to 50,000 images) on a K80",
+    figures=(
+        Figure(
+            "1", "Error and response time by version",
+            "error falls by 9.2 % (speech) and 65.6 % (images) while the response time rises 2.6 × and 5 ×",
+            "the most accurate version is slower and has less error than the fastest",
+            _SERVICES, _versions,
+        ),
+        Figure(
+            "2", "Requests by what a slower version changes (2e, 2f)",
+            "over 74 % (speech) and 65 % (images) of the requests are unchanged, over 15 % improve",
+            "most requests are unchanged, and no fewer improve than degrade",
+            _SERVICES, _categories,
+        ),
+        Figure(
+            "3", "Error by category",
+            "over all requests the error falls from version to version, although it rises for some",
+            "over all requests the slowest version has less error than the fastest",
+            _SERVICES, _category_errors,
+        ),
+        Figure(
+            "5", "Confidence by category",
+            "unchanged requests have clearly higher confidence than the others, at every version",
+            "the fastest version's mean confidence is higher on unchanged requests",
+            _SERVICES, _confidences,
+        ),
+        Figure(
+            "8", "Guaranteed against observed degradation",
+            "no tier exceeds its tolerance in ten folds; the best single version without a guarantee does several "
+            "times",
+            "no tier exceeds its tolerance significantly (level 0.05 over all tiers and folds)",
+            "folds of 1,000 examples instead of 4,000 and 5,000; a mean over a small fold may exceed a tolerance that "
+            "holds", _guarantees,
+        ),
+        Figure(
+            "9", "Response time saved",
+            "at 1, 5 and 10 %: about 20 % (speech); 20, 40 and 50 % (images); never less than one version alone",
+            "something is saved at 1, 5 or 10 %, and nowhere less than by one version alone",
+            f"{_SERVICES}; its versions differ less in error than a SqueezeNet and a ResNet-152, and slotool's "
+            "certificates hold for all tiers at once",
+            lambda workspace: _saved(workspace, "response-time", "response_time_saved", "20 %; 20, 40, 50 %"),
+        ),
+        Figure(
+            "10", "Cost saved",
+            "at 1, 5 and 10 %: roughly 35, 55 and 60 % (images)",
+            "something is saved at 1, 5 or 10 %, and nowhere less than by one version alone",
+            f"{_SERVICES}; slotool's certificates hold for all tiers at once",
+            lambda workspace: _saved(workspace, "cost", "cost_saved", "35, 55, 60 % (images)"),
+        ),
+    ),
+    missing=(
+        ("4, 6, 7", "drawings and code, no measurements"),
+        ("1a to 10a on VoxForge", "the recordings and the recogniser's models are not shipped: evaluate your own with "
+         "import-outcomes and give the folder of asr-outcomes.parquet as --data"),
+        ("1b to 10b on ImageNet", "the images are licensed to researchers by request: give the folder of "
+         "ic-outcomes.parquet as --data"),
+    ),
+)  # fmt: skip

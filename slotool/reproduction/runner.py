@@ -1,0 +1,131 @@
+"""Makes the figures of a paper, keeps each as it is found, and writes the paper's page and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from slotool import __version__
+from slotool.atomic import whole_file
+from slotool.errors import InputError
+from slotool.machine import machine_facts, machine_id
+from slotool.reproduction.page import page
+from slotool.reproduction.paper import Figure, Paper
+from slotool.reproduction.workspace import NotHere, Scale, Workspace
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """``document``: all that is known of the paper's figures, as in ``json_file``; ``page_file``: the same to read."""
+
+    document: Document
+    page_file: Path
+    json_file: Path
+
+
+def reproduced(
+    paper: Paper,
+    figures: Sequence[Figure],
+    out: Path,
+    *,
+    scale: Scale = "small",
+    data: Path | None = None,
+    seed: int = 0,
+    again: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+    finished: Callable[[Figure], None] = lambda figure: None,
+) -> Reproduced:
+    """Make ``figures`` of ``paper`` in the folder ``out``, and write ``out/PAPER.md`` and ``.json`` after each.
+
+    A figure that ``out`` holds already is not made again, and no command whose document and outputs are still there.
+    Figures made earlier stay on the page.
+
+    ``again``: make them again, by commands that run again, and drop figures of another scale or seed.
+
+    Raises ``InputError`` when ``out`` holds figures of another scale or seed, ``RunError`` when a command fails; what
+    was found before stays.
+    """
+    setting = {"scale": scale, "seed": seed, "data": data is not None}
+    json_file, page_file = out / f"{paper.name}.json", out / f"{paper.name}.md"
+    found = _kept(json_file, setting, again)
+    workspace = Workspace(out / paper.name, scale, data.absolute() if data else None, seed, note, again=again)
+    for figure in figures:
+        if again or figure.number not in found:
+            note(f"{paper.name}, figure {figure.number}: {figure.title}")
+            found[figure.number] = _made(figure, workspace, out)
+        document = _document(paper, setting, found)
+        with whole_file(json_file) as partial:
+            partial.write_text(json.dumps(document, indent=1) + "\n")
+        with whole_file(page_file) as partial:
+            partial.write_text(page(document))
+        finished(figure)
+    return Reproduced(document, page_file, json_file)
+
+
+def _kept(json_file: Path, setting: Mapping[str, Any], again: bool) -> dict[str, dict[str, Any]]:
+    """Figures that an earlier run made, by number; none of those that lacked data which may be given now."""
+    if not json_file.is_file():
+        return {}
+    kept = json.loads(json_file.read_text())
+    if kept["setting"] != setting:
+        if again:
+            return {}
+        words = ", ".join(f"{name} {kept['setting'][name]}" for name in setting)
+        raise InputError(f"{json_file} was made with {words}; name another folder by --out, or use --force")
+    return {figure["number"]: figure for figure in kept["figures"] if not figure["not_here"]}
+
+
+def _made(figure: Figure, workspace: Workspace, out: Path) -> dict[str, Any]:
+    """The figure's part of the document."""
+    from slotool.reports.plots import save_png
+
+    workspace.fresh()
+    plot_file = None
+    try:
+        found = figure.make(workspace)
+    except NotHere as error:
+        result: dict[str, Any] = {
+            "not_here": str(error),
+            "says": "",
+            "agrees": None,
+            "data": "",
+            "columns": [],
+            "rows": [],
+        }
+    else:
+        result = {"not_here": "", "says": found.says, "agrees": found.agrees, "data": found.data}
+        result |= {"columns": list(found.columns), "rows": [list(row) for row in found.rows]}
+        if found.plot is not None:
+            plot_file = f"{workspace.folder.name}-{figure.number}.png"
+            save_png(found.plot, out / plot_file)
+    about = {"number": figure.number, "title": figure.title, "claim": figure.claim, "agrees_if": figure.agrees_if}
+    return {
+        **about,
+        "differs": figure.differs,
+        **result,
+        "plot": plot_file,
+        "commands": [asdict(r) for r in workspace.ran],
+    }
+
+
+def _document(paper: Paper, setting: Mapping[str, Any], found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    facts = machine_facts()
+    return {
+        "paper": paper.name,
+        "title": paper.title,
+        "cited": paper.cited,
+        "paper_setting": paper.setting,
+        "setting": dict(setting),
+        "machine": {"id": machine_id(facts), **facts},
+        "slotool": __version__,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "figures": [found[figure.number] for figure in paper.figures if figure.number in found],
+        "not_made": [figure.number for figure in paper.figures if figure.number not in found],
+        "missing": [{"number": number, "why": why} for number, why in paper.missing],
+    }

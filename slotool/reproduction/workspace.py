@@ -1,0 +1,190 @@
+"""The folder in which a paper's commands run: their documents are kept there, so what was done is not done again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from slotool.artifacts.shipped import shipped_artifact
+from slotool.atomic import whole_file
+from slotool.data.registry import shipped_dataset, shipped_table
+from slotool.errors import SlotoolError
+from slotool.planning.server_process import RunningServer
+from slotool.process import cpu_seconds_of_others
+from slotool.reproduction.commands import Document, outputs_of, run_command
+
+Scale = Literal["small", "paper"]
+Value = TypeVar("Value")
+
+
+class NotHere(SlotoolError):
+    """A figure needs data that is not given; the message says which."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command as a person would type it; how long it took, and how many cores other processes kept busy."""
+
+    command: str
+    seconds: float
+    busy_cores: float
+
+
+class Workspace:
+    """Runs commands in ``folder``, at a ``scale``, on the data below ``data``; ``again``: also those it has run before.
+
+    ``note`` hears of each command as it starts. ``ran``: the commands since ``fresh``, those too whose documents an
+    earlier run left.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        scale: Scale = "small",
+        data: Path | None = None,
+        seed: int = 0,
+        note: Callable[[str], None] = lambda text: None,
+        *,
+        again: bool = False,
+    ):
+        self.folder, self.scale, self.data, self.seed, self._note = folder, scale, data, seed, note
+        # What an earlier run left is not used then, but what this one has done is.
+        self._again, self._done = again, set[str]()
+        self.ran: list[Ran] = []
+        (folder / "documents").mkdir(parents=True, exist_ok=True)
+
+    def fresh(self) -> None:
+        self.ran = []
+
+    def pick(self, small: Value, paper: Value) -> Value:
+        """What this scale takes of the two."""
+        return paper if self.scale == "paper" else small
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def slotool(self, command: str) -> Document:
+        """The document of ``slotool COMMAND``: an earlier run's, while its outputs exist and its inputs are older.
+
+        Raises ``RunError`` with its last words when it fails.
+        """
+        line = f"slotool {command}"
+        kept = self.folder / "documents" / f"{_name(line)}.json"
+        there = [(self.folder / name).exists() for name in outputs_of(line)]
+        if self._still_holds(kept, line):
+            found = json.loads(kept.read_text())
+        else:
+            # A campaign of measurements goes on where it was; other outputs of a run that was cut short are replaced.
+            replaces = any(there) and not command.startswith("profile ")
+            self._note(f"$ {self.shown(line)}")
+            found = self._timed(f"{line} --force" if replaces else line)
+            with whole_file(kept) as partial:
+                partial.write_text(json.dumps(found))
+        self.ran.append(Ran(self.shown(line), found["seconds"], found["busy_cores"]))
+        return dict(found["document"])
+
+    def python(self, script: str, made: str) -> None:
+        """Run a script of the folder, unless ``made``, which it writes last, is there."""
+        line = f"python {script}"
+        found: dict[str, Any] = {"seconds": 0.0, "busy_cores": 0.0}
+        if not (self.folder / made).exists():
+            self._note(f"$ {line}")
+            found = self._timed(line)
+        self.ran.append(Ran(line, found["seconds"], found["busy_cores"]))
+
+    def loaded(self, served: str, command: str) -> Document:
+        """The document of ``slotool loadtest``, sent to a server of ``served`` that is started for it.
+
+        ``command`` has ``URL`` for the server's address.
+        """
+        key = f"slotool serve {served} & slotool {command}"
+        kept = self.folder / "documents" / f"{_name(key)}.json"
+        shown = [f"slotool serve {served} &", f"slotool {command}".replace("URL", "http://127.0.0.1:8000")]
+        if self._still_holds(kept, key):
+            found = json.loads(kept.read_text())
+        else:
+            for line in shown:
+                self._note(f"$ {self.shown(line)}")
+            with RunningServer([*served.split(), "--port", "0"], self.folder) as server:
+                found = self._timed(f"slotool {command} --force".replace("URL", server.url))
+            with whole_file(kept) as partial:
+                partial.write_text(json.dumps(found))
+        self.ran += [
+            Ran(self.shown(shown[0]), 0.0, 0.0),
+            Ran(self.shown(shown[1]), found["seconds"], found["busy_cores"]),
+        ]
+        return dict(found["document"])
+
+    def data_set(self, names: Sequence[str], otherwise: str | None = None) -> str:
+        """What ``--data`` is given: the folder of the first of ``names`` that lies below the user's data, or
+        ``otherwise``.
+
+        Raises ``NotHere``, which names them, when there is neither.
+        """
+        for name in names:
+            found = self.find(name)
+            if found is not None:
+                return str(found)
+        if otherwise is None:
+            raise NotHere(f"needs {' or '.join(names)} in the folder given as --data")
+        return otherwise
+
+    def find(self, name: str) -> Path | None:
+        """The file or folder of this name in the user's data, or one folder deeper; None without."""
+        if self.data is None:
+            return None
+        if self.data.name == name:
+            return self.data
+        return next((path for path in (self.data / name, *sorted(self.data.glob(f"*/{name}"))) if path.exists()), None)
+
+    def shipped(self, name: str) -> str:
+        """Where an artifact lies that slotool ships."""
+        return str(shipped_artifact(name).path)
+
+    def shipped_data(self, name: str) -> str:
+        """Where a data set lies that slotool ships."""
+        return str(shipped_dataset(name))
+
+    def shipped_table(self, name: str) -> str:
+        """Where a table lies that slotool ships."""
+        return str(shipped_table(name))
+
+    def shown(self, line: str) -> str:
+        """The command without the paths of this machine."""
+        if self.data is not None:
+            line = line.replace(str(self.data), "$DATA")
+        for folder, name in ((shipped_artifact("family").path.parent, "models"),
+                             (shipped_dataset("tate-16k").parent, "datasets")):  # fmt: skip
+            line = line.replace(str(folder), name)
+        return line
+
+    def _still_holds(self, kept: Path, line: str) -> bool:
+        """Whether what was done by an earlier run, or by this one, need not be done again."""
+        if self._again and line not in self._done:
+            self._done.add(line)
+            return False
+        outputs = [self.folder / name for name in outputs_of(line)]
+        if not kept.is_file() or not all(output.exists() for output in outputs):
+            return False
+        named = [self.folder / word for word in shlex.split(line) if not word.startswith("-")]
+        inputs = [path for path in named if path not in outputs and path.exists()]
+        return all(path.stat().st_mtime <= kept.stat().st_mtime for path in inputs)
+
+    def _timed(self, line: str) -> dict[str, Any]:
+        started, others_s = time.perf_counter(), cpu_seconds_of_others()
+        document = run_command(line, self.folder)
+        seconds = time.perf_counter() - started
+        busy = max(0.0, cpu_seconds_of_others() - others_s) / seconds
+        return {"command": self.shown(line), "document": document, "seconds": seconds, "busy_cores": busy}
+
+
+def _name(line: str) -> str:
+    """A file's name for a command: its first words, and a hash of all."""
+    words = "-".join(word for word in line.split()[1:4] if word.replace("-", "").isalpha())
+    return f"{words}-{hashlib.sha256(line.encode()).hexdigest()[:10]}"

@@ -1,0 +1,85 @@
+"""``slotool reproduce`` as a person types it: one figure of each paper at the small scale, and again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slotool
+from slotool.errors import InputError
+
+# The one of each paper that takes the fewest seconds.
+ONE_OF_EACH = (
+    "inference-latency-prediction:3",
+    "slo-aware-neural-networks:1",
+    "tolerance-tiers:2",
+    "model-switching:1",
+    "superserve:11a",
+)
+
+
+def reproduce(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "slotool", "reproduce", *arguments, "-o", str(folder)]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("figure", ONE_OF_EACH)
+def test_a_figure_is_made_by_commands_that_its_page_lists(figure: str, tmp_path: Path) -> None:
+    made = reproduce(figure, "--json", folder=tmp_path)
+    assert made.returncode == 0, made.stderr
+    document = json.loads(made.stdout)
+    paper, _, number = figure.partition(":")
+    (row,) = document["figures"]
+    assert (row["paper"], row["figure"]) == (paper, number)
+    assert row["here"]
+    assert document["pages"] == [str(tmp_path / f"{paper}.md")]
+    page = (tmp_path / f"{paper}.md").read_text()
+    assert row["here"] in page
+    assert row["claim"] in page
+    assert str(tmp_path) not in page
+    (known,) = json.loads((tmp_path / f"{paper}.json").read_text())["figures"]
+    assert known["rows"]
+    assert all(len(cells) == len(known["columns"]) for cells in known["rows"])
+    shown = [line for line in made.stderr.splitlines() if line.startswith("$ ")]
+    assert shown == [f"$ {command['command']}" for command in known["commands"] if command["seconds"]]
+    assert (known["plot"] is None) or (tmp_path / known["plot"]).stat().st_size > 5_000
+    again = reproduce(figure, "--json", folder=tmp_path)
+    assert again.returncode == 0
+    assert json.loads(again.stdout) == document
+    assert "$ slotool" not in again.stderr
+
+
+def test_a_command_that_was_done_is_not_done_again(tmp_path: Path) -> None:
+    first = slotool.reproduce("superserve:12", tmp_path)
+    both = slotool.reproduce(["superserve:12", "tolerance-tiers:1"], tmp_path)
+    assert [row["figure"] for row in both.document["figures"]] == ["12", "1"]
+    assert both.document["figures"][0] == first.document["figures"][0]
+    with pytest.raises(InputError, match="made with scale small, seed 0"):
+        slotool.reproduce("superserve:12", tmp_path, seed=1)
+    assert slotool.reproduce("superserve:12", tmp_path, seed=1, force=True).papers[0]["setting"]["seed"] == 1
+
+
+def test_a_figure_without_its_data_says_which_it_needs(tmp_path: Path) -> None:
+    (row,) = slotool.reproduce("superserve:10", tmp_path).document["figures"]
+    assert row["not_here"] == "needs azure_functions_2019_1000.csv in the folder given as --data"
+    assert "azure_functions_2019_1000.csv" in (tmp_path / "superserve.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "no paper 'nothing'; there are inference-latency-prediction"),
+        (["superserve:99"], "no figure '99' of superserve; there are 1, 2,"),
+        (["superserve", "--scale", "large"], "'large' is neither small nor paper"),
+        (["superserve", "--data", "no-such-folder"], "no-such-folder is not a folder of data sets"),
+    ],
+)
+def test_what_there_is_not_is_named(arguments: list[str], words: str, tmp_path: Path) -> None:
+    refused = reproduce(*arguments, folder=tmp_path / "out")
+    assert refused.returncode == 2
+    assert words in " ".join(refused.stderr.split())
+    assert not (tmp_path / "out").exists()
