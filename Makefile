@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # A stamp per set of extras, remade when what it was made from changes.
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test hostile check format test-minimum test-newest bench bench-record bench-peers docs docs-outputs clean
+.PHONY: demo test hostile check format test-minimum test-newest bench bench-record bench-peers reproduce docs docs-outputs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/slotool demo --out demo-run --force
@@ -69,6 +69,12 @@ bench: $(VENV)/.installed-test
 RECORDED := served_request overload serving startup scheduling supernets kernel_checks generate rules profiling
 bench-record: $(VENV)/.installed-test
 	SLOTOOL_BENCH_TABLES=400 $(BIN)/python -m tests.perf --record $(RECORDED)
+
+# The papers' figures at the small scale, for the results pages: some half an hour on an idle machine; it resumes.
+reproduce: $(VENV)/.installed-demo
+	$(BIN)/slotool reproduce all -o reproduction
+	mkdir -p benchmarks/results/papers
+	cp reproduction/*.json reproduction/*.png benchmarks/results/papers/
 
 # Beside what a user would pick instead, wherever that must be installed first.
 bench-peers: $(VENV)/.installed-test $(VENV)/.installed-peers

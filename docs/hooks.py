@@ -11,7 +11,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from docs.generate import benchmarks, commands, json_documents, metrics, python_api, tables
+from docs.generate import benchmarks, commands, json_documents, metrics, papers, python_api, tables
 
 PAGES = {
     "reference/commands.md": commands.page,
@@ -24,9 +24,11 @@ PAGES = {
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages to those that lie in ``docs/``."""
-    pages = {uri: page() for uri, page in PAGES.items()} | python_api.pages()
+    pages = {uri: page() for uri, page in PAGES.items()} | python_api.pages() | papers.pages()
     for uri, text in pages.items():
         files.append(File.generated(config, uri, content=text))
+    for uri, path in papers.plots().items():
+        files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files
 
 

@@ -15,7 +15,6 @@ from slotool.artifacts.shipped import shipped_artifact
 from slotool.atomic import whole_file
 from slotool.data.registry import shipped_dataset, shipped_table
 from slotool.errors import SlotoolError
-from slotool.planning.server_process import RunningServer
 from slotool.process import cpu_seconds_of_others
 from slotool.reproduction.commands import Document, outputs_of, run_command
 
@@ -103,6 +102,8 @@ class Workspace:
 
         ``command`` has ``URL`` for the server's address.
         """
+        from slotool.planning.server_process import RunningServer
+
         key = f"slotool serve {served} & slotool {command}"
         kept = self.folder / "documents" / f"{_name(key)}.json"
         shown = [f"slotool serve {served} &", f"slotool {command}".replace("URL", "http://127.0.0.1:8000")]

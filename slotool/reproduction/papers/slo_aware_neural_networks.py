@@ -8,10 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotool.artifacts import open_artifact
-from slotool.elastic.activators.assessment import SLACKS
-from slotool.elastic.activators.confidence import min_share
-from slotool.elastic.activators.slo_nn import SloNN
-from slotool.elastic.family import Family
 from slotool.reports.text import duration, percent
 from slotool.reproduction.commands import Document
 from slotool.reproduction.paper import Figure, Found, Paper
@@ -95,13 +91,14 @@ def _sets(workspace: Workspace) -> Found:
 
 def _score(document: Document) -> str:
     if "scores" in document:
-        return f"{document['scores']['test']['p@1']:.4f}"
+        return f"{document['scores']['test_precision_at_1']:.4f}"
     return f"{document['versions'][0]['test_accuracy']:.4f}"
 
 
 def _sparsity(workspace: Workspace) -> Found:
     """Share of hidden nodes that are active for one input, and on average over many."""
     from slotool.data import load_dataset
+    from slotool.elastic.family import Family
 
     data = workspace.data_set(["fashion-mnist"], otherwise="digits")
     passes = workspace.pick(" --epochs 10", "")
@@ -225,6 +222,10 @@ def _speedups(
     workspace: Workspace, network: Network, outcomes: OutcomeTable
 ) -> list[tuple[float, float, float, float, float]]:
     """Per allowed loss: it, the difference in accuracy, and least, mean and greatest speed-up."""
+    from slotool.elastic.activators.assessment import SLACKS
+    from slotool.elastic.activators.confidence import min_share
+    from slotool.elastic.activators.slo_nn import SloNN
+
     model = SloNN.load(open_artifact(workspace.path(f"{network.name}-auto")))
     keys = [point.key for point in model.points]
     order = [outcomes.versions.index(key) for key in keys]

@@ -10,7 +10,6 @@ import numpy as np
 
 from slotool.artifacts.shipped import shipped_artifact
 from slotool.reports.text import duration, percent
-from slotool.reproduction.actuation import measured_actuation
 from slotool.reproduction.commands import Document
 from slotool.reproduction.paper import Figure, Found, Paper
 from slotool.reproduction.plots import curves
@@ -48,6 +47,8 @@ class Service:
 
 def _service(workspace: Workspace) -> Service:
     """The shipped supernet's tables; at the paper's scale one that is trained, measured and evaluated now."""
+    from slotool.scheduling.batching import read_profile
+
     if workspace.scale == "paper":
         data = workspace.data_set(["fashion-mnist"], otherwise="digits")
         workspace.slotool(f"train supernet -o supernet --data {data} --seed {workspace.seed}")
@@ -61,15 +62,15 @@ def _service(workspace: Workspace) -> Service:
         files = [workspace.shipped_table(f"fashion-mnist-supernet-{kind}.parquet") for kind in ("latency", "outcomes")]
         what = "the shipped tables of a Fashion-MNIST supernet of ten subnets, measured on another machine"
     latencies, outcomes = LatencyTable.load(files[0]), OutcomeTable.load(files[1])
-    accuracy = dict(zip(outcomes.versions, 1 - outcomes.matrix("error").mean(axis=0), strict=True))
+    # Without points that another one beats in accuracy and in every latency, which no policy takes.
+    chosen = read_profile(latencies, outcomes).grid
+    points = [point.key for point in chosen.points]
     known = latencies.where(status="ok", co_runners="").statistics()
-    grid = known.pivot_table(index="point", columns="batch_size", values="median_s").dropna()
-    points = sorted((point for point in grid.index if point in accuracy), key=lambda point: accuracy[point])
-    latency_s = grid.loc[points].to_numpy()
-    deadline_ms = round(1e3 * DEADLINE_BY_LARGEST * float(latency_s[-1, -1]), 3)
+    latency_s = known.pivot_table(index="point", columns="batch_size", values="median_s").loc[points]
+    deadline_ms = round(1e3 * DEADLINE_BY_LARGEST * float(latency_s.to_numpy()[-1, -1]), 3)
     return Service(
-        f"{files[0]} --outcomes {files[1]}", what, points, [float(accuracy[p]) for p in points], latency_s,
-        [int(size) for size in grid.columns], deadline_ms, workspace.pick(2, 8),
+        f"{files[0]} --outcomes {files[1]}", what, points, [float(a) for a in chosen.accuracy], latency_s.to_numpy(),
+        [int(size) for size in latency_s.columns], deadline_ms, workspace.pick(2, 8),
     )  # fmt: skip
 
 
@@ -404,6 +405,7 @@ def _trained(workspace: Workspace) -> Document:
 def _loading(workspace: Workspace) -> Found:
     """In this process: a call of a subnet is shorter than any command that would print it."""
     from slotool.elastic.supernets.supernet import Supernet
+    from slotool.reproduction.actuation import measured_actuation
 
     model = Supernet.load(shipped_artifact("supernet"))
     shape = model.space.graph.input_shape

@@ -9,7 +9,6 @@ from slotool.reproduction.commands import Document
 from slotool.reproduction.paper import Figure, Found, Paper
 from slotool.reproduction.plots import curves
 from slotool.reproduction.workspace import Workspace
-from slotool.rules.analysis import category_confidences, category_errors, category_shares, version_facts
 from slotool.tables import OutcomeTable
 
 OUTCOMES = "outcomes.parquet"
@@ -52,6 +51,8 @@ def _tiers(document: Document, objective: str) -> list[Document]:
 
 
 def _versions(workspace: Workspace) -> Found:
+    from slotool.rules.analysis import version_facts
+
     _, table, data = _outcomes(workspace)
     facts = version_facts(table)
     fast, accurate = facts[0], min(facts, key=lambda fact: fact.error)
@@ -74,6 +75,8 @@ def _versions(workspace: Workspace) -> Found:
 
 
 def _categories(workspace: Workspace) -> Found:
+    from slotool.rules.analysis import category_shares
+
     _, table, data = _outcomes(workspace)
     shares = category_shares(table)
     return Found(
@@ -88,6 +91,8 @@ def _categories(workspace: Workspace) -> Found:
 
 
 def _category_errors(workspace: Workspace) -> Found:
+    from slotool.rules.analysis import category_errors
+
     _, table, data = _outcomes(workspace)
     order = np.argsort(table.matrix("latency_s").mean(axis=0), kind="stable")
     found = {name: errors[order] for name, errors in category_errors(table).items() if name != "unchanged"}
@@ -110,6 +115,8 @@ def _category_errors(workspace: Workspace) -> Found:
 
 
 def _confidences(workspace: Workspace) -> Found:
+    from slotool.rules.analysis import category_confidences
+
     _, table, data = _outcomes(workspace)
     fastest = int(np.argmin(table.matrix("latency_s").mean(axis=0)))
     found = category_confidences(table, fastest)
