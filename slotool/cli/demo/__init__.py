@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotool.cli.demo.steps import Document, Sizes, Step, mean_rate_per_s, walkthrough
+from slotool.cli.demo.steps import Document, Sizes, Step, load_options, load_s, walkthrough
 from slotool.cli.options import Force, Json, Out, Seed
 
 # The file of the user's own networks; it also marks a folder that a demo made.
@@ -52,7 +52,8 @@ def demo(
     require("onnx", "onnxruntime", "matplotlib", "plotly", needed_by="the demo")
     output = Output(as_json=json)
     folder = _fresh_folder(out, force)
-    steps = walkthrough(str(shipped_dataset("tate-16k")), Sizes.quick() if quick else Sizes(), seed)
+    sizes = Sizes.quick() if quick else Sizes()
+    steps = walkthrough(str(shipped_dataset("tate-16k")), sizes, seed)
     rows: list[list[str]] = []
     taken_s: dict[str, float] = {}
     others: dict[str, float] = {}
@@ -61,7 +62,7 @@ def demo(
         for number, step in enumerate(steps, 1):
             progress.say(f"{number}/{len(steps)} {step.title}")
             began, busy_s = time.perf_counter(), cpu_seconds_of_others()
-            document = _taken(step, folder, output, f"{number:>2}/{len(steps)} {step.title}")
+            document = _taken(step, sizes, folder, output, f"{number:>2}/{len(steps)} {step.title}")
             taken_s[step.title] = time.perf_counter() - began
             others[step.title] = max(0.0, cpu_seconds_of_others() - busy_s) / taken_s[step.title]
             found, disturbed = step.figures(document, folder), _disturbed(others[step.title])
@@ -111,7 +112,7 @@ def _fresh_folder(out: Path, force: bool) -> Path:
     return out
 
 
-def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
+def _taken(step: Step, sizes: Sizes, folder: Path, output: Any, title: str) -> Document:
     """The JSON document of a step. Raises ``RunError`` with its last words when it fails."""
     from slotool.reproduction.commands import run_command
 
@@ -119,8 +120,8 @@ def _taken(step: Step, folder: Path, output: Any, title: str) -> Document:
     step.prepare(folder)
     with ExitStack() as serving:
         command = step.command if step.command.startswith("python ") else f"slotool {step.command}"
-        if " RATE " in command:
-            command = command.replace("RATE", f"{mean_rate_per_s(folder):g}")
+        if " LOAD " in command:
+            command = command.replace("LOAD", load_options(folder, sizes.load_s))
         if step.served:
             command = command.replace("URL", serving.enter_context(_server(step, folder, output)))
         output.note(f"      $ {command}")
@@ -145,8 +146,8 @@ def _server(step: Step, folder: Path, output: Any) -> Iterator[str]:
             output.note(f"      $ kill -KILL {worker.pid}    # a worker")
             worker.kill()
 
-        timer = threading.Timer(step.worker_killed_after_s or 0.0, kill)
-        if step.worker_killed_after_s is not None:
+        timer = threading.Timer((step.worker_killed_at or 0.0) * load_s(folder), kill)
+        if step.worker_killed_at is not None:
             timer.start()
         try:
             yield server.url
