@@ -441,6 +441,13 @@ examples        integer         examples of the training split
 most_table_bytes integer        bytes that tables may take
 predicted_s     number          seconds that it may take
 data            text            data set
+payoff.k        list            shares of nodes
+payoff.latency_us list          latency of one query at each, µs, by tables of few examples
+payoff.full_us  number          with all nodes, µs
+payoff.torch_us number          by PyTorch, µs
+payoff.int8_us  number?         with all nodes as int8, µs; null where there are no such kernels
+payoff.largest_paying_k number? greatest share of nodes that is answered sooner than all are
+verdict         text?           why choosing nodes cannot pay
 """,
     "update-tables": """
 artifact        text            folder written

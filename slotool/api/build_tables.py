@@ -17,6 +17,7 @@ from slotool.errors import ArgumentError
 if TYPE_CHECKING:
     from slotool.data import DataSource
     from slotool.elastic.activators.build import TableSettings, TableSubject
+    from slotool.elastic.activators.payoff import Payoff
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
     from slotool.elastic.activators.trained_source import TrainedSource
@@ -103,6 +104,7 @@ def build_tables(
         )
     pruned = _pruned(reporter, source, prune, prune_loss)
     subject = _subject(source, pruned)
+    reporter.note(_payoff(source, subject, rankers, settings).sentence)
     total = steps(subject, rankers, settings)
     with reporter.progress(f"learning tables on {source.data.name}", total=total) as done:
         model, candidates = choose(name, subject.reporting(done.advance), rankers, settings)
@@ -171,7 +173,8 @@ def plan_tables(
         assert data is not None
         return last_layer_share(reporter, Path(network), data)
     subject = _subject(source, _pruned(reporter, source, prune, prune_loss))
-    return TablesPlan(plan(subject, rankers, settings), source.data.name)
+    planned = plan(subject, rankers, settings)
+    return TablesPlan(planned, source.data.name, _payoff(source, subject, rankers, settings))
 
 
 def _settings(
@@ -243,6 +246,14 @@ def _pruned(reporter: Reporter, source: TrainedSource, prune: bool, loss: float 
     mlp = source.version.mlp
     with reporter.progress("pruning hidden units", total=pruning.steps(mlp)) as steps:
         return pruning.prune(mlp, source.data, PRUNE_LOSS if loss is None else loss, steps.advance)
+
+
+def _payoff(source: TrainedSource, subject: TableSubject, rankers: Sequence[str], settings: TableSettings) -> Payoff:
+    """What choosing nodes can save here, by tables of few examples."""
+    from slotool.elastic.activators.choosing import trial
+    from slotool.elastic.activators.payoff import Payoff
+
+    return Payoff.of(trial(subject, rankers[0], settings), source.version, source.data.test.x)
 
 
 def _subject(source: TrainedSource, pruned: Pruned | None) -> TableSubject:

@@ -13,6 +13,7 @@ from slotool.api.result import Result
 
 if TYPE_CHECKING:
     from slotool.elastic.activators.choosing import BuildPlan, RankerCandidate
+    from slotool.elastic.activators.payoff import Payoff
     from slotool.elastic.activators.promises import Promise
     from slotool.elastic.activators.pruning import Pruned
     from slotool.elastic.activators.slo_nn import SloNN
@@ -24,15 +25,23 @@ MIN_ENTROPY_BITS = 1.0
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TablesPlan(Result):
-    """``plan``: what would be done, and how long it would take. ``data``: name of the data set."""
+    """``plan``: what would be done, and how long it would take. ``data``: name of the data set. ``payoff``: what
+    choosing nodes can save on this machine."""
 
     plan: BuildPlan
     data: str
+    payoff: Payoff
 
     schema = "build-tables-plan"
 
+    @property
+    def verdict(self) -> str | None:
+        """Why choosing nodes cannot pay; None where it may."""
+        return self.payoff.verdict
+
     def findings(self) -> dict[str, Any]:
-        return {**asdict(self.plan), "data": self.data}
+        payoff = {**asdict(self.payoff), "largest_paying_k": self.payoff.largest_paying_k}
+        return {**asdict(self.plan), "data": self.data, "payoff": payoff, "verdict": self.verdict}
 
     def shown(self) -> list[Part]:
         plan = self.plan
@@ -43,6 +52,7 @@ class TablesPlan(Result):
             f"{plan.examples:,} training examples of {self.data}",
             f"tables of at most {plan.most_table_bytes:,} bytes; about {duration(plan.predicted_s)}, by two small "
             "builds",
+            self.payoff.sentence,
         ]
 
 

@@ -105,6 +105,7 @@ def build_tables(
     Example: slotool build-tables mlp -o slo-nn --data digits
     """
     from slotool.api.last_layer_tables import LastLayerShare
+    from slotool.api.tables_built import TablesPlan
     from slotool.artifacts.bundle import refuse_existing
     from slotool.cli.options import parse_numbers
     from slotool.cli.output import Output
@@ -132,5 +133,5 @@ def build_tables(
     else:
         found = slotool.build_tables(network, out, **asked, force=force, progress=output)
     output.show(found)
-    if isinstance(found, LastLayerShare) and found.verdict is not None:
+    if isinstance(found, LastLayerShare | TablesPlan) and found.verdict is not None:
         raise typer.Exit(1)

@@ -70,7 +70,7 @@ def assess(model: SloNN, source: Version, test: Any) -> dict[str, Any]:
         "bucket_entropy_bits": {model.mlp.layers[at].name: bits for at, bits in model.entropy.items()},
         "table_bytes": model.table_bytes,
         "table_share": model.table_share,
-        "torch_us": _torch_us(source, test.x),
+        "torch_us": torch_us(source, test.x),
         "points": by_point(model, answers, latencies_us(model, test.x, QUERIES)),
         "accuracy_targets": aclo_sweep(model, test.x, answers.correct),
         "ideal_mean_k": ideal_k(model, answers.correct),
@@ -83,7 +83,7 @@ def _float32_accuracy(model: SloNN, test: Any) -> float:
     return float((exact.forward(test.x, exact.full).argmax(axis=1) == test.y).mean())
 
 
-def _torch_us(source: Version, x: Any) -> float:
+def torch_us(source: Version, x: Any) -> float:
     """Median µs per query of the same network in PyTorch, on one thread."""
     import torch
 

@@ -170,10 +170,20 @@ def plan(subject: TableSubject, rankers: Sequence[str], settings: TableSettings)
     )
 
 
-def _time(subject: TableSubject, rankers: Sequence[str], settings: TableSettings, examples: int) -> float:
+def trial(subject: TableSubject, ranker: str, settings: TableSettings) -> SloNN:
+    """A model whose tables are learnt on few examples: as fast as ``choose`` makes it, and less accurate."""
+    return choose("trial", _part(subject, settings, TIMED_EXAMPLES), (ranker,), settings)[0]
+
+
+def _part(subject: TableSubject, settings: TableSettings, examples: int) -> TableSubject:
+    examples = min(examples, len(subject.data.train))
     validation = len(subject.data.validation) * examples // len(subject.data.train)
     least = (max(MIN_TRAINING_EXAMPLES, examples), max(MIN_VALIDATION_EXAMPLES, validation))
-    part = subject.sampled(*least, settings.seed)
+    return subject.sampled(*least, settings.seed)
+
+
+def _time(subject: TableSubject, rankers: Sequence[str], settings: TableSettings, examples: int) -> float:
+    part = _part(subject, settings, examples)
     started = time.perf_counter()
     choose("timed", part, rankers, settings)
     return time.perf_counter() - started

@@ -1,0 +1,36 @@
+"""What is said before tables are built: whether choosing nodes can pay on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slotool
+from slotool.elastic.activators.payoff import Payoff
+
+
+@pytest.mark.parametrize(
+    ("latency_us", "largest", "words"),
+    [
+        ((1.0, 2.0, 4.0), 0.1, "pays up to k = 0.1, at most 2.0 × over all nodes (2.00 µs)"),
+        ((0.5, 1.0, 1.5), 0.5, "pays up to k = 0.5, at most 4.0 ×"),
+        ((1.95, 2.5, 3.0), None, "cannot pay: all nodes take 2.00 µs, the fewest (0.1) 1.95 µs"),
+    ],
+)
+def test_choosing_pays_as_far_as_it_is_faster(latency_us: tuple[float, ...], largest: float, words: str) -> None:
+    payoff = Payoff((0.1, 0.2, 0.5), latency_us, 2.0, 20.0, 1.5)
+    assert payoff.largest_paying_k == largest
+    assert words in payoff.sentence
+    assert payoff.sentence.endswith("; all nodes as int8 take 1.50 µs; PyTorch takes 20.00 µs")
+    assert (payoff.verdict is None) == (largest is not None)
+
+
+def test_a_plan_has_what_was_measured() -> None:
+    network = Path(slotool.__file__).parents[1] / "models" / "mlp"
+    planned = slotool.plan_tables(network, ranker="freehash")
+    found = planned.document["payoff"]
+    assert found["k"] == planned.document["k"]
+    assert len(found["latency_us"]) == len(found["k"])
+    assert all(us > 0 for us in (*found["latency_us"], found["full_us"], found["torch_us"], found["int8_us"]))
+    assert planned.payoff.sentence in repr(planned)
