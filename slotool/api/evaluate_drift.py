@@ -122,7 +122,8 @@ class DriftVerdict(Result):
             ]
             for w in self.watched
         ]
-        title = f"{self.requests:,} labelled requests; an alarm, and to be confirmed, needs evidence of {self.evidence_wanted:.4g}"
+        wanted = f"an alarm, and to be confirmed, needs evidence of {self.evidence_wanted:.4g}"
+        title = f"{self.requests:,} labelled requests; {wanted}"
         group = ["requests of"] if grouped else []
         columns = ["tolerance, %", "ensemble", *group, "mean excess, points", "evidence", "alarm at", "confirmed at"]
         return table(title, columns, cells)
